@@ -1,0 +1,11 @@
+#!/bin/sh
+# Resolve pyproject.toml into the pinned requirement files, with hashes.
+# usage: lock.sh UV
+set -eu
+uv=$1
+compile() {
+    "$uv" pip compile --quiet --python-version 3.11 --python-platform linux --generate-hashes \
+        --no-annotate --custom-compile-command "make lock" "$@"
+}
+compile pyproject.toml --all-extras --group dev --group docs -o requirements/dev.txt
+compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Make a virtual environment and install the pinned requirements and timonel itself into it.
+# usage: setup-venv.sh PYTHON VENV REQUIREMENTS
+set -eu
+python=$1 venv=$2 requirements=$3
+
+command -v "$python" >/dev/null 2>&1 || python=python3
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "expected Python 3.11 or newer, found $("$python" --version 2>&1): set PYTHON=/path/to/python3.11" >&2
+    exit 1
+}
+"$python" -c 'import ensurepip' 2>/dev/null || {
+    echo "expected a Python that can make virtual environments: on Debian run 'apt install python3-venv'" >&2
+    exit 1
+}
+echo "setting up $venv (a few minutes the first time: TensorFlow alone is 550 MB)"
+"$python" -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/bootstrap.txt
+"$venv/bin/uv" pip sync --quiet --python "$venv/bin/python" requirements/bootstrap.txt "$requirements"
+"$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --editable .

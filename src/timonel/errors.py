@@ -1,0 +1,127 @@
+"""The errors a caller may catch, as one tree.
+
+Every message says what was expected, what came, and what to do, in one line. The command line
+prints that line and exits with the class's ``exit_code``; anything outside this tree is a defect
+and keeps its traceback.
+
+    TimonelError                      exit 1
+    ├── InputError                    exit 2   the request cannot be carried out as it was made
+    │   ├── NotFoundError             exit 2   something named does not exist
+    │   ├── AlreadyExistsError        exit 2   something to be made is there already
+    │   ├── SpecError                 exit 2   a specification or an option is wrong
+    │   └── MissingExtraError         exit 2   an optional package is needed
+    ├── DataError                     exit 3   raw files, shards or records cannot be used
+    │   └── CorruptError              exit 3   a digest or checksum does not fit
+    ├── FormatError                   exit 4   a file on disk has a format this release cannot read
+    ├── JobError                      exit 5   a job ended without success
+    │   ├── UserCodeError             exit 5   the user's own program raised
+    │   └── EngineError               exit 6   the engine could not do what it was asked
+    ├── ModelError                    exit 7   a model cannot be exported, checked or loaded
+    ├── ServingError                  exit 8   a server cannot start or answer
+    └── Interrupted                   exit 130 the user pressed Ctrl-C
+"""
+
+from __future__ import annotations
+
+
+class TimonelError(Exception):
+    """Base of all errors that timonel raises on purpose.
+
+    Args:
+        message: What was expected and what came.
+        hint: What to do about it; printed after the message.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.hint}" if self.hint else self.message
+
+
+class InputError(TimonelError):
+    """The request cannot be carried out as it was made."""
+
+    exit_code = 2
+
+
+class NotFoundError(InputError):
+    """Something that was named does not exist."""
+
+
+class AlreadyExistsError(InputError):
+    """Something that was to be made exists already."""
+
+
+class SpecError(InputError):
+    """A specification, an option or an argument has a wrong value."""
+
+
+class MissingExtraError(InputError):
+    """A feature needs a package that is installed as an extra.
+
+    Args:
+        feature: What the user asked for.
+        extra: The name of the extra that brings the package.
+    """
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs the extra '{extra}', which is not installed",
+            hint=f"pip install 'timonel[{extra}]'",
+        )
+        self.extra = extra
+
+
+class DataError(TimonelError):
+    """Raw files, shards or records cannot be used."""
+
+    exit_code = 3
+
+
+class CorruptError(DataError):
+    """Content does not fit the digest or checksum that was recorded for it."""
+
+
+class FormatError(TimonelError):
+    """A file on disk has a format number that this release cannot read."""
+
+    exit_code = 4
+
+
+class JobError(TimonelError):
+    """A job ended without success."""
+
+    exit_code = 5
+
+
+class UserCodeError(JobError):
+    """The user's own program raised; its traceback has been shown already."""
+
+
+class EngineError(JobError):
+    """The engine could not do what it was asked to."""
+
+    exit_code = 6
+
+
+class ModelError(TimonelError):
+    """A model cannot be exported, checked, published or loaded."""
+
+    exit_code = 7
+
+
+class ServingError(TimonelError):
+    """A server cannot start or answer."""
+
+    exit_code = 8
+
+
+class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
+    """The user stopped the work; what was finished is kept, nothing is half-written."""
+
+    exit_code = 130

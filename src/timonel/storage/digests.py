@@ -1,0 +1,68 @@
+"""Content digests: ``sha256:<hex>`` of a file, of bytes, and of a folder.
+
+A folder's digest is that of its sorted list of ``<digest> <size> <relative path>`` lines, so it
+depends on names and contents and on nothing else (no times, owners or order).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from timonel.errors import CorruptError
+from timonel.storage.atomic import ASIDE_PREFIX
+
+_BLOCK_BYTES = 1 << 20
+
+
+def digest_bytes(content: bytes) -> str:
+    """Return the digest of ``content``."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def digest_file(path: Path) -> str:
+    """Return the digest of the file at ``path``."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def digest_lines(lines: Iterable[str]) -> str:
+    """Return the digest of ``lines``, each ended by a line feed."""
+    sha = hashlib.sha256()
+    for line in lines:
+        sha.update(line.encode())
+        sha.update(b"\n")
+    return f"sha256:{sha.hexdigest()}"
+
+
+def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
+    """Return the digest of all files below ``root``.
+
+    Args:
+        root: The folder.
+        exclude: Relative paths (POSIX) to leave out, such as the file that will hold the digest.
+    """
+    left_out = set(exclude)
+    lines = []
+    for path in root.rglob("*"):
+        relative = path.relative_to(root).as_posix()
+        if relative in left_out or path.name.startswith(ASIDE_PREFIX) or not path.is_file():
+            continue
+        lines.append(f"{digest_file(path)} {path.stat().st_size} {relative}")
+    lines.sort(key=lambda line: line.split(" ", 2)[2])
+    return digest_lines(lines)
+
+
+def verify_file(path: Path, expected: str) -> None:
+    """Check that the file at ``path`` has the digest ``expected``.
+
+    Raises:
+        CorruptError: It has not, or the file is missing.
+    """
+    found = digest_file(path) if path.is_file() else "no file"
+    if found != expected:
+        raise CorruptError(
+            f"expected {path} to have digest {expected}, found {found}",
+            hint="the file was changed or cut off; make it again from its source",
+        )

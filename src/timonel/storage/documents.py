@@ -1,0 +1,89 @@
+"""JSON documents that carry their kind and format number.
+
+Every file timonel writes for itself starts with ``"kind"`` and ``"format"``. A reader accepts its
+own format and the one before; an older one is lifted by ``timonel migrate``; a newer one is
+refused with the release that is needed, never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import CorruptError, FormatError, NotFoundError
+from timonel.storage.atomic import write_json
+
+FORMATS: Mapping[str, int] = {
+    "workspace": 1,
+    "dataset": 1,
+    "job": 1,
+    "job-status": 1,
+    "run": 1,
+    "export": 1,
+    "model-version": 1,
+    "checkpoint": 1,
+    "server": 1,
+}
+"""The format number this release writes of each kind of document."""
+
+
+def write_document(path: Path, kind: str, body: Mapping[str, Any]) -> None:
+    """Write ``body`` to ``path`` as a document of ``kind`` in its present format, atomically."""
+    write_json(path, document(kind, body))
+
+
+def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``body`` with its kind and format number in front."""
+    return {"kind": kind, "format": FORMATS[kind], **body}
+
+
+def read_document(path: Path, kind: str) -> dict[str, Any]:
+    """Read a document of ``kind``.
+
+    Raises:
+        NotFoundError: There is no such file.
+        CorruptError: It is no JSON object of that kind.
+        FormatError: Its format is newer than this release, or older than the one before.
+    """
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"expected a {kind} document at {path}, found none") from None
+    return parse_document(text, kind, str(path))
+
+
+def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
+    """Parse the text of a document of ``kind`` that was read from ``origin``."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CorruptError(f"expected JSON in {origin}, got {error}") from error
+    if not isinstance(value, dict) or value.get("kind") != kind:
+        found = value.get("kind") if isinstance(value, dict) else type(value).__name__
+        raise CorruptError(f"expected a {kind} document in {origin}, got {found}")
+    check_format(kind, value.get("format"), origin)
+    return value
+
+
+def check_format(kind: str, found: object, origin: str) -> None:
+    """Check that a format number can be read.
+
+    Raises:
+        CorruptError: It is no positive whole number.
+        FormatError: It is newer than this release, or older than the one before.
+    """
+    known = FORMATS[kind]
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise CorruptError(f"expected a format number in {origin}, got {found!r}")
+    if found > known:
+        raise FormatError(
+            f"expected {kind} format {known} or older in {origin}, got {found}",
+            hint="it was written by a newer timonel: upgrade timonel",
+        )
+    if found < known - 1:
+        raise FormatError(
+            f"expected {kind} format {known - 1} or newer in {origin}, got {found}",
+            hint="run 'timonel migrate' once",
+        )

@@ -1,0 +1,47 @@
+"""A lock between processes, held on a file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from timonel.errors import TimonelError
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
+    """Hold the lock file at ``path`` during the block.
+
+    The kernel frees the lock when its holder dies, so there is no stale lock to remove. Works
+    between processes of one machine; not re-entrant.
+
+    Raises:
+        TimonelError: Another process held it for ``timeout_s`` seconds.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _acquire(descriptor, path, timeout_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimonelError(
+                    f"expected to lock {path} within {timeout_s:g} s, but another process holds it",
+                    hint="wait for that process, or stop it",
+                ) from None
+            time.sleep(0.02)
+        else:
+            return

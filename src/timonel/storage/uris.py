@@ -1,0 +1,77 @@
+"""Where things are: local paths and URIs that fsspec understands, under one spelling.
+
+A location is a string: an absolute local path, or ``scheme://...``. ``file://`` is turned into a
+path on the way in, so that everything behind this module may compare locations as text.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from timonel.errors import InputError, MissingExtraError, SpecError
+
+_EXTRA_BY_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+
+
+def normalise(location: str | os.PathLike[str]) -> str:
+    """Return the one spelling of ``location``: an absolute path, or ``scheme://...``.
+
+    Raises:
+        SpecError: The location is empty.
+    """
+    text = os.fspath(location)
+    if not text.strip():
+        raise SpecError("expected a path or URI, got an empty text")
+    if text.startswith("file://"):
+        text = unquote(urlsplit(text).path)
+    if "://" in text:
+        return text.rstrip("/")
+    return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100 - keeps symlinks
+
+
+def is_local(location: str | os.PathLike[str]) -> bool:
+    """Tell whether ``location`` is on this machine's file system."""
+    return "://" not in normalise(location)
+
+
+def local_path(location: str | os.PathLike[str]) -> Path:
+    """Return ``location`` as a path.
+
+    Raises:
+        InputError: It is in a bucket.
+    """
+    text = normalise(location)
+    if "://" in text:
+        raise InputError(f"expected a local path, got {text}", hint="copy it to this machine first")
+    return Path(text)
+
+
+def join(location: str | os.PathLike[str], *parts: str) -> str:
+    """Return the location of ``parts`` below ``location``."""
+    text = normalise(location)
+    if "://" in text:
+        return posixpath.join(text, *parts)
+    return str(Path(text, *parts))
+
+
+def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
+    """Return the fsspec file system of ``location`` and the path inside it.
+
+    Raises:
+        MissingExtraError: The package of the location's scheme is not installed.
+        SpecError: The scheme is unknown.
+    """
+    import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
+
+    text = normalise(location)
+    scheme = text.partition("://")[0] if "://" in text else "file"
+    try:
+        return fsspec.core.url_to_fs(text)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME.get(scheme, scheme)) from error
+    except ValueError as error:
+        raise SpecError(f"expected a path, s3:// or gs://, got {text}") from error

@@ -1,0 +1,119 @@
+"""The workspace: the folder that holds what timonel makes.
+
+.timonel/
+  FORMAT            the workspace document
+  jobs/<job id>/    one folder per job, owned by its engine
+  runs/<run id>/    one folder per run record
+  models/<name>/<version>/
+  datasets/         references to datasets by digest
+  servers/          one document per running server
+  cache/            verified copies of remote content; may be removed at any time
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from timonel.errors import InputError, NotFoundError
+from timonel.storage.atomic import unwritable
+from timonel.storage.documents import read_document, write_document
+from timonel.storage.uris import is_local, local_path
+
+FOLDER_NAME = ".timonel"
+ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
+_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "cache")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A workspace that exists and whose format this release reads."""
+
+    root: Path
+
+    @property
+    def jobs(self) -> Path:
+        """The folder of job folders."""
+        return self.root / "jobs"
+
+    @property
+    def runs(self) -> Path:
+        """The folder of run records."""
+        return self.root / "runs"
+
+    @property
+    def models(self) -> Path:
+        """The model repository, as TensorFlow Serving expects it."""
+        return self.root / "models"
+
+    @property
+    def datasets(self) -> Path:
+        """The folder of references to datasets."""
+        return self.root / "datasets"
+
+    @property
+    def servers(self) -> Path:
+        """The folder of documents of running servers."""
+        return self.root / "servers"
+
+    @property
+    def cache(self) -> Path:
+        """The folder of verified copies of remote content."""
+        return self.root / "cache"
+
+
+def find_workspace(
+    location: str | os.PathLike[str] | None = None, *, create: bool = True
+) -> Workspace:
+    """Find or make the workspace.
+
+    The first that applies: ``location``; the environment variable ``TIMONEL_WORKSPACE``; the
+    nearest folder ``.timonel`` from the present folder upwards; a new ``.timonel`` here.
+
+    Raises:
+        NotFoundError: There is none and ``create`` is false.
+        FormatError: It was written by a newer release.
+        InputError: It cannot be written, or is in a bucket, which no engine of this release reads.
+    """
+    named = location or os.environ.get(ENVIRONMENT_VARIABLE)
+    root = _local_root(named) if named else _nearest(Path.cwd())
+    if root is not None and (root / "FORMAT").exists():
+        read_document(root / "FORMAT", "workspace")
+        return Workspace(root)
+    if not create:
+        raise NotFoundError(
+            f"expected a workspace at {root or Path.cwd()} or above, found none",
+            hint="run 'timonel convert' or 'timonel train' here first, or give --workspace",
+        )
+    return _make(root or Path.cwd() / FOLDER_NAME)
+
+
+def _local_root(location: str | os.PathLike[str]) -> Path:
+    if not is_local(location):
+        raise InputError(
+            f"expected a folder as the workspace, got {location}",
+            hint="the local engine works in a folder of this machine",
+        )
+    return local_path(location)
+
+
+def _nearest(start: Path) -> Path | None:
+    for folder in (start, *start.parents):
+        if (folder / FOLDER_NAME / "FORMAT").is_file():
+            return folder / FOLDER_NAME
+    return None
+
+
+def _make(root: Path) -> Workspace:
+    try:
+        for name in _FOLDERS:
+            (root / name).mkdir(parents=True, exist_ok=True)
+        ignore = root / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    except OSError as error:
+        raise unwritable(root, error) from error
+    # The format comes last: a folder without it is no workspace yet.
+    write_document(root / "FORMAT", "workspace", {})
+    return Workspace(root)

@@ -1,0 +1,108 @@
+"""Quantities as people write them: ``16GB``, ``64MiB``, ``2h``, ``90s``.
+
+Both ways are plain functions. Pydantic models take the annotated types ``ByteSize`` and
+``Seconds``, which accept a number or such a text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from timonel.errors import SpecError
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "kb": 1000,
+    "m": 1000**2,
+    "mb": 1000**2,
+    "g": 1000**3,
+    "gb": 1000**3,
+    "t": 1000**4,
+    "tb": 1000**4,
+    "ki": 1024,
+    "kib": 1024,
+    "mi": 1024**2,
+    "mib": 1024**2,
+    "gi": 1024**3,
+    "gib": 1024**3,
+    "ti": 1024**4,
+    "tib": 1024**4,
+}
+_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
+
+
+def parse_bytes(text: str | float) -> int:
+    """Return the number of bytes that ``text`` names.
+
+    Args:
+        text: A number of bytes, or a number with a decimal (kB, MB, ...) or binary (KiB, ...) unit.
+
+    Raises:
+        SpecError: The text is no quantity of bytes.
+    """
+    return int(_parse(text, _BYTES, "a size such as 64MB or 1.5GiB"))
+
+
+def parse_seconds(text: str | float) -> float:
+    """Return the seconds that ``text`` names: ``90``, ``90s``, ``1.5h``, ``2d``.
+
+    Raises:
+        SpecError: The text is no duration.
+    """
+    return _parse(text, _SECONDS, "a duration such as 90s, 5m or 2h")
+
+
+def format_bytes(count: float) -> str:
+    """Return ``count`` bytes in the largest decimal unit that leaves a number of at least one."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for people: ``0.4s``, ``12s``, ``3m 05s``, ``2h 10m``, ``3d 4h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h"
+
+
+def _parse(text: str | float, units: dict[str, float] | dict[str, int], expected: str) -> float:
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        if text >= 0:
+            return float(text)
+        raise SpecError(f"expected {expected}, got {text}")
+    match = _QUANTITY.match(text) if isinstance(text, str) else None
+    unit = match.group(2).lower() if match else ""
+    if match is None or unit not in units:
+        raise SpecError(f"expected {expected}, got {text!r}")
+    return float(match.group(1)) * units[unit]
+
+
+def _as_value_error(parse: object) -> BeforeValidator:
+    def validate(value: object) -> object:
+        try:
+            return parse(value)  # type: ignore[operator]
+        except SpecError as error:
+            # Pydantic collects ValueErrors of all fields into one report.
+            raise ValueError(str(error)) from error
+
+    return BeforeValidator(validate)
+
+
+ByteSize = Annotated[int, _as_value_error(parse_bytes)]
+Seconds = Annotated[float, _as_value_error(parse_seconds)]
