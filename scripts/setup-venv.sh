@@ -9,10 +9,16 @@ command -v "$python" >/dev/null 2>&1 || python=python3
     echo "expected Python 3.11 or newer, found $("$python" --version 2>&1): set PYTHON=/path/to/python3.11" >&2
     exit 1
 }
-"$python" -c 'import ensurepip' 2>/dev/null || {
-    echo "expected a Python that can make virtual environments: on Debian run 'apt install python3-venv'" >&2
-    exit 1
-}
+# Debian splits the part of Python that makes environments into a package of its own.
+if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "installing Debian's python3-venv, which $python needs to make environments"
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
+    else
+        echo "expected a Python that can make environments: on Debian run 'sudo apt install python3-venv'" >&2
+        exit 1
+    fi
+fi
 echo "setting up $venv (a few minutes the first time: TensorFlow alone is 550 MB)"
 "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/bootstrap.txt
