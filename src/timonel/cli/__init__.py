@@ -1,1 +1,1 @@
-"""Package cli."""
+"""The command line: commands parse, call the public API and print."""

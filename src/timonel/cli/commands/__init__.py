@@ -1,0 +1,1 @@
+"""One module per command, each with an ``app``; imported when its command is asked for."""

@@ -1,0 +1,143 @@
+"""Checks of the machine: cores, memory, disk, ports, limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from timonel.cli.doctor.check import Check, Verdict
+from timonel.errors import FormatError, TimonelError
+from timonel.units import format_bytes
+
+AREA = "machine"
+GIB = 1024**3
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores(root: Path = _CGROUP) -> Check:
+    """Compare the cores there are with those that this process may use."""
+    present = os.cpu_count() or 1
+    usable = cpu_limit(root, len(os.sched_getaffinity(0)))
+    found = f"{usable:g} of {present} usable"
+    if usable < 2:
+        return Check(
+            AREA,
+            "cores",
+            Verdict.WARN,
+            found,
+            "two workers share one core: give the container more (docker run --cpus 2)",
+        )
+    return Check(AREA, "cores", Verdict.OK, found)
+
+
+def cpu_limit(root: Path, present: int) -> float:
+    """Return the cores that the control group under ``root`` leaves of ``present``."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return present if quota == "max" else min(present, int(quota) / int(period))
+    except (OSError, ValueError):
+        return present
+
+
+def memory(root: Path = _CGROUP) -> Check:
+    """Look at the memory that is left for processes that each hold TensorFlow."""
+    import psutil
+
+    total = psutil.virtual_memory().total
+    limit = memory_limit(root, total)
+    free = min(psutil.virtual_memory().available, limit)
+    found = f"{format_bytes(free)} free of {format_bytes(limit)}"
+    if limit < total:
+        found += f" (limit; the machine has {format_bytes(total)})"
+    if free < GIB:
+        hint = "each worker takes about 0.5 GB: free memory, or train with --workers 1"
+        return Check(AREA, "memory", Verdict.FAIL, found, hint)
+    if free < 3 * GIB:
+        hint = "enough for two small workers; larger models need more"
+        return Check(AREA, "memory", Verdict.WARN, found, hint)
+    return Check(AREA, "memory", Verdict.OK, found)
+
+
+def memory_limit(root: Path, total: int) -> int:
+    """Return the bytes that the control group under ``root`` leaves of ``total``."""
+    try:
+        return min(total, int((root / "memory.max").read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+def disk(workspace: str | None) -> Iterator[Check]:
+    """Look at the workspace: its format, whether it can be written, the space that is left."""
+    from timonel.storage import find_workspace
+
+    try:
+        root = find_workspace(workspace, create=False).root
+        found = str(root)
+    except FormatError as error:
+        yield Check(AREA, "workspace", Verdict.FAIL, error.message, error.hint)
+        return
+    except TimonelError:
+        root = Path(workspace).absolute().parent if workspace else Path.cwd()
+        found = f"none yet, the first command makes {workspace or '.timonel here'}"
+    if not os.access(root, os.W_OK):
+        hint = "choose another place with --workspace"
+        yield Check(AREA, "workspace", Verdict.FAIL, f"{root} cannot be written", hint)
+        return
+    yield Check(AREA, "workspace", Verdict.OK, found)
+    yield _space(root)
+
+
+def _space(root: Path) -> Check:
+    free = shutil.disk_usage(root).free
+    found = f"{format_bytes(free)} free"
+    hint = "checkpoints and versions are copies of the model: free some space"
+    if free < 200e6:
+        return Check(AREA, "disk", Verdict.FAIL, found, hint)
+    return Check(AREA, "disk", Verdict.WARN if free < 2e9 else Verdict.OK, found, hint)
+
+
+def open_files() -> Check:
+    """Look at the limit of open files, which a server under load reaches first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1024:
+        hint = f"a busy server needs more: ulimit -n {min(hard, 65536)}"
+        return Check(AREA, "open files", Verdict.WARN, f"at most {soft}", hint)
+    return Check(AREA, "open files", Verdict.OK, f"at most {soft}")
+
+
+def ports(
+    wanted: tuple[tuple[str, int], ...] = (("REST", 8501), ("gRPC", 8500)),
+) -> Iterator[Check]:
+    """Try the ports that ``timonel serve`` takes by default."""
+    for name, port in wanted:
+        if _is_free(port):
+            yield Check(AREA, f"port {port}", Verdict.OK, f"free for {name}")
+        else:
+            hint = f"see 'timonel servers', or give serve another: --{name.lower()}-port 0"
+            yield Check(AREA, f"port {port}", Verdict.WARN, f"in use, wanted for {name}", hint)
+
+
+def shared_memory(mount: Path) -> Check:
+    """Look at the memory-backed file system, where data sets that fit are read fastest."""
+    try:
+        free = shutil.disk_usage(mount).free
+    except OSError:
+        return Check("speed", "tmpfs", Verdict.NOTE, f"no {mount}")
+    hint = "too small for data; docker run --shm-size 1g makes it larger" if free < 1e9 else None
+    verdict = Verdict.NOTE if hint else Verdict.OK
+    return Check("speed", "tmpfs", verdict, f"{format_bytes(free)} in {mount}", hint)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        # As servers do: a connection that lingers after a server's end is no obstacle.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,65 @@
+"""Checks of Python, the system and the installed packages; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from timonel._version import __version__
+from timonel.cli.doctor.check import Check, Verdict
+
+AREA = "packages"
+EXTRAS = (
+    ("legacy-keras", "tf_keras", "scripts written for Keras 2"),
+    ("mlflow", "mlflow", "runs mirrored to MLflow, for 'mlflow ui'"),
+    ("s3", "s3fs", "data in s3:// buckets"),
+    ("gcs", "gcsfs", "data in gs:// buckets"),
+)
+"""Each extra: its name, the module that it brings, what it is good for."""
+
+
+def python() -> Check:
+    """Look at the versions of timonel and Python."""
+    found = f"timonel {__version__}, Python {platform.python_version()}"
+    if sys.version_info[:2] != (3, 11):
+        hint = "tested on Python 3.11 only"
+        return Check(AREA, "python", Verdict.NOTE, found, hint)
+    return Check(AREA, "python", Verdict.OK, found)
+
+
+def kernel() -> Check:
+    """Look at the operating system: jobs and the warm start use what Linux offers."""
+    found = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if platform.system() != "Linux":
+        return Check(AREA, "system", Verdict.FAIL, found, "timonel runs on Linux")
+    return Check(AREA, "system", Verdict.OK, found)
+
+
+def extras() -> Iterator[Check]:
+    """Tell which extras are installed, and what the others would bring."""
+    for extra, module, purpose in EXTRAS:
+        if importlib.util.find_spec(module) is not None:
+            yield Check(AREA, f"extra {extra}", Verdict.OK, f"{purpose} ({_version(module)})")
+        else:
+            hint = f"pip install 'timonel[{extra}]'"
+            yield Check(AREA, f"extra {extra}", Verdict.NOTE, f"not installed: {purpose}", hint)
+
+
+def event_loop() -> Check:
+    """Tell whether the server has its fast event loop and HTTP parser."""
+    missing = [
+        name for name in ("uvloop", "httptools", "orjson") if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        hint = f"pip install {' '.join(missing)}"
+        found = f"the server runs without {', '.join(missing)}"
+        return Check("speed", "event loop", Verdict.NOTE, found, hint)
+    return Check("speed", "event loop", Verdict.OK, "uvloop, httptools and orjson")
+
+
+def _version(module: str) -> str:
+    names = metadata.packages_distributions().get(module, [module])
+    return f"{names[0]} {metadata.version(names[0])}"

@@ -1,0 +1,142 @@
+"""The program ``timonel``: the options of all commands, and errors as one line.
+
+Errors that timonel raises on purpose end as one line on the standard error and the exit code of
+their class. Anything else is a defect: its traceback goes to a file, which the line names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from timonel._version import __version__
+from timonel.cli.groups import CONTEXT, LazyGroup
+from timonel.cli.settings import Settings, hoist
+from timonel.errors import Interrupted, TimonelError, UserCodeError
+
+EXIT_DEFECT = 1
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=CONTEXT,
+    epilog="The options above may stand anywhere before '--'. Each command has its own --help.",
+)
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; print errors as one line."""
+    args = hoist(argv)
+    # Read here as well, because an error may come before the options are parsed.
+    debug = "--debug" in args[: args.index("--") if "--" in args else None]
+    try:
+        result = typer.main.get_command(app)(args, prog_name="timonel", standalone_mode=False)
+    except (TimonelError, typer.TyperException, typer.Abort, KeyboardInterrupt) as error:
+        if debug and not isinstance(error, UserCodeError):
+            traceback.print_exc()
+        return _report(error)
+    except Exception as error:  # noqa: BLE001 - the last place: whatever comes here is a defect
+        return _report_defect(error, args, debug=debug)
+    return result if isinstance(result, int) else 0
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    ctx: typer.Context,
+    workspace: Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            "-w",
+            metavar="FOLDER",
+            help="The folder of jobs, runs and models; else the nearest .timonel upwards.",
+        ),
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error and log more.")
+    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """From a folder of images or a CSV to a versioned TensorFlow endpoint."""
+    if version:
+        typer.echo(f"timonel {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+    ctx.obj = Settings(workspace, debug)
+    if debug:
+        import logging
+
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
+
+
+def _report(error: BaseException) -> int:
+    """Print an expected error as one line and return its exit code."""
+    if isinstance(error, UserCodeError):
+        # The user's own traceback has been shown; a line of ours would only push it up.
+        return error.exit_code
+    if isinstance(error, TimonelError):
+        _print_error(str(error))
+        return error.exit_code
+    if isinstance(error, typer.TyperException):
+        _print_error(f"{error.format_message().rstrip('.')}: {_usage_hint(error)}")
+        return EXIT_USAGE
+    _print_error("interrupted")
+    return Interrupted.exit_code
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "timonel"
+    if path == "timonel train" and "No such option" in error.format_message():
+        return "options of the script follow '--', as in: timonel train train.py -- --epochs 3"
+    return f"see '{path} --help'"
+
+
+def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int:
+    """Print an unexpected error as one line that says where its traceback is."""
+    if debug:
+        traceback.print_exc()
+        return EXIT_DEFECT
+    text = "".join(traceback.format_exception(error))
+    place = _write_traceback(f"timonel {__version__}: timonel {' '.join(args)}\n\n{text}", args)
+    reason = str(error) or "no message"
+    _print_error(
+        f"unexpected {type(error).__name__} ({reason}), a defect of timonel: "
+        f"its traceback is in {place}, or run again with --debug"
+    )
+    return EXIT_DEFECT
+
+
+def _write_traceback(text: str, args: Sequence[str]) -> Path:
+    name = f"timonel-error-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    given = args[1] if len(args) > 1 and args[0] in {"--workspace", "-w"} else None
+    with contextlib.suppress(TimonelError, OSError):
+        folder = Settings(given).find().root / "errors"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+        return folder / name
+    with tempfile.NamedTemporaryFile("w", suffix=f"-{name}", delete=False) as file:
+        file.write(text)
+    return Path(file.name)
+
+
+def _print_error(message: str) -> None:
+    line = " ".join(message.split())
+    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {line}", err=True)

@@ -1,0 +1,48 @@
+"""Where output goes: a console for people, JSON for programs.
+
+Standard output carries what was asked for; progress and remarks go there too when a person looks
+on, and stay away from it under ``--json``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 120
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console: colours and the real width on a terminal, plain text into a pipe."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width)
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print ``value`` as indented JSON."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def clock(moment: float | None) -> str:
+    """Return a moment (seconds since the epoch) as local date and time."""
+    if moment is None:
+        return "-"
+    local = dt.datetime.fromtimestamp(moment, dt.UTC).astimezone()
+    return local.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(moment: float | None) -> str | None:
+    """Return a moment (seconds since the epoch) as ISO 8601 in UTC, for JSON."""
+    if moment is None:
+        return None
+    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds")
