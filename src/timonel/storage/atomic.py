@@ -7,6 +7,7 @@ Everything written aside has a name that starts with ``.tmp-``; readers skip suc
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -29,10 +30,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     aside = path.with_name(_aside_name(path.name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_durably(aside, content)
         aside.replace(path)
         sync_dir(path.parent)
     except OSError as error:
@@ -51,22 +49,61 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def append_line(path: Path, line: str) -> None:
+def create_bytes(path: Path, content: bytes) -> None:
+    """Make the file at ``path`` with ``content``, durably, unless it is there already.
+
+    Of several processes that try at once, one succeeds.
+
+    Raises:
+        AlreadyExistsError: The file exists; it is as it was.
+        InputError: The folder cannot be written.
+    """
+    aside = path.with_name(_aside_name(path.name))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_durably(aside, content)
+        # Unlike a rename, a link does not replace what is there.
+        os.link(aside, path)
+        sync_dir(path.parent)
+    except FileExistsError as error:
+        raise exists(path) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: str, *, durable: bool = False) -> None:
     """Append ``line`` and a line feed to ``path`` in one write.
 
     On a local file system a single write in append mode is not interleaved with another
     process', so that several processes may append to one file. A line that a crash cut off
     before its line feed is closed first: it spoils no line but itself.
+
+    Args:
+        path: The file; it is made if need be.
+        line: The text, without a line feed in it.
+        durable: Return only once the line would survive a loss of power.
+
+    Raises:
+        InputError: The line cannot be written whole.
     """
     data = f"{line}\n".encode()
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            data = b"\n" + data
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                data = b"\n" + data
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 @contextlib.contextmanager
@@ -151,6 +188,13 @@ def unwritable(path: Path, error: OSError) -> InputError:
         f"expected to write {path}, got {error.strerror or error}",
         hint="choose a folder that you may write, with space left",
     )
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _rename_dir(aside: Path, target: Path, *, replace: bool) -> None:

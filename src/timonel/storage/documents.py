@@ -25,6 +25,8 @@ FORMATS: Mapping[str, int] = {
     "model-version": 1,
     "checkpoint": 1,
     "server": 1,
+    "mirror": 1,
+    "cache-entry": 1,
 }
 """The format number this release writes of each kind of document."""
 
@@ -35,8 +37,15 @@ def write_document(path: Path, kind: str, body: Mapping[str, Any]) -> None:
 
 
 def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``body`` with its kind and format number in front."""
-    return {"kind": kind, "format": FORMATS[kind], **body}
+    """Return ``body`` with its kind and format number in front.
+
+    Raises:
+        ValueError: The body has a ``kind`` of its own, which readers would take for the document's.
+    """
+    if body.get("kind", kind) != kind:
+        raise ValueError(f"expected no 'kind' in the body of a {kind} document: {body['kind']!r}")
+    rest = {key: value for key, value in body.items() if key not in {"kind", "format"}}
+    return {"kind": kind, "format": FORMATS[kind], **rest}
 
 
 def read_document(path: Path, kind: str) -> dict[str, Any]:

@@ -1,0 +1,161 @@
+"""The events of a run: one JSON object per line, appended by any process of the run.
+
+Readers never fail on a line: blank ones are passed over, torn and corrupt ones are skipped and
+counted. A number that JSON does not have (NaN, infinity) is written as a text and comes back as
+the number it was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from timonel.storage import append_line
+from timonel.storage.workspace import Workspace
+
+FILE_NAME = "events.jsonl"
+FINISH = "finish"
+
+Event = dict[str, Any]
+
+
+def append_event(path: Path, event: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Append one event to the file at ``path``.
+
+    Raises:
+        InputError: The file cannot be written; the disk is full, say.
+    """
+    append_line(path, encode_event(event), durable=durable)
+
+
+def encode_event(event: Mapping[str, Any]) -> str:
+    """Return an event as the text of one line."""
+    return orjson.dumps(event, default=str, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def encode_number(value: float) -> float | str:
+    """Return a metric's value as JSON can hold it."""
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def decode_number(value: object) -> float | None:
+    """Return a metric's value as it was, or None if it is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+@dataclass
+class EventReader:
+    """Reads a growing file of events, from an offset in bytes.
+
+    Not safe for use by several threads.
+
+    Attributes:
+        path: The file; it need not exist yet.
+        offset: Where the next read starts: always the start of a line.
+        skipped: How many lines could not be used.
+    """
+
+    path: Path
+    offset: int = 0
+    skipped: int = field(default=0, init=False)
+
+    def read(self, limit_bytes: int = 1 << 24) -> list[Event]:
+        """Return the events of the whole lines that were appended since the last call.
+
+        Args:
+            limit_bytes: About how much to read at once; a longer line is still read whole.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                lines = file.readlines(limit_bytes)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # being written, or torn: the next append closes it
+        self.offset += sum(len(line) for line in lines)
+        return [event for line in lines if (event := self._parse(line)) is not None]
+
+    @property
+    def has_torn_end(self) -> bool:
+        """Whether the file ends in a line that nobody has closed."""
+        try:
+            return self.path.stat().st_size > self.offset
+        except OSError:
+            return False
+
+    def _parse(self, line: bytes) -> Event | None:
+        if not line.strip():
+            return None
+        try:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            event = None
+        if _is_event(event):
+            return event  # type: ignore[no-any-return] # _is_event has looked at it
+        self.skipped += 1
+        return None
+
+
+def read_events(path: Path) -> tuple[list[Event], int]:
+    """Return all events of a file and the number of lines that could not be used."""
+    reader = EventReader(path)
+    events: list[Event] = []
+    before = -1
+    while reader.offset != before:
+        before = reader.offset
+        events += reader.read()
+    return events, reader.skipped + reader.has_torn_end
+
+
+def follow_events(
+    workspace: Workspace,
+    run_id: str,
+    *,
+    stop: Callable[[], bool],
+    poll_s: float = 0.2,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Event]:
+    """Yield a run's events, first those that are there, then new ones as they come.
+
+    Ends after the finish event, or once ``stop()`` is true and what is there was given.
+
+    Args:
+        workspace: Where the run is; its folder need not exist yet.
+        run_id: The run.
+        stop: Asked whenever nothing new is there.
+        poll_s: Delay between looks.
+        sleep: Waits; a test passes its own.
+    """
+    reader = EventReader(workspace.runs / run_id / FILE_NAME)
+    while True:
+        stopping = stop()
+        batch = reader.read()
+        for event in batch:
+            yield event
+            if event["type"] == FINISH:
+                return
+        if not batch:
+            if stopping:
+                return
+            sleep(poll_s)
+
+
+def _is_event(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("type"), str)
+        and isinstance(value.get("t"), int | float)
+    )

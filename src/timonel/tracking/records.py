@@ -1,0 +1,302 @@
+"""Reading run records: ``run.json`` and the events, folded into one value."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from timonel.errors import CorruptError, NotFoundError, SpecError, TimonelError
+from timonel.storage import read_document
+from timonel.storage.workspace import Workspace
+from timonel.tracking.artifacts import Artifact
+from timonel.tracking.events import FILE_NAME, FINISH, Event, decode_number, read_events
+from timonel.tracking.process import is_gone
+from timonel.tracking.writer import RECORD_NAME
+
+_logger = logging.getLogger(__name__)
+
+RunStatus = Literal["running", "succeeded", "failed", "stopped", "lost"]
+_FINAL = ("succeeded", "failed", "stopped")
+
+
+class _Read(BaseModel):
+    # What is stored may have been written by another release: unknown keys are passed over.
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+
+class MetricPoint(_Read):
+    """One value of one metric."""
+
+    t: float = Field(description="When it was recorded, in Unix seconds.")
+    value: float = Field(description="The value; may be NaN or infinite.")
+    step: int | None = Field(default=None, description="The training step.")
+    epoch: int | None = Field(default=None, description="The epoch, from 0.")
+
+
+class RunHeader(_Read):
+    """What ``run.json`` says: known at the start, never changed."""
+
+    id: str = Field(description="The run's id.")
+    kind: str = Field(alias="run_kind", description="What it does: convert, train, export, ...")
+    name: str | None = Field(default=None, description="What people call it.")
+    created_at: float = Field(description="When it began, in Unix seconds.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters at the start.")
+    inputs: tuple[Artifact, ...] = Field(default=(), description="Artifacts it reads.")
+    command: tuple[str, ...] = Field(default=(), description="The command line, redacted.")
+    environment: dict[str, Any] = Field(default_factory=dict, description="An allowlist of it.")
+    git: dict[str, Any] | None = Field(default=None, description="The state of the code.")
+    job_id: str | None = Field(default=None, description="The job that does the work.")
+    process: dict[str, Any] | None = Field(default=None, description="The process, without a job.")
+    timonel: str = Field(default="", description="The release that made the record.")
+
+
+class RunRecord(_Read):
+    """All that is known of a run: its header and its events, folded. A snapshot."""
+
+    header: RunHeader = Field(description="What run.json says.")
+    folder: Path = Field(description="The run's folder.")
+    status: RunStatus = Field(default="running", description="Running until a finish event.")
+    message: str | None = Field(default=None, description="Why it ended as it did.")
+    cause: str | None = Field(default=None, description="The same for programs.")
+    ended_at: float | None = Field(default=None, description="When it ended, in Unix seconds.")
+    last_event_at: float | None = Field(default=None, description="The time of the last event.")
+    params: dict[str, Any] = Field(default_factory=dict, description="All parameters.")
+    series: dict[str, tuple[MetricPoint, ...]] = Field(
+        default_factory=dict, description="Every metric's values; of one step, the last one."
+    )
+    inputs: tuple[Artifact, ...] = Field(default=(), description="What it has read.")
+    outputs: tuple[Artifact, ...] = Field(default=(), description="What it has made.")
+    restarts: int = Field(default=0, description="How often it was started again.")
+    skipped_lines: int = Field(default=0, description="Lines of events that could not be used.")
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.header.id
+
+    @property
+    def kind(self) -> str:
+        """What the run does."""
+        return self.header.kind
+
+    @property
+    def name(self) -> str | None:
+        """What people call it."""
+        return self.header.name
+
+    @property
+    def job_id(self) -> str | None:
+        """The job that does the work."""
+        return self.header.job_id
+
+    @property
+    def started_at(self) -> float:
+        """When it began, in Unix seconds."""
+        return self.header.created_at
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of every metric."""
+        return {name: points[-1].value for name, points in self.series.items()}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more is expected of it."""
+        return self.status != "running"
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from its beginning to its end, or to now."""
+        return max(0.0, (self.ended_at or time.time()) - self.started_at)
+
+    def events(self) -> list[Event]:
+        """Read the run's events as they are now."""
+        return read_events(self.folder / FILE_NAME)[0]
+
+
+def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -> RunRecord:
+    """Read one run.
+
+    Args:
+        workspace: Where it is.
+        ref: Its id, a name (the newest run of that name), an id's beginning that fits one run
+            only, or ``last``.
+        kind: Look among runs of this kind only.
+
+    Raises:
+        NotFoundError: No run fits.
+        SpecError: Several ids begin so.
+        FormatError: The record was written by a newer release.
+        CorruptError: The record cannot be read.
+    """
+    if kind is None and _is_id(workspace, ref):
+        return _record(workspace.runs / ref)
+    headers = _headers(workspace, kind)
+    return _record(workspace.runs / _choose(headers, ref, kind).id)
+
+
+def list_runs(workspace: Workspace, kind: str | None = None) -> list[RunRecord]:
+    """Read all runs, or those of one kind, newest first.
+
+    A record that cannot be read is left out and logged: one broken folder must not hide the rest.
+    """
+    return [
+        _fold(header, workspace.runs / header.id, *_events_of(workspace.runs / header.id))
+        for header in _headers(workspace, kind)
+    ]
+
+
+def fold(header: RunHeader, folder: Path, events: Iterable[Event], skipped: int = 0) -> RunRecord:
+    """Return the record that a header and events make; a pure function of them."""
+    return _fold(header, folder, list(events), skipped)
+
+
+def read_header(folder: Path) -> RunHeader:
+    """Read a run's ``run.json``.
+
+    Raises:
+        NotFoundError: There is none.
+        CorruptError: It is no record of a run.
+        FormatError: Its format is one this release cannot read.
+    """
+    path = folder / RECORD_NAME
+    value = read_document(path, "run")
+    try:
+        return RunHeader.model_validate(value)
+    except (ValidationError, TypeError) as error:
+        raise CorruptError(f"expected a run record in {path}, got {_first_line(error)}") from error
+
+
+def _record(folder: Path) -> RunRecord:
+    return _fold(read_header(folder), folder, *_events_of(folder))
+
+
+def _events_of(folder: Path) -> tuple[list[Event], int]:
+    return read_events(folder / FILE_NAME)
+
+
+def _is_id(workspace: Workspace, ref: str) -> bool:
+    return "/" not in ref and ref not in {"", ".", ".."} and (workspace.runs / ref).is_dir()
+
+
+def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
+    headers = []
+    for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
+        try:
+            header = read_header(path.parent)
+        except TimonelError as error:
+            _logger.warning("left out a run record: %s", error)
+            continue
+        if kind in {None, header.kind}:
+            headers.append(header)
+    return sorted(headers, key=lambda header: (header.created_at, header.id), reverse=True)
+
+
+def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
+    """Return the header that ``ref`` means, of headers newest first."""
+    what = f"{kind} run" if kind else "run"
+    if ref == "last" and headers:
+        return headers[0]
+    exact = [header for header in headers if ref in {header.id, header.name}]
+    if exact:
+        return exact[0]
+    begun = [header for header in headers if ref and header.id.startswith(ref)]
+    if len(begun) > 1:
+        some = ", ".join(header.id for header in begun[:3])
+        raise SpecError(
+            f"expected the beginning of one {what}'s id, got {ref!r}, which fits {len(begun)}",
+            hint=f"give more of it: {some}",
+        )
+    if not begun:
+        raise NotFoundError(
+            f"expected a {what}, found none"
+            if ref == "last"
+            else f"expected a {what}, got {ref!r}",
+            hint="'timonel runs' lists the runs of this workspace",
+        )
+    return begun[0]
+
+
+def _fold(header: RunHeader, folder: Path, events: list[Event], skipped: int) -> RunRecord:
+    params = dict(header.params)
+    for event in events:
+        if event["type"] == "params" and isinstance(event.get("params"), dict):
+            params.update(event["params"])
+    end = next((event for event in events if event["type"] == FINISH), None)
+    last_at = float(events[-1]["t"]) if events else None
+    return RunRecord(
+        header=header,
+        folder=folder,
+        **_end(header, end, last_at),
+        last_event_at=last_at,
+        params=params,
+        series=_series(events),
+        inputs=_distinct((*header.inputs, *_artifacts(events, "input"))),
+        outputs=_distinct(_artifacts(events, "output")),
+        restarts=sum(event["type"] == "restart" for event in events),
+        skipped_lines=skipped,
+    )
+
+
+def _end(header: RunHeader, end: Event | None, last_at: float | None) -> dict[str, Any]:
+    if end is not None:
+        status = end.get("status")
+        return {
+            "status": status if status in _FINAL else "failed",
+            "ended_at": float(end["t"]),
+            "message": _text(end.get("message")),
+            "cause": _text(end.get("cause")),
+        }
+    if header.process is not None and is_gone(header.process):
+        ended = last_at if last_at is not None else header.created_at
+        return {"status": "lost", "ended_at": ended, "message": "its process ended without a word"}
+    return {}
+
+
+def _series(events: Iterable[Event]) -> dict[str, tuple[MetricPoint, ...]]:
+    # After a restart the same steps are reported again: the later value is the one that counts.
+    series: dict[str, dict[object, MetricPoint]] = {}
+    for number, event in enumerate(events):
+        values = event.get("metrics")
+        if event["type"] != "metrics" or not isinstance(values, Mapping):
+            continue
+        step, epoch = _whole(event.get("step")), _whole(event.get("epoch"))
+        place: object = number if step is None and epoch is None else (step, epoch)
+        for name, value in values.items():
+            decoded = decode_number(value)
+            if decoded is not None:
+                point = MetricPoint(t=event["t"], value=decoded, step=step, epoch=epoch)
+                points = series.setdefault(name, {})
+                points.pop(place, None)
+                points[place] = point
+    return {name: tuple(points.values()) for name, points in series.items()}
+
+
+def _artifacts(events: Iterable[Event], type_: str) -> Iterable[Artifact]:
+    for event in events:
+        if event["type"] == type_:
+            try:
+                yield Artifact.model_validate(event.get("artifact"))
+            except (ValidationError, TypeError, SpecError) as error:
+                _logger.warning("left out an artifact: %s", _first_line(error))
+
+
+def _distinct(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+    return tuple({(item.uri, item.digest): item for item in artifacts}.values())
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

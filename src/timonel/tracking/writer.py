@@ -1,0 +1,205 @@
+"""Making run records: ``run.json`` once, then events, one line each.
+
+A run's folder is ``<workspace>/runs/<run id>/``. ``run.json`` says what was asked for and never
+changes; everything that becomes known later is an event. Any process of the run may append.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import orjson
+
+from timonel._version import __version__
+from timonel.errors import AlreadyExistsError, Interrupted, NotFoundError, SpecError
+from timonel.storage import document
+from timonel.storage.atomic import create_bytes
+from timonel.storage.workspace import Workspace
+from timonel.tracking.artifacts import Artifact
+from timonel.tracking.environment import environment, git_state
+from timonel.tracking.events import FILE_NAME, FINISH, append_event, encode_number
+from timonel.tracking.process import this_process
+from timonel.tracking.redaction import redact_command, redact_params, redact_text, redact_value
+
+FinishStatus = Literal["succeeded", "failed", "stopped"]
+RECORD_NAME = "run.json"
+_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def new_run_id(kind: str, *, now: float | None = None) -> str:
+    """Return an id such as ``train-20261120-181530-7f3a``, which is a valid job id too."""
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    return f"{kind}-{moment}-{secrets.token_hex(2)}"
+
+
+def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optional
+    workspace: Workspace,
+    kind: str,
+    *,
+    run_id: str | None = None,
+    name: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    inputs: Iterable[Artifact] = (),
+    command: Sequence[str] | None = None,
+    job_id: str | None = None,
+    code_dir: Path | None = None,
+) -> RunWriter:
+    """Make the record of a run that begins now.
+
+    Secrets are redacted from ``params`` and ``command``. Of the environment, an allowlist is kept.
+
+    Args:
+        workspace: Where the record goes.
+        kind: What the run does: ``convert``, ``train``, ``export``, ...
+        run_id: Its id; a new one by default.
+        name: What people call it.
+        params: Parameters that are known at the start.
+        inputs: Artifacts that are known at the start.
+        command: The command line; that of this process by default.
+        job_id: The job that does the work. Without one, this process is the run: should it die
+            without a word, the run counts as lost.
+        code_dir: The folder whose git state is recorded; the present one by default.
+
+    Raises:
+        AlreadyExistsError: A run of that id exists.
+        SpecError: The kind or the id cannot name a folder.
+        InputError: The workspace cannot be written.
+    """
+    body = {
+        "run_kind": kind,
+        "name": name,
+        "created_at": time.time(),
+        "params": redact_params(params or {}),
+        "inputs": [artifact.model_dump(mode="json") for artifact in inputs],
+        "command": redact_command(sys.argv if command is None else command),
+        "environment": environment(),
+        "git": git_state(code_dir or Path.cwd()),
+        "job_id": job_id,
+        "process": None if job_id else this_process(),
+        "timonel": __version__,
+    }
+    return RunWriter(workspace, _create(workspace, kind, run_id, body))
+
+
+def open_run(workspace: Workspace, run_id: str) -> RunWriter:
+    """Return a writer that appends to a run which another process has started.
+
+    Raises:
+        NotFoundError: There is no such run.
+    """
+    if not (workspace.runs / run_id / RECORD_NAME).is_file():
+        raise NotFoundError(
+            f"expected a run {run_id} in {workspace.runs}, found none",
+            hint="'timonel runs' lists the runs of this workspace",
+        )
+    return RunWriter(workspace, run_id)
+
+
+class RunWriter:
+    """Appends to one run's events.
+
+    Safe to use from several threads and processes at once: each call writes one line. As a
+    context manager it finishes the run: as succeeded, or as failed when the block raises.
+    """
+
+    def __init__(self, workspace: Workspace, run_id: str) -> None:
+        self.workspace = workspace
+        self.run_id = run_id
+        self.folder = workspace.runs / run_id
+        self._events = self.folder / FILE_NAME
+        self._finished = False
+
+    def params(self, params: Mapping[str, Any]) -> None:
+        """Record parameters; a later value of the same name counts."""
+        if params:
+            self._append("params", {"params": redact_params(params)})
+
+    def metrics(
+        self, metrics: Mapping[str, float], step: int | None = None, epoch: int | None = None
+    ) -> None:
+        """Record values of metrics at a step or epoch; NaN and infinity are kept as they are."""
+        if metrics:
+            values = {name: encode_number(value) for name, value in metrics.items()}
+            place = {"step": step, "epoch": epoch}
+            known = {name: int(value) for name, value in place.items() if value is not None}
+            self._append("metrics", {"metrics": values, **known})
+
+    def input(self, artifact: Artifact) -> None:
+        """Record that the run has read ``artifact``."""
+        self._append("input", {"artifact": artifact.model_dump(mode="json")})
+
+    def output(self, artifact: Artifact) -> None:
+        """Record that the run has made ``artifact``, which others may read by now."""
+        self._append("output", {"artifact": artifact.model_dump(mode="json")}, durable=True)
+
+    def event(self, type: str, **fields: Any) -> None:  # noqa: A002 - the key in every event
+        """Record anything else that happened.
+
+        Args:
+            type: What; ``progress``, ``dataset-loaded``, ``checkpoint``, ``restart``, ``log``, ...
+            fields: JSON-able details, redacted by shape.
+        """
+        self._append(type, redact_value(fields))
+
+    def finish(
+        self, status: FinishStatus, message: str | None = None, cause: str | None = None
+    ) -> None:
+        """Record the end of the run. The first end that is recorded counts.
+
+        Args:
+            status: How it ended.
+            message: Why, in a line for people.
+            cause: Why, for programs: a value of ``engines.base.FailureCause``, say.
+        """
+        self._finished = True
+        fields = {"status": status, "message": message and redact_text(message), "cause": cause}
+        known = {name: value for name, value in fields.items() if value is not None}
+        self._append(FINISH, known, durable=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._finished:
+            return
+        if error is None:
+            self.finish("succeeded")
+        elif isinstance(error, KeyboardInterrupt | Interrupted):
+            self.finish("stopped", "stopped by the user", "stopped")
+        else:
+            self.finish("failed", str(error) or type(error).__name__, type(error).__name__)
+
+    def _append(self, type_: str, fields: Mapping[str, Any], *, durable: bool = False) -> None:
+        event = {"t": round(time.time(), 6), "type": type_, **fields}
+        append_event(self._events, event, durable=durable)
+
+
+def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[str, Any]) -> str:
+    wanted = run_id or new_run_id(kind)
+    if not kind or not set(wanted) <= _ID_CHARACTERS or wanted.startswith("-"):
+        raise SpecError(f"expected a run id of lower-case letters, digits and '-', got {wanted!r}")
+    record = document("run", {"id": wanted, **body})
+    content = orjson.dumps(
+        record, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    )
+    try:
+        create_bytes(workspace.runs / wanted / RECORD_NAME, content + b"\n")
+    except AlreadyExistsError as error:
+        if run_id is None:
+            # Two runs of one kind began in one second and drew the same four digits.
+            return _create(workspace, kind, None, body)
+        raise AlreadyExistsError(
+            f"expected a new run id, but {run_id} exists", hint="run records are never overwritten"
+        ) from error
+    return wanted
