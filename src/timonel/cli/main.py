@@ -7,6 +7,7 @@ their class. Anything else is a defect: its traceback goes to a file, which the 
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import tempfile
 import time
@@ -36,6 +37,10 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # Bars and curves are not in every encoding; a terminal that lacks them shows '?'.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))
 
 

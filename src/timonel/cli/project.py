@@ -1,0 +1,78 @@
+"""Writing the projects of ``timonel init``: templates and sample data, all or nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+from timonel.cli import samples
+from timonel.errors import AlreadyExistsError
+from timonel.storage.atomic import unwritable
+
+_SAMPLES: dict[str, tuple[str, Callable[[Path], int]]] = {
+    "image": ("digits", samples.write_digits),
+    "table": ("patients.csv", samples.write_table),
+}
+KINDS = tuple(_SAMPLES)
+
+# A wheel's build leaves out files that git ignores, so that the template has another name.
+_RENAMED = {"gitignore.txt": ".gitignore"}
+
+
+def write_project(kind: str, folder: Path, *, with_data: bool = True) -> list[Path]:
+    """Write the files of a project of ``kind`` into ``folder``; return what was written.
+
+    Args:
+        kind: ``image`` or ``table``.
+        folder: Where to; it is made if it does not exist.
+        with_data: Write the sample data that the project's README speaks of.
+
+    Raises:
+        AlreadyExistsError: Something of that name is there; nothing is written then.
+        InputError: The folder cannot be written.
+    """
+    _refuse_existing(folder, _names(kind, with_data=with_data))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as aside:
+            _write_all(kind, Path(aside), with_data=with_data)
+            # The aside folder is on the same file system: each name appears whole.
+            return [
+                Path(shutil.move(entry, folder / entry.name))
+                for entry in sorted(Path(aside).iterdir())
+            ]
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _names(kind: str, *, with_data: bool) -> list[str]:
+    names = [_RENAMED.get(entry.name, entry.name) for entry in _templates(kind)]
+    return [*names, _SAMPLES[kind][0]] if with_data else names
+
+
+def _refuse_existing(folder: Path, names: list[str]) -> None:
+    there = sorted(name for name in names if (folder / name).exists())
+    if there:
+        raise AlreadyExistsError(
+            f"expected {folder} without {', '.join(there)}, but it has them",
+            hint="choose another folder; nothing was written",
+        )
+    if folder.exists() and not folder.is_dir():
+        raise AlreadyExistsError(f"expected a folder at {folder}, got a file")
+
+
+def _write_all(kind: str, aside: Path, *, with_data: bool) -> None:
+    for template in _templates(kind):
+        target = aside / _RENAMED.get(template.name, template.name)
+        target.write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+    if with_data:
+        name, write = _SAMPLES[kind]
+        write(aside / name)
+
+
+def _templates(kind: str) -> list[resources.abc.Traversable]:
+    folder = resources.files("timonel") / "templates" / kind
+    return [entry for entry in folder.iterdir() if entry.is_file()]

@@ -1,0 +1,136 @@
+"""What runs look like: a list, one run in full, and both as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from timonel.cli.render.output import clock, iso
+from timonel.cli.render.sparkline import sparkline
+from timonel.cli.render.tables import number, pairs, status, table
+from timonel.units import format_seconds
+
+if TYPE_CHECKING:
+    from timonel.tracking import Artifact, RunRecord
+
+_SHOWN_FIRST = ("val_accuracy", "accuracy", "val_loss", "loss")
+
+
+def run_list(runs: Sequence[RunRecord]) -> Table:
+    """Return runs as a table, newest first."""
+    rows = [(run.id, run.name, status(run.status), _time(run), result(run)) for run in runs]
+    return table(("RUN", "NAME", "STATUS", "TIME", "RESULT"), rows, wide=4)
+
+
+def result(run: RunRecord) -> str:
+    """Return what came of a run in a few words."""
+    metrics = run.metrics
+    named = [name for name in _SHOWN_FIRST if name in metrics][:2]
+    if named:
+        return "  ".join(f"{name} {number(metrics[name])}" for name in named)
+    if run.status == "failed" and run.message:
+        return run.message
+    return ", ".join(f"{item.type} {item.label}" for item in run.outputs)
+
+
+def run_page(run: RunRecord) -> RenderableType:
+    """Return all that is known of one run."""
+    parts: list[RenderableType] = [
+        Text.assemble((run.id, "bold"), "  ", status(run.status)),
+        pairs(_facts(run)),
+    ]
+    if run.params:
+        parts += [_title("Parameters"), pairs(run.params)]
+    if run.series:
+        parts += [_title("Metrics"), _metrics(run)]
+    if run.inputs:
+        parts += [_title("Inputs"), _artifacts(run.inputs)]
+    if run.outputs:
+        parts += [_title("Outputs"), _artifacts(run.outputs)]
+    return Group(*parts)
+
+
+def run_json(run: RunRecord, *, full: bool = False) -> dict[str, Any]:
+    """Return a run as JSON; ``full`` adds every value of every metric."""
+    value: dict[str, Any] = {
+        "id": run.id,
+        "kind": run.kind,
+        "name": run.name,
+        "status": run.status,
+        "message": run.message,
+        "cause": run.cause,
+        "started_at": iso(run.started_at),
+        "ended_at": iso(run.ended_at),
+        "duration_s": round(run.duration_s, 3),
+        "restarts": run.restarts,
+        "job_id": run.job_id,
+        "params": run.params,
+        "metrics": {name: _json_number(value) for name, value in run.metrics.items()},
+        "inputs": [item.model_dump(mode="json") for item in run.inputs],
+        "outputs": [item.model_dump(mode="json") for item in run.outputs],
+        "folder": str(run.folder),
+    }
+    if full:
+        value["command"] = list(run.header.command)
+        value["environment"] = run.header.environment
+        value["git"] = run.header.git
+        value["series"] = {
+            name: [
+                {"t": p.t, "step": p.step, "epoch": p.epoch, "value": _json_number(p.value)}
+                for p in points
+            ]
+            for name, points in run.series.items()
+        }
+    return value
+
+
+def _facts(run: RunRecord) -> dict[str, Any]:
+    git = run.header.git or {}
+    facts = {
+        "name": run.name,
+        "started": clock(run.started_at),
+        "took": _time(run),
+        "restarts": run.restarts or None,
+        "why": run.message,
+        "job": run.job_id,
+        "command": " ".join(run.header.command) or None,
+        "git commit": git.get("commit"),
+        "record": run.folder,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _metrics(run: RunRecord) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for name in sorted(run.series, key=_metric_order):
+        values = [point.value for point in run.series[name]]
+        finite = [value for value in values if math.isfinite(value)] or [math.nan]
+        rows.append((name, values[-1], min(finite), max(finite), len(values), sparkline(values)))
+    return table(("METRIC", "LAST", "LOWEST", "HIGHEST", "VALUES", "CURVE"), rows, wide=5)
+
+
+def _metric_order(name: str) -> tuple[str, bool]:
+    return name.removeprefix("val_"), name.startswith("val_")
+
+
+def _artifacts(items: Sequence[Artifact]) -> Table:
+    rows = [(item.type, item.label, item.short_digest or None, item.uri) for item in items]
+    return table(("TYPE", "NAME", "DIGEST", "WHERE"), rows, wide=3)
+
+
+def _title(text: str) -> Text:
+    return Text(f"\n{text}", style="bold")
+
+
+def _time(run: RunRecord) -> str:
+    return format_seconds(run.duration_s)
+
+
+def _json_number(value: float) -> float | str:
+    # JSON has no NaN and no infinity.
+    return value if math.isfinite(value) else str(value)
