@@ -1,0 +1,186 @@
+"""Lineage for people and programs: a text tree, a rich tree, JSON, Mermaid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timonel.tracking.graph import LineageGraph, Node, RunNode
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+_STYLES = {"run": "cyan", "artifact": "bold", "detail": "dim", "warning": "yellow"}
+_NOTES = {
+    "changed": "changed since: another content is there now",
+    "missing": "no longer there",
+}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A node of the tree that people read, with what hangs on it."""
+
+    node: Node
+    children: tuple[Branch, ...]
+    is_repeated: bool = False
+
+
+def branches(graph: LineageGraph, *, upstream: bool = True) -> Branch:
+    """Return the tree of what led to the focus, or of what came of it.
+
+    A node that is reached twice keeps its branches in the first place only.
+    """
+    assert graph.focus is not None
+    step = graph.sources if upstream else graph.targets
+    return _branch(graph.nodes[graph.focus], step, set())
+
+
+def as_lines(graph: LineageGraph, *, relative_to: Path | None = None) -> list[str]:
+    """Return the lineage as lines of text: where the focus came from, then what came of it.
+
+    Args:
+        graph: A graph with a focus.
+        relative_to: Show paths below this folder without it; the present one by default.
+    """
+    base = relative_to or Path.cwd()
+    origin, use = branches(graph), branches(graph, upstream=False)
+    lines = [_title(origin.node, base), *_lines(origin.children, base)]
+    if use.children:
+        lines += ["used by", *_lines(use.children, base)]
+    return lines
+
+
+def as_rich(graph: LineageGraph, *, relative_to: Path | None = None) -> Tree:
+    """Return the lineage as a tree that rich prints."""
+    from rich.tree import Tree  # noqa: PLC0415 - most of what reads lineage prints none
+
+    base = relative_to or Path.cwd()
+    origin, use = branches(graph), branches(graph, upstream=False)
+    tree = Tree(_rich_title(origin.node, base), guide_style="dim")
+    _grow(tree, origin.children, base)
+    if use.children:
+        _grow(tree.add("[dim]used by[/]"), use.children, base)
+    return tree
+
+
+def as_json(graph: LineageGraph) -> dict[str, Any]:
+    """Return the graph as JSON-able values: ``focus``, ``nodes`` and ``edges``."""
+    return {
+        "focus": graph.focus,
+        "nodes": [_node_json(node) for node in graph.nodes.values()],
+        "edges": [{"from": start, "to": end} for start, end in graph.edges],
+    }
+
+
+def as_mermaid(graph: LineageGraph) -> str:
+    """Return the graph as a Mermaid flow chart, which Markdown pages show as a picture."""
+    names = {key: f"n{number}" for number, key in enumerate(graph.nodes)}
+    lines = ["flowchart LR"]
+    for key, node in graph.nodes.items():
+        text = _mermaid_text(node)
+        lines.append(
+            f'    {names[key]}(["{text}"])'
+            if isinstance(node, RunNode)
+            else f'    {names[key]}["{text}"]'
+        )
+    lines += [f"    {names[start]} --> {names[end]}" for start, end in graph.edges]
+    if graph.focus:
+        lines.append(f"    style {names[graph.focus]} stroke-width:3px")
+    lines += [f"    style {names[node.key]} stroke-dasharray:4" for node in graph.changed]
+    return "\n".join(lines) + "\n"
+
+
+def _branch(node: Node, step: Callable[[str], Iterable[Node]], shown: set[str]) -> Branch:
+    if node.key in shown:
+        return Branch(node, (), is_repeated=bool(tuple(step(node.key))))
+    shown.add(node.key)
+    return Branch(node, tuple(_branch(child, step, shown) for child in step(node.key)))
+
+
+def _lines(children: tuple[Branch, ...], base: Path, indent: str = "") -> Iterator[str]:
+    for number, child in enumerate(children, 1):
+        is_last = number == len(children)
+        more = " (see above)" if child.is_repeated else ""
+        yield f"{indent}{'└── ' if is_last else '├── '}{_title(child.node, base)}{more}"
+        yield from _lines(child.children, base, indent + ("    " if is_last else "│   "))
+
+
+def _grow(tree: Tree, children: tuple[Branch, ...], base: Path) -> None:
+    for child in children:
+        more = " [dim](see above)[/]" if child.is_repeated else ""
+        _grow(tree.add(_rich_title(child.node, base) + more), child.children, base)
+
+
+def _title(node: Node, base: Path) -> str:
+    return "  ".join(text for _, text in _parts(node, base))
+
+
+def _rich_title(node: Node, base: Path) -> str:
+    from rich.markup import escape  # noqa: PLC0415 - most of what reads lineage prints none
+
+    return "  ".join(f"[{_STYLES[kind]}]{escape(text)}[/]" for kind, text in _parts(node, base))
+
+
+def _parts(node: Node, base: Path) -> Iterator[tuple[str, str]]:
+    """Yield what a line says of a node, each with the kind of its style."""
+    if isinstance(node, RunNode):
+        record = node.record
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started_at))
+        yield "run", f"{record.kind} run {record.id}"
+        yield "detail", ", ".join(filter(None, (record.name, record.status, started)))
+        return
+    artifact = node.artifact
+    yield "artifact", f"{artifact.type} {_shown(artifact.uri, base)}"
+    if artifact.digest:
+        yield "detail", artifact.short_digest
+    if node.state in _NOTES:
+        yield "warning", f"({_NOTES[node.state]})"
+
+
+def _shown(uri: str, base: Path) -> str:
+    path = Path(uri)
+    return str(path.relative_to(base)) if path.is_relative_to(base) and path != base else uri
+
+
+def _node_json(node: Node) -> dict[str, Any]:
+    if isinstance(node, RunNode):
+        record = node.record
+        return {
+            "key": node.key,
+            "node": "run",
+            "id": record.id,
+            "kind": record.kind,
+            "name": record.name,
+            "status": record.status,
+            "started_at": record.started_at,
+            "ended_at": record.ended_at,
+        }
+    return {
+        "key": node.key,
+        "node": "artifact",
+        "type": node.artifact.type,
+        "name": node.artifact.name,
+        "digest": node.artifact.digest,
+        "uris": list(node.uris),
+        "state": node.state,
+        "metadata": dict(node.artifact.metadata),
+    }
+
+
+def _mermaid_text(node: Node) -> str:
+    if isinstance(node, RunNode):
+        text = f"{node.record.kind}<br/>{_mermaid_escape(node.record.id)}"
+    else:
+        text = f"{node.artifact.type}<br/>{_mermaid_escape(node.artifact.label)}"
+        text += f"<br/>{node.artifact.short_digest}" if node.artifact.digest else ""
+        text += f"<br/>{node.state}" if node.state in _NOTES else ""
+    return text
+
+
+def _mermaid_escape(text: str) -> str:
+    # Mermaid reads entities without their ampersand; everything else in quotes is plain text.
+    return "".join(f"#{ord(char)};" if char in '"#<>&' else char for char in text)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timonel.errors import NotFoundError, SpecError
+from timonel.storage import Workspace, digest_file, write_document
+from timonel.tracking import (
+    Artifact,
+    ArtifactNode,
+    LineageGraph,
+    RunNode,
+    RunRecord,
+    lineage,
+    start_run,
+)
+
+RAW = "sha256:" + "a" * 64
+DATASET = "sha256:" + "b" * 64
+EXPORT = "sha256:" + "c" * 64
+MODEL = "sha256:" + "d" * 64
+
+
+class Walked:
+    """A workspace in which the main path was walked: raw files to model version."""
+
+    def __init__(self, workspace: Workspace, root: Path) -> None:
+        self.workspace = workspace
+        self.raw = root / "digits"
+        self.image = self.raw / "3" / "one.png"
+        self.image.parent.mkdir(parents=True)
+        self.image.write_bytes(b"png")
+        self.dataset = root / "data" / "digits"
+        self.write_manifest(DATASET)
+        self.script = root / "train.py"
+        self.script.write_text("print()")
+        self.version = workspace.models / "digits" / "1"
+        self.version.mkdir(parents=True)
+        source = Artifact("source", self.script, digest_file(self.script))
+        with start_run(workspace, "convert", run_id="convert-1", name="first") as run:
+            run.input(Artifact("files", self.raw, RAW))
+            run.output(Artifact("dataset", self.dataset, DATASET, "digits"))
+        with start_run(workspace, "train", run_id="train-1", inputs=[source], job_id="j") as run:
+            run.input(Artifact("dataset", self.dataset, DATASET))
+            run.output(Artifact("savedmodel", root / "export", EXPORT))
+        with start_run(workspace, "export", run_id="export-1") as run:
+            # Without a digest: joined by what was at the place.
+            run.input(Artifact("savedmodel", root / "export"))
+            run.output(Artifact("model", self.version, MODEL, "digits"))
+
+    def write_manifest(self, digest: str) -> None:
+        write_document(self.dataset / "manifest.json", "dataset", {"digest": digest})
+
+
+@pytest.fixture
+def walked(workspace: Workspace, tmp_path: Path) -> Walked:
+    return Walked(workspace, tmp_path)
+
+
+def focus(graph: LineageGraph) -> RunRecord | Artifact:
+    assert graph.focus is not None
+    node = graph.nodes[graph.focus]
+    return node.record if isinstance(node, RunNode) else node.artifact
+
+
+def described(graph: LineageGraph) -> set[str]:
+    return {
+        node.record.id if isinstance(node, RunNode) else node.artifact.type
+        for node in graph.nodes.values()
+    }
+
+
+WHOLE = {
+    "files", "convert-1", "dataset", "source", "train-1", "savedmodel", "export-1", "model",
+}  # fmt: skip
+
+
+def test_a_version_leads_back_to_the_raw_files(walked: Walked) -> None:
+    graph = lineage(walked.workspace, "digits/1", direction="upstream")
+    assert described(graph) == WHOLE
+    assert focus(graph).type == "model"
+    assert not graph.changed
+
+
+@pytest.mark.parametrize(
+    ("ref", "found"),
+    [
+        ("digits", "model"),
+        ("digits/1", "model"),
+        ("{version}", "model"),
+        ("{dataset}", "dataset"),
+        ("{raw}", "files"),
+        ("{raw}/", "files"),
+        ("{image}", "files"),
+        ("{raw}/3", "files"),
+        ("{raw}/gone.png", "files"),
+        ("{script}", "source"),
+        (DATASET, "dataset"),
+        ("sha256:bbbbbb", "dataset"),
+        ("cccccc", "savedmodel"),
+    ],
+)
+def test_anything_names_its_artifact(walked: Walked, ref: str, found: str) -> None:
+    graph = lineage(walked.workspace, ref.format(**vars(walked)))
+    assert focus(graph).type == found
+
+
+@pytest.mark.parametrize(
+    ("ref", "found"),
+    [
+        ("train-1", "train-1"),
+        ("last", "export-1"),
+        ("tra", "train-1"),
+        ("first", "convert-1"),
+    ],
+)
+def test_runs_are_found_too(walked: Walked, ref: str, found: str) -> None:
+    assert focus(lineage(walked.workspace, ref)).id == found
+
+
+def test_relative_paths_are_understood(
+    walked: Walked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert focus(lineage(walked.workspace, "digits/3/one.png")).type == "files"
+    assert focus(lineage(walked.workspace, "digits/3")).type == "files"
+    assert focus(lineage(walked.workspace, "./digits")).type == "files"
+    assert focus(lineage(walked.workspace, Path("data/digits"))).type == "dataset"
+
+
+@pytest.mark.parametrize("ref", ["", "nothing", "digits/2", "/no/such/place", "eeeeee", "abc"])
+def test_what_nobody_knows_is_not_found(walked: Walked, ref: str) -> None:
+    with pytest.raises(NotFoundError, match="no record knows"):
+        lineage(walked.workspace, ref)
+
+
+def test_an_empty_workspace_knows_nothing(workspace: Workspace) -> None:
+    with pytest.raises(NotFoundError):
+        lineage(workspace, "last")
+
+
+def test_what_fits_several_is_refused(walked: Walked) -> None:
+    start_run(walked.workspace, "train", run_id="train-2")
+    with pytest.raises(SpecError, match="fits 2"):
+        lineage(walked.workspace, "train-")
+    with start_run(walked.workspace, "convert", run_id="convert-2") as run:
+        run.output(Artifact("dataset", "/x", "sha256:bbbbbbb0"))
+    with pytest.raises(SpecError, match="fits 2"):
+        lineage(walked.workspace, "bbbbbb")
+
+
+def test_directions(walked: Walked) -> None:
+    up = lineage(walked.workspace, str(walked.dataset), direction="upstream")
+    down = lineage(walked.workspace, str(walked.dataset), direction="downstream")
+    assert described(up) == {"files", "convert-1", "dataset"}
+    assert described(down) == {"dataset", "train-1", "savedmodel", "export-1", "model"}
+
+
+def node(graph: LineageGraph, type_: str) -> ArtifactNode:
+    (found,) = [node for node in graph.artifacts if node.artifact.type == type_]
+    return found
+
+
+def test_a_dataset_with_another_manifest_is_flagged(walked: Walked) -> None:
+    walked.write_manifest("sha256:" + "e" * 64)
+    graph = lineage(walked.workspace, "digits/1")
+    assert node(graph, "dataset").state == "changed"
+    assert graph.changed == (node(graph, "dataset"),)
+
+
+def test_a_copy_elsewhere_keeps_a_dataset_unchanged(walked: Walked, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    write_document(copy / "manifest.json", "dataset", {"digest": DATASET})
+    with start_run(walked.workspace, "train", run_id="train-2") as run:
+        run.input(Artifact("dataset", copy, DATASET))
+    walked.write_manifest("sha256:" + "e" * 64)
+    graph = lineage(walked.workspace, "train-2")
+    assert node(graph, "dataset").state == "present"
+    assert node(graph, "dataset").uris == (str(copy), str(walked.dataset))
+    assert "convert-1" in described(graph)
+
+
+def test_the_dataset_that_is_there_now_is_meant(walked: Walked) -> None:
+    walked.write_manifest("sha256:" + "e" * 64)
+    graph = lineage(walked.workspace, walked.dataset)
+    assert focus(graph).digest == "sha256:" + "e" * 64
+    assert described(graph) == {"dataset"}
+
+
+def test_a_dataset_of_another_workspace_stands_alone(walked: Walked, tmp_path: Path) -> None:
+    write_document(tmp_path / "other" / "manifest.json", "dataset", {"digest": "sha256:ee"})
+    assert described(lineage(walked.workspace, tmp_path / "other")) == {"dataset"}
+
+
+def test_a_changed_script_and_missing_files_are_flagged(walked: Walked) -> None:
+    walked.script.write_text("print(1)")
+    walked.version.rmdir()
+    graph = lineage(walked.workspace, "train-1")
+    assert node(graph, "source").state == "changed"
+    assert node(graph, "model").state == "missing"
+
+
+def test_what_is_remote_has_no_state(workspace: Workspace) -> None:
+    with start_run(workspace, "train") as run:
+        run.input(Artifact("dataset", "s3://bucket/digits", DATASET))
+    assert node(lineage(workspace, "last"), "dataset").state is None
+    assert focus(lineage(workspace, "s3://bucket/digits/train-00000.tfrecord")).type == "dataset"
+
+
+def test_a_version_without_a_record_is_known_from_its_folder(walked: Walked) -> None:
+    (walked.workspace.models / "digits" / "2").mkdir()
+    graph = lineage(walked.workspace, "digits")
+    assert focus(graph).name == "digits/2"
+    assert described(graph) == {"model"}
+
+
+def test_a_place_means_what_was_there_at_the_time(workspace: Workspace) -> None:
+    for number in (1, 2):
+        with start_run(workspace, "train", run_id=f"train-{number}") as run:
+            run.output(Artifact("savedmodel", "/export", f"sha256:0{number}"))
+        with start_run(workspace, "export", run_id=f"export-{number}") as run:
+            run.input(Artifact("savedmodel", "/export"))
+    first = lineage(workspace, "export-1", direction="upstream")
+    assert described(first) == {"export-1", "savedmodel", "train-1"}
