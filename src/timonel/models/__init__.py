@@ -1,1 +1,1 @@
-"""Package models."""
+"""Models: exporting them, checking and publishing versions, and looking into them."""

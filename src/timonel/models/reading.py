@@ -1,0 +1,300 @@
+"""Reading a live Keras model: what it takes, what it gives, and whether that is a probability.
+
+Works on Keras 3 and tf-keras through what both have in public. TensorFlow processes only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.errors import ModelError
+from timonel.models.schema import Meaning, ModelSummary
+
+_PROBABILITY_ACTIVATIONS = {"softmax", "sigmoid", "hard_sigmoid"}
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """The tensors a model takes: a structure of specifications, and a name for each of its leaves.
+
+    Axis 0 of every tensor is the batch and open.
+    """
+
+    structure: Any
+    names: tuple[str, ...]
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """The leaves of the structure, in the order of the names."""
+        return list(tf.nest.flatten(self.structure))
+
+    def pack(self, tensors: Sequence[Any]) -> Any:
+        """Return the structure the model is called with, filled with tensors."""
+        return tf.nest.pack_sequence_as(self.structure, list(tensors))
+
+
+def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
+    """Find out what ``model`` takes.
+
+    Args:
+        model: A built Keras model.
+        input_spec: A structure of TensorSpec, where the caller knows it; a subclassed Keras 3
+            model remembers the shapes that it was built with, but not their types.
+
+    Raises:
+        ModelError: It has never been called on data.
+    """
+    structure = _symbolic_inputs(model)
+    if structure is None:
+        structure = input_spec if input_spec is not None else _built_inputs(model)
+    if structure is None or not getattr(model, "built", True):
+        raise ModelError(
+            f"expected a model that has been called on data, got {_describe(model)}, "
+            "which has not been built",
+            hint="call fit, or the model itself on one batch, before exporting it",
+        )
+    opened = tf.nest.map_structure(_open_batch, structure)
+    return ModelInputs(opened, _input_names(structure, model))
+
+
+def call_in_inference(model: Any, inputs: Any) -> Any:
+    """Call ``model`` as it behaves after training."""
+    if "training" in inspect.signature(model.call).parameters:
+        return model(inputs, training=False)
+    return model(inputs)
+
+
+def name_outputs(model: Any, outputs: Any) -> dict[str, Any]:
+    """Return a model's outputs by name: dictionary keys, its output layers' names, or numbers."""
+    if isinstance(outputs, Mapping):
+        return {str(name): tensor for name, tensor in outputs.items()}
+    tensors = tf.nest.flatten(outputs)
+    known = list(getattr(model, "output_names", None) or ())
+    if len(known) != len(tensors) or len(set(known)) != len(known):
+        known = [f"output_{number}" for number in range(len(tensors))]
+    return dict(zip(known, tensors, strict=True))
+
+
+def meaning_of(model: Any, outputs: Mapping[str, Any], labels: Sequence[str] | None) -> Meaning:
+    """Decide how the model's output is to be read.
+
+    With labels, one output with a column per label (or one column for two labels) is a
+    classification; without labels, one output of rank 1 or 2 is a value; all else is left as it
+    is. What the final activation says comes before what the loss says: a softmax behind a loss
+    that was told of logits gives probabilities all the same.
+    """
+    if len(outputs) != 1:
+        return Meaning(task="tensor", output="values", because=f"{len(outputs)} outputs")
+    shape = next(iter(outputs.values())).shape
+    if not labels:
+        if shape.rank in {1, 2}:
+            return Meaning(task="regression", output="values", because="no labels")
+        return Meaning(task="tensor", output="values", because=f"an output of rank {shape.rank}")
+    columns = shape[-1] if shape.rank == 2 else 1 if shape.rank == 1 else None
+    binary = columns == 1 and len(labels) == 2
+    if columns != len(labels) and not binary:
+        because = f"{len(labels)} labels, but an output of shape {shape}"
+        return Meaning(task="tensor", output="values", because=because)
+    return _classification(model, binary=binary)
+
+
+def summary_of(model: Any) -> ModelSummary:
+    """Return the model's name, class and size."""
+    return ModelSummary(
+        name=str(getattr(model, "name", type(model).__name__)),
+        type=type(model).__name__,
+        parameters=_size(model.variables),
+        trainable_parameters=_size(model.trainable_variables),
+    )
+
+
+def keras_of(model: Any) -> tuple[str, str]:
+    """Return the package of the model's class, ``keras`` or ``tf_keras``, and its version."""
+    for base in type(model).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in {"keras", "tf_keras"}:
+            module = __import__(package)
+            return package, str(getattr(module, "__version__", "unknown"))
+    raise ModelError(
+        f"expected a Keras model, got {_describe(model)}",
+        hint="export a keras.Model, or save it yourself with tf.saved_model.save",
+    )
+
+
+def _classification(model: Any, *, binary: bool) -> Meaning:
+    activation = _final_activation(model)
+    from_logits = _loss_from_logits(model)
+    if activation in _PROBABILITY_ACTIVATIONS:
+        output, because = "probabilities", f"the final activation is {activation}"
+    elif from_logits is not None:
+        output = "logits" if from_logits else "probabilities"
+        because = f"the loss has from_logits={from_logits}"
+    elif activation == "linear" and not _has_loss(model):
+        output, because = "logits", "the final activation is linear and no loss was compiled"
+    else:
+        output, because = "scores", "neither the final activation nor the loss says more"
+    applied = None
+    if output == "logits":
+        applied = "sigmoid" if binary or _loss_is_binary(model) else "softmax"
+    return Meaning(
+        task="classification",
+        output=output,
+        because=because,
+        applied=applied,  # type: ignore[arg-type]  # one of the two literals above
+        binary=binary,
+    )
+
+
+def _final_activation(model: Any) -> str | None:
+    """Return the name of the function that makes the model's output, if it can be told."""
+    layer = _last_layer(model)
+    while layer is not None and getattr(layer, "layers", None):
+        layer = _last_layer(layer)
+    if layer is None:
+        return None
+    kind = type(layer).__name__
+    if kind == "Softmax":
+        return "softmax"
+    # An activation layer of any other kind, such as ReLU, has no attribute of this name.
+    activation = getattr(layer, "activation", None)
+    if activation is None:
+        return None
+    name = getattr(activation, "__name__", type(activation).__name__)
+    return str(name).lower()
+
+
+def _last_layer(model: Any) -> Any:
+    names = list(getattr(model, "output_names", None) or ())
+    if len(names) == 1:
+        try:
+            return model.get_layer(names[0])
+        except ValueError:
+            # The output of a bare operation, which is no layer.
+            return None
+    if type(model).call is not _sequential_call(model):
+        return None
+    layers = model.layers
+    return layers[-1] if layers else None
+
+
+def _sequential_call(model: Any) -> Callable[..., Any] | None:
+    """Return the call method of the model's Sequential base, if it is one."""
+    for base in type(model).__mro__:
+        if base.__name__ == "Sequential":
+            return base.call  # type: ignore[attr-defined]  # the class is Keras'
+    return None
+
+
+def _loss_from_logits(model: Any) -> bool | None:
+    loss = _loss(model)
+    if isinstance(loss, str):
+        return False if "crossentropy" in loss else None
+    for holder in (loss, getattr(loss, "_fn_kwargs", None)):
+        found = (
+            holder.get("from_logits")
+            if isinstance(holder, Mapping)
+            else getattr(holder, "from_logits", None)
+        )
+        if isinstance(found, bool):
+            return found
+    return None
+
+
+def _loss_is_binary(model: Any) -> bool:
+    loss = _loss(model)
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None)
+    return "binary" in str(name or getattr(loss, "__name__", ""))
+
+
+def _has_loss(model: Any) -> bool:
+    return _loss(model) is not None
+
+
+def _loss(model: Any) -> Any:
+    """Return the compiled loss; of a list or dictionary of one, that one."""
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, Mapping):
+        loss = list(loss.values())
+    if isinstance(loss, list | tuple):
+        loss = loss[0] if len(loss) == 1 else None
+    return loss
+
+
+def _symbolic_inputs(model: Any) -> Any:
+    """Return the input structure of a Functional or built Sequential model."""
+    try:
+        structure = model.input
+    except (AttributeError, ValueError):
+        return None
+    return structure if structure is None or tf.nest.flatten(structure) else None
+
+
+def _built_inputs(model: Any) -> Any:
+    """Return the input structure that a subclassed model was built with, or none."""
+    if callable(getattr(model, "save_spec", None)):
+        # tf-keras keeps the specification of its first call: ((inputs, ...), {keywords}).
+        spec = model.save_spec(dynamic_batch=True)
+        return spec[0][0] if spec else None
+    config = model.get_build_config() if getattr(model, "built", False) else None
+    if not config:
+        return None
+    shapes = config["shapes_dict"] if "shapes_dict" in config else {"": config["input_shape"]}
+    structures = [_shaped(shape, model.input_dtype) for shape in shapes.values()]
+    return structures[0] if len(structures) == 1 else None
+
+
+def _shaped(shape: Any, dtype: str) -> Any:
+    if isinstance(shape, Mapping):
+        return {name: _shaped(part, dtype) for name, part in shape.items()}
+    if all(size is None or isinstance(size, int) for size in shape):
+        return tf.TensorSpec(shape, dtype)
+    return [_shaped(part, dtype) for part in shape]
+
+
+def _open_batch(spec: Any) -> tf.TensorSpec:
+    if spec.shape is None or len(spec.shape) == 0:
+        raise ModelError(
+            f"expected model inputs with a batch axis, got shape {spec.shape}",
+            hint="give every keras.Input a shape",
+        )
+    return tf.TensorSpec([None, *list(spec.shape)[1:]], spec.dtype)
+
+
+def _input_names(structure: Any, model: Any) -> tuple[str, ...]:
+    leaves = tf.nest.flatten(structure)
+    if isinstance(structure, Mapping) and len(structure) == len(leaves):
+        # tf.nest flattens dictionaries in the order of their sorted keys.
+        return tuple(str(name) for name in sorted(structure))
+    names = _distinct(_leaf_name(leaf) for leaf in leaves)
+    if names is None:
+        known = list(getattr(model, "input_names", None) or ())
+        names = _distinct(known) if len(known) == len(leaves) else None
+    if names is not None:
+        return names
+    return ("input",) if len(leaves) == 1 else tuple(f"input_{i}" for i in range(len(leaves)))
+
+
+def _distinct(names: Iterable[str | None]) -> tuple[str, ...] | None:
+    found = list(names)
+    if any(not name for name in found) or len(set(found)) != len(found):
+        return None
+    return tuple(str(name) for name in found)
+
+
+def _leaf_name(leaf: Any) -> str | None:
+    name = getattr(leaf, "name", None)
+    # A spec that a tf.data pipeline or an unnamed Keras tensor brings has no name to keep.
+    return None if name is None or str(name).startswith("keras_tensor") else str(name)
+
+
+def _size(variables: Iterable[Any]) -> int:
+    return sum(int(tf.TensorShape(variable.shape).num_elements()) for variable in variables)
+
+
+def _describe(model: Any) -> str:
+    return f"{type(model).__name__} '{getattr(model, 'name', '?')}'"

@@ -1,0 +1,78 @@
+"""Giving a SavedModel's inputs the names that clients use.
+
+TensorFlow turns the names of a signature's inputs into names of graph nodes and Python parameters.
+A column called ``sepal length (cm)``, ``class`` or ``Größe`` can be neither: saving fails, or
+confuses inputs whose altered names sort otherwise. Such signatures are traced with plain names,
+and the names that clients see are put into the saved file afterwards.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tensorflow.core.protobuf import saved_model_pb2
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_]*")
+# Names that the call of a loaded signature has for itself.
+_TAKEN = frozenset({"self", "name", "args", "kwargs"})
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Return names for tracing: the same ones if all of them can be used, else numbered ones."""
+    if all(_is_plain(name) for name in names):
+        return list(names)
+    width = len(str(len(names)))
+    return [f"input_{number:0{width}d}" for number in range(len(names))]
+
+
+def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> None:
+    """Rename inputs of the SavedModel in ``folder``, which no one else may see yet.
+
+    Args:
+        folder: The SavedModel.
+        renamed: Per signature, the name wanted by the name traced.
+    """
+    changes = {
+        key: names for key, names in renamed.items() if any(a != b for a, b in names.items())
+    }
+    if not changes:
+        return
+    path = folder / "saved_model.pb"
+    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for meta_graph in saved_model.meta_graphs:
+        for signature, names in changes.items():
+            _rename_signature(meta_graph, signature, names)
+    path.write_bytes(saved_model.SerializeToString(deterministic=True))
+    # The fingerprint holds a hash of the file as it was; it is optional.
+    (folder / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def _is_plain(name: str) -> bool:
+    return bool(_PLAIN.fullmatch(name)) and not keyword.iskeyword(name) and name not in _TAKEN
+
+
+def _rename_signature(
+    meta_graph: saved_model_pb2.MetaGraphDef, signature: str, names: Mapping[str, str]
+) -> None:
+    inputs = meta_graph.signature_def[signature].inputs
+    tensors = {names[name]: tensor for name, tensor in inputs.items()}
+    inputs.clear()
+    for name, tensor in tensors.items():
+        inputs[name].CopyFrom(tensor)
+    # What tf.saved_model.load takes the names of keyword arguments from.
+    for node in _signature_functions(meta_graph, signature):
+        keywords = node.bare_concrete_function.argument_keywords
+        keywords[:] = [names.get(name, name) for name in keywords]
+
+
+def _signature_functions(
+    meta_graph: saved_model_pb2.MetaGraphDef, signature: str
+) -> list[saved_model_pb2.SavedObject]:
+    """Return the object of a signature's function: a child of the root's child ``signatures``."""
+    nodes = meta_graph.object_graph_def.nodes
+    maps = [child.node_id for child in nodes[0].children if child.local_name == "signatures"]
+    children = [child for number in maps for child in nodes[number].children]
+    return [nodes[child.node_id] for child in children if child.local_name == signature]

@@ -1,0 +1,278 @@
+"""Exporting a live Keras model as a SavedModel that needs no Python. TensorFlow processes only.
+
+What is written, as one folder that appears at once:
+
+    saved_model/       the SavedModel, in the layout of TensorFlow Serving
+    export.json        what it takes and gives, and what it was made of
+    reference.jsonl    held-out predictions of the training pipeline, for the check
+
+The functions are traced and saved by TensorFlow itself with the variables and lookup tables that
+they use. Keras' ExportArchive does the same, but has no public way to add an asset; its
+``from_concrete_functions`` conversions lose the weights of Keras 3 models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from timonel._version import __version__
+from timonel.errors import ModelError, SpecError
+from timonel.models.inspection import signatures_of
+from timonel.models.reading import ModelInputs, inputs_of, keras_of, summary_of
+from timonel.models.reference import MAX_EXAMPLES, ReferenceExample, write_reference
+from timonel.models.renaming import rename_inputs
+from timonel.models.schema import (
+    EXPORT_FILE,
+    REFERENCE_FILE,
+    SAVED_MODEL_DIR,
+    Export,
+    InputKind,
+    Meaning,
+    Preparation,
+)
+from timonel.models.signatures import (
+    Graph,
+    RawInput,
+    Transform,
+    build_graph,
+    image_input,
+    per_example,
+    scores_of,
+    table_input,
+)
+from timonel.storage import digest_file, digest_tree, publish_dir, write_document
+
+
+def export_live(  # noqa: PLR0913 - the contract between training and models, all keywords
+    model: Any,
+    folder: str | Path,
+    *,
+    preprocessing: Mapping[str, Any] | None,
+    labels: Sequence[str] | None,
+    input_kind: InputKind,
+    label_mode: str | None,
+    transform: Transform | None = None,
+    columns: Mapping[str, str] | None = None,
+    preprocess: Transform | None = None,
+    input_spec: Any = None,
+    reference: Mapping[str, Any] | None = None,
+) -> Export:
+    """Export ``model`` into ``folder``, in place of what is there.
+
+    Under MultiWorkerMirroredStrategy every worker calls this, as TensorFlow demands; the chief's
+    folder is kept, the others write to a temporary folder that is deleted.
+
+    Args:
+        model: A built Keras 3 or tf-keras model.
+        folder: The export folder of the job.
+        preprocessing: The transforms that ``transform`` applies, as JSON; it is only recorded.
+        labels: The labels in the order of the model's outputs; none for a regression.
+        input_kind: What raw input is: ``image`` files, rows of a ``table``, or ``tensor`` if the
+            only input known is the model's own.
+        label_mode: How training saw the labels; it is only recorded.
+        transform: Gives the model's input for a batch: of image files from a string tensor [B],
+            of rows from a dictionary of tensors [B]. Not known: only tensor signatures.
+        columns: Of a table, ``float32`` or ``string`` by column, in order.
+        preprocess: The user's own function, in place of ``transform``: it takes one example (a
+            string scalar, or a dictionary of scalars) and gives the model's input without batch.
+        input_spec: The structure of TensorSpec that ``fit`` saw, for subclassed models.
+        reference: Held-out examples: ``keys``; ``sources``, each a raw file's absolute path or a
+            row by column; ``scores``, the model's own outputs for them, as ``predict`` gives them;
+            ``labels``, the true indices (or one-hot rows) or values; optionally ``digests``.
+
+    Raises:
+        ModelError: The model has not been built, or cannot be saved as a graph.
+        SpecError: The arguments do not fit each other.
+    """
+    package, keras_version = keras_of(model)
+    inputs = inputs_of(model, input_spec)
+    raw = _raw_input(input_kind, transform, columns, preprocess, inputs)
+    with _as_model_errors(model):
+        graph = build_graph(model, inputs, raw, labels)
+    with _destination(Path(folder), model) as target:
+        with _as_model_errors(model):
+            _save(model, graph, target / SAVED_MODEL_DIR, labels, preprocess)
+        kept = _keep_reference(target / REFERENCE_FILE, reference, graph.meaning, labels)
+        saved = target / SAVED_MODEL_DIR
+        export = Export(
+            created_at=time.time(),
+            digest=digest_tree(saved),
+            size_bytes=sum(path.stat().st_size for path in saved.rglob("*") if path.is_file()),
+            signatures=signatures_of(saved),
+            labels=tuple(labels) if labels else None,
+            label_mode=label_mode,
+            preparation=Preparation(
+                input_kind=input_kind if raw else "tensor",
+                transforms=None if preprocess else preprocessing,
+                source="preprocess" if preprocess else "data.load" if raw else "unknown",
+            ),
+            meaning=graph.meaning,
+            model=summary_of(model),
+            reference=kept,
+            notes=_notes(graph.meaning, raw, labels),
+            versions={
+                "tensorflow": tf.__version__,
+                package: keras_version,
+                "timonel": __version__,
+            },
+        )
+        write_document(target / EXPORT_FILE, "export", export.model_dump(mode="json"))
+    return export
+
+
+def is_chief(strategy: Any) -> bool:
+    """Tell whether this process is the one of ``strategy`` whose files are kept."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return True
+    if resolver.task_type == "worker":
+        return resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
+    return bool(resolver.task_type == "chief")
+
+
+def _raw_input(
+    input_kind: InputKind,
+    transform: Transform | None,
+    columns: Mapping[str, str] | None,
+    preprocess: Transform | None,
+    inputs: ModelInputs,
+) -> RawInput | None:
+    apply = per_example(preprocess, inputs) if preprocess is not None else transform
+    if apply is None:
+        return None
+    if input_kind == "image":
+        return image_input(apply)
+    if input_kind == "table":
+        return table_input(columns or {}, apply)
+    raise SpecError(
+        f"expected the input kind image or table with a transform, got {input_kind!r}",
+        hint="say what the raw input is: input_kind='image', or 'table' with columns",
+    )
+
+
+def _save(
+    model: Any,
+    graph: Graph,
+    folder: Path,
+    labels: Sequence[str] | None,
+    preprocess: Transform | None,
+) -> None:
+    functions = {name: traced.function for name, traced in graph.signatures.items()}
+    root = tf.Module()
+    # The functions' own lists hold one variable of each distributed one, which is what is saved.
+    used = [variable for function in functions.values() for variable in function.variables]
+    root.variables_used = list({id(variable): variable for variable in used}.values())
+    root.resources = [*_resources(model), *_resources(preprocess)]
+    with tempfile.TemporaryDirectory() as scratch:
+        if labels:
+            path = Path(scratch, "labels.txt")
+            path.write_text("".join(f"{label}\n" for label in labels))
+            # An asset of no function: listed in the SavedModel, its path is not in the graph.
+            root.labels = tf.saved_model.Asset(str(path))
+        tf.saved_model.save(root, str(folder), signatures=functions)
+    rename_inputs(folder, {name: traced.names for name, traced in graph.signatures.items()})
+
+
+def _resources(owner: Any) -> list[Any]:
+    """Return lookup tables and the like, which a traced function does not list."""
+    if not isinstance(owner, tf.Module) and not hasattr(owner, "variables"):
+        return []  # nothing, or a plain function
+    kind = tf.saved_model.experimental.TrackableResource
+    found = tf.train.TrackableView(owner).descendants()
+    return [resource for resource in found if isinstance(resource, kind)]
+
+
+@contextlib.contextmanager
+def _destination(folder: Path, model: Any) -> Iterator[Path]:
+    strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+    if is_chief(strategy):
+        with publish_dir(folder, replace=True) as target:
+            yield target
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch)
+
+
+@contextlib.contextmanager
+def _as_model_errors(model: Any) -> Iterator[None]:
+    # Tracing runs Keras' and the user's code: whatever it raises means that there is no graph.
+    try:
+        yield
+    except (ModelError, SpecError):
+        raise
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ModelError(
+            f"expected {type(model).__name__} '{getattr(model, 'name', '?')}' to be a graph of "
+            f"TensorFlow operations, got {type(error).__name__}: {first[:300]}",
+            hint="use TensorFlow or keras.ops in call and preprocess, and make lookup tables "
+            "attributes of a layer",
+        ) from error
+
+
+def _keep_reference(
+    path: Path,
+    reference: Mapping[str, Any] | None,
+    meaning: Meaning,
+    labels: Sequence[str] | None,
+) -> dict[str, Any] | None:
+    if reference is None or meaning.task == "tensor" or not len(reference["keys"]):
+        return None
+    outputs = np.asarray(reference["scores"], np.float32)[:MAX_EXAMPLES]
+    if meaning.task == "classification":
+        outputs = scores_of(meaning, outputs).numpy()
+    truth = _true_labels(reference.get("labels"), labels)
+    examples = [
+        ReferenceExample(
+            key=str(key),
+            source=_plain_source(_at(reference.get("sources"), number)),
+            digest=_at(reference.get("digests"), number),
+            scores=tuple(outputs[number].reshape(-1).tolist()),
+            label=_at(truth, number),
+        )
+        for number, key in enumerate(reference["keys"][:MAX_EXAMPLES])
+    ]
+    write_reference(path, examples)
+    return {"file": path.name, "digest": digest_file(path), "examples": len(examples)}
+
+
+def _at(values: Sequence[Any] | None, number: int) -> Any:
+    return None if values is None else values[number]
+
+
+def _plain_source(source: Any) -> Any:
+    if not isinstance(source, Mapping):
+        return None if source is None else str(source)
+    return {name: getattr(value, "item", lambda v=value: v)() for name, value in source.items()}
+
+
+def _true_labels(values: Any, labels: Sequence[str] | None) -> list[float] | None:
+    """Return true labels as indices (or values), whether given as those, one-hot or by name."""
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.dtype.kind in "US":
+        return [float((labels or ()).index(str(name))) for name in array.ravel()]
+    if labels and array.ndim == 2 and array.shape[1] > 1:
+        array = array.argmax(axis=1)
+    return [float(value) for value in array.reshape(len(array), -1)[:, 0]]
+
+
+def _notes(meaning: Meaning, raw: RawInput | None, labels: Sequence[str] | None) -> tuple[str, ...]:
+    notes = []
+    if raw is None:
+        notes.append(
+            "no transforms are known, so the model takes its own tensors, not raw files: train "
+            "from timonel.data.load, or export with preprocess="
+        )
+    if labels and meaning.task == "tensor":
+        notes.append(f"the output has no labels: {meaning.because}")
+    return tuple(notes)

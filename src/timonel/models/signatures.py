@@ -1,0 +1,186 @@
+"""The entry points of an exported model as traced functions. TensorFlow processes only.
+
+``serving_default`` takes what clients have (image files, raw rows) and gives what they want
+(label and scores, or a value); ``tensor`` is the Keras model as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.errors import ModelError, SpecError
+from timonel.models.reading import (
+    ModelInputs,
+    call_in_inference,
+    meaning_of,
+    name_outputs,
+)
+from timonel.models.renaming import plain_names
+from timonel.models.schema import Meaning
+
+SERVING = "serving_default"
+TENSOR = "tensor"
+IMAGE_INPUT = "image_bytes"
+
+Transform = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class RawInput:
+    """What a client sends, and the function of a batch of it that gives the model's input.
+
+    Args:
+        dtypes: The element type of each rank-1 input [B], by name.
+        transform: Takes the one tensor of an image, or the tensors of a row by column.
+        source: Where the transform comes from.
+    """
+
+    dtypes: Mapping[str, tf.DType]
+    transform: Transform
+    is_table: bool
+
+    def specs(self) -> list[tf.TensorSpec]:
+        """The specifications of the inputs, in their order."""
+        return [tf.TensorSpec([None], dtype) for dtype in self.dtypes.values()]
+
+    def prepare(self, tensors: Sequence[Any]) -> Any:
+        """Return the model's input for a batch of raw input."""
+        named = dict(zip(self.dtypes, tensors, strict=True))
+        return self.transform(named if self.is_table else tensors[0])
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced signature, and the names clients use by the names in the graph."""
+
+    function: Any
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All of an export's signatures."""
+
+    signatures: Mapping[str, Traced]
+    meaning: Meaning
+
+
+def image_input(transform: Transform) -> RawInput:
+    """Describe encoded image files: one string per image."""
+    return RawInput({IMAGE_INPUT: tf.string}, transform, is_table=False)
+
+
+def table_input(columns: Mapping[str, str], transform: Transform) -> RawInput:
+    """Describe raw rows: one input per column, ``float32`` or ``string``.
+
+    Raises:
+        SpecError: There is no column, or its type is another one.
+    """
+    if not columns or not set(columns.values()) <= {"float32", "string"}:
+        raise SpecError(f"expected columns of type float32 or string, got {dict(columns)}")
+    dtypes = {name: tf.as_dtype(dtype) for name, dtype in columns.items()}
+    return RawInput(dtypes, transform, is_table=True)
+
+
+def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
+    """Return ``preprocess``, which takes one example, as a function of a batch.
+
+    Its result is brought to the type that the model takes, and must have its shape.
+    """
+
+    def one(example: Any) -> Any:
+        made = tf.nest.flatten(preprocess(example))
+        if len(made) != len(inputs.specs):
+            raise ModelError(
+                f"expected preprocess to give {len(inputs.specs)} tensors, got {len(made)}",
+                hint="return what the model is called with, for one example",
+            )
+        return inputs.pack([_fit(t, spec) for t, spec in zip(made, inputs.specs, strict=True)])
+
+    given = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), inputs.structure
+    )
+    return lambda batch: tf.map_fn(one, batch, fn_output_signature=given)
+
+
+def build_graph(
+    model: Any, inputs: ModelInputs, raw: RawInput | None, labels: Sequence[str] | None
+) -> Graph:
+    """Trace the signatures of ``model``.
+
+    Without ``raw`` both signatures take the model's own tensors.
+    """
+    traced = _trace(
+        lambda *tensors: name_outputs(model, call_in_inference(model, inputs.pack(tensors))),
+        inputs.specs,
+        inputs.names,
+    )
+    meaning = meaning_of(model, traced.function.structured_outputs, labels)
+
+    def answer(prepared: Any) -> dict[str, Any]:
+        outputs = name_outputs(model, call_in_inference(model, prepared))
+        return read_outputs(meaning, outputs, labels)
+
+    if raw is None:
+        serving = _trace(lambda *t: answer(inputs.pack(t)), inputs.specs, inputs.names)
+    else:
+        names = list(raw.dtypes)
+        serving = _trace(lambda *t: answer(raw.prepare(t)), raw.specs(), names)
+    return Graph({SERVING: serving, TENSOR: traced}, meaning)
+
+
+def read_outputs(
+    meaning: Meaning, outputs: Mapping[str, Any], labels: Sequence[str] | None
+) -> dict[str, Any]:
+    """Turn the model's outputs into what clients want; every output's axis 0 is the batch.
+
+    Returns:
+        Of a classification ``label`` string [B], ``scores`` float32 [B, C] and ``class_id``
+        int64 [B]; of a regression ``value`` float32 [B] or [B, D]; otherwise ``outputs``.
+    """
+    if meaning.task == "tensor":
+        return dict(outputs)
+    output = tf.cast(next(iter(outputs.values())), tf.float32)
+    if meaning.task == "regression":
+        return {"value": tf.squeeze(output, -1) if output.shape[1:] == [1] else output}
+    scores = scores_of(meaning, output)
+    class_id = tf.argmax(scores, axis=-1)
+    return {
+        "label": tf.gather(tf.constant(list(labels or ()), tf.string), class_id),
+        "scores": scores,
+        "class_id": class_id,
+    }
+
+
+def scores_of(meaning: Meaning, output: Any) -> Any:
+    """Return the scores [B, C] that a classifier's output [B, C], [B, 1] or [B] means."""
+    output = tf.cast(output, tf.float32)
+    if meaning.applied == "softmax":
+        output = tf.nn.softmax(output)
+    elif meaning.applied == "sigmoid":
+        output = tf.sigmoid(output)
+    if not meaning.binary:
+        return output
+    positive = tf.reshape(output, [-1, 1])
+    return tf.concat([1.0 - positive, positive], axis=1)
+
+
+def _trace(
+    function: Callable[..., Any], specs: Sequence[tf.TensorSpec], names: Sequence[str]
+) -> Traced:
+    plain = plain_names(names)
+    named = [
+        tf.TensorSpec(spec.shape, spec.dtype, name=name)
+        for spec, name in zip(specs, plain, strict=True)
+    ]
+    # Keras code is not rewritten by AutoGraph; a user's tf.function keeps its own.
+    wrapped = tf.function(function, input_signature=named, autograph=False)
+    return Traced(wrapped.get_concrete_function(), dict(zip(plain, names, strict=True)))
+
+
+def _fit(tensor: Any, spec: tf.TensorSpec) -> Any:
+    return tf.ensure_shape(tf.cast(tensor, spec.dtype), spec.shape[1:])
