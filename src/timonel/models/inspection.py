@@ -45,36 +45,31 @@ _LAYOUT: dict[str, tuple[tuple[str, int, int | str, bool], ...]] = {
     "Dim": (("size", 1, _INT64, False),),
 }
 # tensorflow/core/framework/types.proto
-_DTYPES = dict(
-    enumerate(
-        [
-            "float32",
-            "float64",
-            "int32",
-            "uint8",
-            "int16",
-            "int8",
-            "string",
-            "complex64",
-            "int64",
-            "bool",
-            "qint8",
-            "quint8",
-            "qint32",
-            "bfloat16",
-            "qint16",
-            "quint16",
-            "uint16",
-            "complex128",
-            "float16",
-            "resource",
-            "variant",
-            "uint32",
-            "uint64",
-        ],
-        start=1,
-    )
-)
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    11: "qint8",
+    12: "quint8",
+    13: "qint32",
+    14: "bfloat16",
+    15: "qint16",
+    16: "quint16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    20: "resource",
+    21: "variant",
+    22: "uint32",
+    23: "uint64",
+}
 _INIT_OP = "__saved_model_init_op"
 _SERVE_TAG = "serve"
 

@@ -6,9 +6,9 @@ Works on Keras 3 and tf-keras through what both have in public. TensorFlow proce
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -138,14 +138,14 @@ def _classification(model: Any, *, binary: bool) -> Meaning:
         output, because = "logits", "the final activation is linear and no loss was compiled"
     else:
         output, because = "scores", "neither the final activation nor the loss says more"
-    applied = None
+    applied: Literal["softmax", "sigmoid"] | None = None
     if output == "logits":
         applied = "sigmoid" if binary or _loss_is_binary(model) else "softmax"
     return Meaning(
         task="classification",
         output=output,
         because=because,
-        applied=applied,  # type: ignore[arg-type]  # one of the two literals above
+        applied=applied,
         binary=binary,
     )
 
@@ -182,12 +182,10 @@ def _last_layer(model: Any) -> Any:
     return layers[-1] if layers else None
 
 
-def _sequential_call(model: Any) -> Callable[..., Any] | None:
-    """Return the call method of the model's Sequential base, if it is one."""
-    for base in type(model).__mro__:
-        if base.__name__ == "Sequential":
-            return base.call  # type: ignore[attr-defined]  # the class is Keras'
-    return None
+def _sequential_call(model: Any) -> Any:
+    """Return the call method of the model's Sequential base, or none."""
+    bases = (base for base in type(model).__mro__ if base.__name__ == "Sequential")
+    return getattr(next(bases, None), "call", None)
 
 
 def _loss_from_logits(model: Any) -> bool | None:

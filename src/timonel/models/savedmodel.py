@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +167,7 @@ def _save(
 ) -> None:
     functions = {name: traced.function for name, traced in graph.signatures.items()}
     root = tf.Module()
-    # The functions' own lists hold one variable of each distributed one, which is what is saved.
-    used = [variable for function in functions.values() for variable in function.variables]
-    root.variables_used = list({id(variable): variable for variable in used}.values())
+    root.variables_used = _variables(model, functions.values())
     root.resources = [*_resources(model), *_resources(preprocess)]
     with tempfile.TemporaryDirectory() as scratch:
         if labels:
@@ -179,6 +177,24 @@ def _save(
             root.labels = tf.saved_model.Asset(str(path))
         tf.saved_model.save(root, str(folder), signatures=functions)
     rename_inputs(folder, {name: traced.names for name, traced in graph.signatures.items()})
+
+
+def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
+    """Return the variables that the signatures use, a distributed one as such and once."""
+    used = {
+        id(variable): variable
+        for function in functions
+        for variable in function.get_concrete_function().variables
+    }
+    kept = []
+    for variable in model.variables:
+        # Keras 3 wraps TensorFlow's variables; a distributed one holds one for each replica.
+        own = variable if isinstance(variable, tf.Variable) else variable.value
+        replicas = {id(own), *(id(replica) for replica in getattr(own, "values", ()))}
+        if replicas & used.keys():
+            kept.append(own)
+            used = {number: each for number, each in used.items() if number not in replicas}
+    return [*kept, *used.values()]
 
 
 def _resources(owner: Any) -> list[Any]:

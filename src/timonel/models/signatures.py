@@ -55,7 +55,11 @@ class RawInput:
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced signature, and the names clients use by the names in the graph."""
+    """A signature's function, and the names clients use by the names in the graph.
+
+    The function and not one trace of it: of distributed variables TensorFlow saves a trace that
+    it makes itself.
+    """
 
     function: Any
     names: Mapping[str, str]
@@ -119,7 +123,8 @@ def build_graph(
         inputs.specs,
         inputs.names,
     )
-    meaning = meaning_of(model, traced.function.structured_outputs, labels)
+    outputs = traced.function.get_concrete_function().structured_outputs
+    meaning = meaning_of(model, outputs, labels)
 
     def answer(prepared: Any) -> dict[str, Any]:
         outputs = name_outputs(model, call_in_inference(model, prepared))
@@ -179,7 +184,7 @@ def _trace(
     ]
     # Keras code is not rewritten by AutoGraph; a user's tf.function keeps its own.
     wrapped = tf.function(function, input_signature=named, autograph=False)
-    return Traced(wrapped.get_concrete_function(), dict(zip(plain, names, strict=True)))
+    return Traced(wrapped, dict(zip(plain, names, strict=True)))
 
 
 def _fit(tensor: Any, spec: tf.TensorSpec) -> Any:
