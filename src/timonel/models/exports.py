@@ -1,0 +1,56 @@
+"""Reading what a job has exported: the folder that `export_live` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timonel.errors import CorruptError
+from timonel.models.reference import ReferenceExample, read_reference
+from timonel.models.schema import EXPORT_FILE, SAVED_MODEL_DIR, Export
+from timonel.storage import digest_tree, verify_file
+
+
+def read_export(folder: Path) -> Export:
+    """Read the document of the export in ``folder``.
+
+    Raises:
+        NotFoundError: There is no export.
+        CorruptError: The document is broken.
+        FormatError: It was written by a newer release.
+    """
+    return Export.read(folder / EXPORT_FILE, "export")
+
+
+def saved_model_of(folder: Path) -> Path:
+    """Return the folder of the SavedModel of the export in ``folder``."""
+    return folder / SAVED_MODEL_DIR
+
+
+def verify_export(folder: Path) -> Export:
+    """Read the export in ``folder`` and check that its files are those it was made of.
+
+    Raises:
+        NotFoundError: There is no export.
+        CorruptError: Something was changed or cut off since.
+    """
+    export = read_export(folder)
+    found = digest_tree(saved_model_of(folder))
+    if found != export.digest:
+        raise CorruptError(
+            f"expected the SavedModel in {folder} to have digest {export.digest}, found {found}",
+            hint="it was changed or cut off after the export; train again, then export",
+        )
+    return export
+
+
+def reference_of(folder: Path, export: Export) -> list[ReferenceExample]:
+    """Return the held-out predictions kept beside an export; none if there are none.
+
+    Raises:
+        CorruptError: They were changed or cut off.
+    """
+    if export.reference is None:
+        return []
+    path = folder / str(export.reference["file"])
+    verify_file(path, str(export.reference["digest"]))
+    return read_reference(path)

@@ -1,0 +1,331 @@
+"""The model repository: numbered versions in the layout of TensorFlow Serving.
+
+<root>/<name>/
+  <number>/           a SavedModel, with assets.extra/timonel.json where timonel published it
+  .highest            the highest number ever used, so that none is used twice
+  .lock               held while publishing or deleting
+
+A server that polls the folder takes every child whose name is a number for a version. Everything
+else that lies there, such as a version that is being written, has a name that is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timonel._version import __version__
+from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, TimonelError
+from timonel.models.exports import read_export, saved_model_of
+from timonel.models.inspection import is_saved_model, signatures_of
+from timonel.models.schema import VERSION_FILE, CheckResult, Signature, VersionDocument
+from timonel.storage import digest_tree, exclusive, publish_dir, write_document, write_text
+from timonel.storage.atomic import ASIDE_PREFIX, sweep, sync_dir, unwritable
+
+_logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_MAX_NUMBER = 2**63 - 1
+_HIGHEST = ".highest"
+_LOCK = ".lock"
+# Another publisher holds the lock while it copies: minutes for a large model on a slow disk.
+_LOCK_TIMEOUT_S = 600.0
+
+
+class ModelVersion(BaseModel):
+    """One version of a model, published by timonel or by others. Immutable."""
+
+    model_config = ConfigDict(frozen=True, ignored_types=(cached_property,))
+
+    name: str = Field(description="The model's name.")
+    number: int = Field(description="The version's number.")
+    path: Path = Field(description="Its folder.")
+    document: VersionDocument | None = Field(
+        default=None, description="Where it comes from; none if timonel did not publish it."
+    )
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.number}"
+
+    @property
+    def uri(self) -> str:
+        """The folder as a location."""
+        return str(self.path)
+
+    @property
+    def check(self) -> CheckResult | None:
+        """What the check before publishing found."""
+        return self.document.check if self.document else None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that trained it."""
+        run_id = self.document.provenance.get("run_id") if self.document else None
+        return None if run_id is None else str(run_id)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...] | None:
+        """The labels, in the order of the scores."""
+        return self.document.export.labels if self.document else None
+
+    @cached_property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The entry points, as the SavedModel itself has them.
+
+        Raises:
+            ModelError: The SavedModel is broken.
+        """
+        return signatures_of(self.path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything known of the version as JSON.
+
+        Raises:
+            ModelError: The SavedModel is broken.
+        """
+        signatures = {name: sig.model_dump(mode="json") for name, sig in self.signatures.items()}
+        known = self.document.model_dump(mode="json") if self.document else {}
+        return {
+            **known,
+            "name": self.name,
+            "version": self.number,
+            "path": str(self.path),
+            "signatures": signatures,
+        }
+
+
+class ModelRepository:
+    """Publishes, lists and deletes versions below one local folder.
+
+    Safe to use from several threads and processes at once. Reading never writes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> list[str]:
+        """Return the names of the models that have a version, sorted."""
+        if not self.root.is_dir():
+            return []
+        return sorted(
+            folder.name
+            for folder in self.root.iterdir()
+            if _NAME.fullmatch(folder.name) and any(_numbered(folder))
+        )
+
+    def versions(self, name: str) -> list[ModelVersion]:
+        """Return the versions of a model, oldest number first; none if it is unknown."""
+        folder = self._folder(name)
+        return [_version(name, number, path) for number, path in sorted(_numbered(folder))]
+
+    def next_number(self, name: str) -> int:
+        """Return the number that the next version will have if nobody else publishes."""
+        return _highest(self._folder(name)) + 1
+
+    def publish(
+        self,
+        name: str,
+        export_folder: Path,
+        provenance: Mapping[str, Any] | None = None,
+        check: CheckResult | None = None,
+    ) -> ModelVersion:
+        """Make an export the next version of a model; it appears whole or not at all.
+
+        Raises:
+            SpecError: The name cannot be one of a model.
+            NotFoundError: There is no export in the folder.
+            CorruptError: The export is not what its document says.
+            InputError: The repository cannot be written.
+        """
+        folder = self._folder(name)
+        export = read_export(export_folder)
+        _make(folder)
+        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
+            sweep(folder)
+            number = _highest(folder) + 1
+            body = VersionDocument(
+                name=name,
+                version=number,
+                created_at=time.time(),
+                digest=export.digest,
+                export=export,
+                provenance=dict(provenance or {}),
+                check=check,
+                timonel=__version__,
+            )
+            with publish_dir(folder / str(number)) as target:
+                _copy(saved_model_of(export_folder), target, export.digest)
+                document = target / VERSION_FILE
+                write_document(document, "model-version", body.model_dump(mode="json"))
+            write_text(folder / _HIGHEST, f"{number}\n")
+        return ModelVersion(name=name, number=number, path=folder / str(number), document=body)
+
+    def delete(self, name: str, version: int) -> None:
+        """Delete a version; a polling server sees it whole or not at all.
+
+        The number is never used again.
+
+        Raises:
+            NotFoundError: There is no such version.
+            InputError: The repository cannot be written.
+        """
+        folder = self._folder(name)
+        found = self.get(name, version)
+        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
+            write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
+            aside = folder / f"{ASIDE_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}-{version}"
+            try:
+                found.path.rename(aside)
+            except OSError as error:
+                raise unwritable(found.path, error) from error
+            sync_dir(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def get(self, name: str, version: int | None = None) -> ModelVersion:
+        """Return a version, the one of the highest number by default.
+
+        Raises:
+            NotFoundError: There is no such model or version.
+        """
+        numbered = dict(_numbered(self._folder(name)))
+        if not numbered:
+            known = ", ".join(self.names())
+            raise NotFoundError(
+                f"expected a model in {self.root}, got {name!r}",
+                hint=f"there is: {known}" if known else "publish one: 'timonel export --name ...'",
+            )
+        number = max(numbered) if version is None else version
+        if number not in numbered:
+            raise NotFoundError(
+                f"expected a version of {name}, got {version}",
+                hint=f"it has: {', '.join(str(each) for each in sorted(numbered))}",
+            )
+        return _version(name, number, numbered[number])
+
+    def resolve(self, ref: str | os.PathLike[str]) -> ModelVersion:
+        """Return the version that ``name``, ``name/number`` or a path means.
+
+        A path is that of a SavedModel, or of a folder of numbered ones; a SavedModel that lies in
+        no numbered folder counts as version 1.
+
+        Raises:
+            NotFoundError: Nothing fits.
+            SpecError: The number is none.
+        """
+        text = os.fspath(ref)
+        name, slash, number = text.partition("/")
+        if _NAME.fullmatch(name) and any(_numbered(self.root / name)):
+            if slash and not _NUMBER.fullmatch(number):
+                raise SpecError(f"expected {name}/<number>, got {text!r}")
+            return self.get(name, int(number) if slash else None)
+        path = Path(text).expanduser()
+        found = open_version(path) if path.is_dir() else None
+        if found is not None:
+            return found
+        if path.is_dir() or not _NAME.fullmatch(name):
+            raise NotFoundError(
+                f"expected a model's name or the folder of a SavedModel, got {text!r}",
+                hint="give name, name/number, or a folder that holds saved_model.pb",
+            )
+        return self.get(name)
+
+    def _folder(self, name: str) -> Path:
+        check_name(name)
+        return self.root / name
+
+
+def check_name(name: str) -> None:
+    """Check that ``name`` can name a model: in a path, in a URL, and beside version numbers.
+
+    Raises:
+        SpecError: It cannot.
+    """
+    if not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
+        raise SpecError(
+            f"expected a model name of letters, digits, '.', '_' and '-', got {name!r}",
+            hint="begin with a letter or digit; a number alone would look like a version",
+        )
+
+
+def open_version(path: Path) -> ModelVersion | None:
+    """Return the version that lies at ``path``, or the highest below it; none if there is none."""
+    absolute = path.absolute()
+    if is_saved_model(absolute):
+        if _NUMBER.fullmatch(absolute.name):
+            return _version(absolute.parent.name, int(absolute.name), absolute)
+        return _version(absolute.name, 1, absolute)
+    numbered = dict(_numbered(absolute))
+    return _version(absolute.name, max(numbered), numbered[max(numbered)]) if numbered else None
+
+
+def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the versions in ``folder`` as TensorFlow Serving sees them, but only folders."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if _NUMBER.fullmatch(path.name) and int(path.name) <= _MAX_NUMBER and path.is_dir():
+            yield int(path.name), path
+
+
+def _version(name: str, number: int, path: Path) -> ModelVersion:
+    return ModelVersion(name=name, number=number, path=path, document=_document(path))
+
+
+def _document(path: Path) -> VersionDocument | None:
+    try:
+        return VersionDocument.read(path / VERSION_FILE, "model-version")
+    except NotFoundError:
+        return None
+    except TimonelError as error:
+        # The SavedModel may be fine: it is served and listed all the same.
+        _logger.warning("left out what is known of %s: %s", path, error)
+        return None
+
+
+def _highest(folder: Path) -> int:
+    numbers = [number for number, _ in _numbered(folder)]
+    mark = folder / _HIGHEST
+    if mark.is_file():
+        text = mark.read_text().strip()
+        if not _NUMBER.fullmatch(text):
+            raise CorruptError(
+                f"expected a number in {mark}, got {text[:40]!r}",
+                hint="write the highest version number ever used of this model into it",
+            )
+        numbers.append(int(text))
+    return max(numbers, default=0)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _copy(source: Path, target: Path, digest: str) -> None:
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise InputError(
+            f"expected to copy {source} to {target.parent}, got {error}",
+            hint="look for a full disk or missing permissions",
+        ) from error
+    # Of what was copied, not of its source: what is published is what was verified.
+    found = digest_tree(target)
+    if found != digest:
+        raise CorruptError(
+            f"expected the SavedModel in {source} to have digest {digest}, found {found}",
+            hint="it was changed or cut off after the export; train again, then export",
+        )
