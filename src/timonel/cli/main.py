@@ -132,7 +132,8 @@ def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int
 def _write_traceback(text: str, args: Sequence[str]) -> Path:
     name = f"timonel-error-{time.strftime('%Y%m%d-%H%M%S')}.txt"
     given = args[1] if len(args) > 1 and args[0] in {"--workspace", "-w"} else None
-    with contextlib.suppress(TimonelError, OSError):
+    # Whatever is wrong with the workspace may be the defect itself.
+    with contextlib.suppress(Exception):
         folder = Settings(given).find().root / "errors"
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(text)

@@ -16,7 +16,9 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
         values: The curve; more points than ``width`` are averaged in groups.
         width: The most characters to use.
     """
-    points = _resample(values, width)
+    # Within -1 and 1 neither a sum nor a difference overflows.
+    scale = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
+    points = _resample([value / scale for value in values], width)
     finite = [value for value in points if math.isfinite(value)]
     if not finite:
         return "·" * len(points)

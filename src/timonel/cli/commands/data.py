@@ -1,0 +1,77 @@
+"""``timonel data``: datasets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from timonel.cli.commands.convert import convert
+from timonel.cli.groups import Command, noun
+from timonel.cli.settings import Settings
+
+app = noun("Datasets: convert, show, verify.")
+app.command("convert", cls=Command)(convert)
+
+DATASET = typer.Argument(help="The dataset's folder.")
+JSON = typer.Option("--json", help="Print JSON.")
+
+
+@app.command("list", cls=Command)
+def list_(ctx: typer.Context, json: Annotated[bool, JSON] = False) -> None:
+    """List the datasets that runs of this workspace made."""
+    from timonel.cli.render.output import clock, console, iso, print_json
+    from timonel.cli.render.tables import table
+    from timonel.tracking import list_runs
+
+    runs = list_runs(Settings.of(ctx).find(), kind="convert")
+    made = {
+        item.uri: (run, item) for run in reversed(runs) for item in run.outputs
+    }  # the latest run that wrote a place counts
+    if json:
+        print_json(
+            {
+                "datasets": [
+                    {
+                        "name": item.name,
+                        "uri": item.uri,
+                        "digest": item.digest,
+                        "records": item.metadata.get("records"),
+                        "created_at": iso(run.started_at),
+                        "run": run.id,
+                    }
+                    for run, item in made.values()
+                ]
+            }
+        )
+        return
+    rows = [
+        (item.label, item.metadata.get("records"), item.short_digest, clock(run.started_at), uri)
+        for uri, (run, item) in made.items()
+    ]
+    console().print(table(("NAME", "RECORDS", "DIGEST", "MADE", "WHERE"), rows, wide=4))
+
+
+@app.command(cls=Command)
+def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) -> None:
+    """Show a dataset: its schema, its labels and how they are spread over the splits."""
+    from timonel.cli.render import datasets as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.data import Dataset, summarise
+
+    opened = Dataset.open(dataset)
+    if json:
+        print_json(render.dataset_json(opened))
+    else:
+        console().print(render.dataset_page(summarise(opened)))
+
+
+@app.command(cls=Command)
+def verify(dataset: Annotated[str, DATASET]) -> None:
+    """Check that every shard is as it was written."""
+    from timonel.data import Dataset
+
+    opened = Dataset.open(dataset)
+    opened.verify()
+    shards = len(opened.manifest.shards)
+    typer.echo(f"{dataset}: {shards} shards, {opened.count():,} records, all as written")

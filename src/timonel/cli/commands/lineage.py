@@ -1,0 +1,47 @@
+"""``timonel lineage``: where something came from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from timonel.cli.groups import Command, single
+from timonel.cli.settings import Settings
+from timonel.errors import SpecError
+
+app = single()
+
+
+@app.command(cls=Command)
+def lineage(
+    ctx: typer.Context,
+    ref: Annotated[
+        str,
+        typer.Argument(
+            help="A run, a model or model/version, a path of a dataset or raw file, a digest."
+        ),
+    ] = "last",
+    direction: Annotated[
+        Literal["both", "upstream", "downstream"],
+        typer.Option(help="What led to it, what came of it, or both."),
+    ] = "both",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print a Mermaid flow chart for a Markdown page.")
+    ] = False,
+) -> None:
+    """Where something came from, back to the raw files."""
+    from timonel.cli.render.output import console, print_json
+    from timonel.tracking import as_json, as_mermaid, as_rich
+    from timonel.tracking import lineage as find_lineage
+
+    if json and mermaid:
+        raise SpecError("expected one of --json and --mermaid, got both")
+    graph = find_lineage(Settings.of(ctx).find(), ref, direction=direction)
+    if json:
+        print_json(as_json(graph))
+    elif mermaid:
+        typer.echo(as_mermaid(graph), nl=False)
+    else:
+        console().print(as_rich(graph))

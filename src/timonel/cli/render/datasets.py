@@ -1,0 +1,35 @@
+"""What datasets look like: their counts by label and split, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from timonel.cli.render.tables import pairs, table
+
+if TYPE_CHECKING:
+    from timonel.data import Dataset, Report
+
+_MOST_ROWS = 24
+
+
+def dataset_page(report: Report) -> RenderableType:
+    """Return a dataset's report; of many labels, the first ones and the sum."""
+    rows = list(report.rows)
+    if len(rows) > _MOST_ROWS:
+        left_out = len(rows) - _MOST_ROWS
+        rows = [*rows[: _MOST_ROWS - 1], (f"and {left_out} more", *[""] * 4), rows[-1]]
+    warnings = [Text(f"warning: {line}", style="yellow") for line in report.warnings]
+    return Group(
+        Text(report.title, style="bold"),
+        pairs(dict(report.facts)),
+        table([name.upper() for name in report.header], rows),
+        *warnings,
+    )
+
+
+def dataset_json(dataset: Dataset) -> dict[str, Any]:
+    """Return a dataset as JSON: its manifest and where it is."""
+    return {"uri": dataset.uri, **dataset.manifest.model_dump(mode="json", by_alias=True)}

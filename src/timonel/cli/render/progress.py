@@ -1,0 +1,98 @@
+"""A bar for work that is counted: live on a terminal, a line now and then in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from timonel.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+PIPE_INTERVAL_S = 5.0
+
+
+class Counter:
+    """Shows how much of some counted work is done, how fast, and how long it will take.
+
+    Call it with what is done and what there is in all.
+
+    Args:
+        console: Where to.
+        verb: What is being done.
+        unit: What is counted.
+        clock: Seconds that only go forward; a test passes its own.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        verb: str,
+        unit: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._verb = verb
+        self._unit = unit
+        self._clock = clock
+        self._started = clock()
+        self._next_line = self._started + PIPE_INTERVAL_S
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            bar = _bar(self._console, self._unit)
+            self._bar = (bar, bar.add_task(self._verb, total=None))
+            bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar[0].stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` are done."""
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, completed=done, total=total)
+        elif self._clock() >= self._next_line and done < total:
+            self._next_line = self._clock() + PIPE_INTERVAL_S
+            self._console.print(self._line(done, total), soft_wrap=True)
+
+    def _line(self, done: int, total: int) -> str:
+        elapsed = self._clock() - self._started
+        rate = done / elapsed if elapsed > 0 else 0.0
+        left = f", {format_seconds((total - done) / rate)} left" if rate else ""
+        return f"{self._verb} {done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}"
+
+
+def _bar(console: Console, unit: str) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    class Rate(TextColumn):
+        def render(self, task: Any) -> Any:
+            from rich.text import Text
+
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:,.0f} {unit}/s" if speed else "", style="dim")
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        Rate(""),
+        Remaining(compact=True),
+        console=console,
+        transient=True,
+    )

@@ -1,0 +1,28 @@
+"""A small dense network for the rows of a table: plain Keras."""
+
+import argparse
+
+import keras
+
+from timonel.data import load
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--lr", type=float, default=1e-3)
+parser.add_argument("--batch-size", type=int, default=32)
+args = parser.parse_args()
+
+train = load(split="train", batch_size=args.batch_size)
+validation = load(split="validation", batch_size=args.batch_size)
+(features,) = train.element_spec[0].shape[1:]
+
+model = keras.Sequential(
+    [
+        keras.Input((features,)),
+        keras.layers.Dense(32, activation="relu"),
+        keras.layers.Dropout(0.3),
+        keras.layers.Dense(2, activation="softmax"),
+    ]
+)
+model.compile(keras.optimizers.Adam(args.lr), "sparse_categorical_crossentropy", ["accuracy"])
+model.fit(train, validation_data=validation, epochs=args.epochs)

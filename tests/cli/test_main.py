@@ -1,0 +1,182 @@
+"""The program as a whole: help, global options, errors as one line, lazy imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.cli.conftest import Timonel
+from timonel.cli import main as main_module
+from timonel.cli.catalogue import ENTRIES
+from timonel.errors import Interrupted, ModelError, UserCodeError
+
+HEAVY = (
+    "tensorflow",
+    "keras",
+    "numpy",
+    "pyarrow",
+    "PIL",
+    "sklearn",
+    "matplotlib",
+    "grpc",
+    "mlflow",
+)
+
+
+def modules_after(code: str, folder: Path) -> set[str]:
+    """Return the modules that a fresh process has loaded after ``code``."""
+    script = f"import sys, json\n{code}\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_help_imports_nothing_but_the_parser(tmp_path: Path) -> None:
+    loaded = modules_after("from timonel.cli.main import run; run(['--help'])", tmp_path)
+    assert not loaded.intersection(HEAVY)
+    assert not loaded.intersection({"pydantic", "rich.console", "asyncio", "fsspec"})
+    mine = {name for name in loaded if name.startswith("timonel.cli.commands.")}
+    assert mine == set()
+
+
+def test_a_listing_loads_no_tensorflow_nor_what_comes_with_it(here: Path) -> None:
+    from timonel.storage import find_workspace
+    from timonel.tracking import start_run
+
+    with start_run(find_workspace(here / ".timonel"), "convert"):
+        pass
+    loaded = modules_after("from timonel.cli.main import run; run(['runs'])", here)
+    assert "timonel.tracking" in loaded
+    assert not loaded.intersection(HEAVY)
+
+
+def test_help_lists_every_command_in_sections(timonel: Timonel) -> None:
+    outcome = timonel("--help")
+    assert outcome.exit_code == 0
+    for entry in ENTRIES:
+        assert f"  {entry.name} " in outcome.out
+    assert timonel().out == outcome.out
+    assert "\x1b[" not in outcome.out
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_the_catalogue_says_what_the_command_says(entry, timonel: Timonel) -> None:
+    group = typer.main.get_command(main_module.app)
+    command = group.get_command(typer.Context(group), entry.name)
+    assert command is not None
+    assert command.help.splitlines()[0] == entry.line
+    assert timonel(entry.name, "--help").exit_code == 0
+
+
+def test_version(timonel: Timonel) -> None:
+    from timonel import __version__
+
+    assert timonel("--version").out == f"timonel {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["runs", "shwo"], "did you mean 'show'?"),
+        (["--nope"], "No such option: --nope: see 'timonel --help'"),
+        (["init"], "see 'timonel init --help'"),
+        (["init", "video"], "'video' is not one of 'image', 'table'"),
+        (["train", "train.py", "--epochs", "3"], "timonel train train.py -- --epochs 3"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(argv, part, timonel: Timonel) -> None:
+    outcome = timonel(*argv)
+    assert outcome.exit_code == 2
+    assert part in outcome.error_line
+    assert outcome.out == ""
+
+
+def test_global_options_may_stand_anywhere(here: Path, timonel: Timonel) -> None:
+    for argv in (["-w", "elsewhere", "runs"], ["runs", "list", "--workspace", "elsewhere"]):
+        outcome = timonel(*argv)
+        assert outcome.exit_code == 2
+        assert "elsewhere" in outcome.error_line
+    assert not (here / "elsewhere").exists()
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("timonel.cli.settings.Settings.find", raise_it)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ModelError("a\nb", hint="c"), 7, "error: a b: c"),
+        (Interrupted("stopped"), 130, "error: stopped"),
+        (KeyboardInterrupt(), 130, "error: interrupted: what was finished is kept"),
+    ],
+)
+def test_errors_end_with_their_exit_code(error, code, line, timonel, monkeypatch) -> None:
+    fail_with(error, monkeypatch)
+    outcome = timonel("runs")
+    assert (outcome.exit_code, outcome.error_line) == (code, line)
+
+
+def test_an_error_of_the_users_code_adds_nothing_to_its_traceback(timonel, monkeypatch) -> None:
+    fail_with(UserCodeError("train.py raised ValueError"), monkeypatch)
+    outcome = timonel("--debug", "runs")
+    assert (outcome.exit_code, outcome.err) == (5, "")
+
+
+def test_debug_shows_the_traceback(timonel: Timonel, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(ModelError("broken"), monkeypatch)
+    outcome = timonel("runs", "--debug")
+    assert outcome.exit_code == 7
+    assert "Traceback (most recent call last)" in outcome.err
+    assert outcome.err.splitlines()[-1] == "error: broken"
+
+
+def test_a_defect_is_one_line_that_says_where_its_traceback_is(
+    timonel: Timonel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    fail_with(ZeroDivisionError("by nothing"), monkeypatch)
+    outcome = timonel("runs")
+    assert outcome.exit_code == 1
+    assert "unexpected ZeroDivisionError (by nothing)" in outcome.error_line
+    place = outcome.error_line.partition("its traceback is in ")[2].partition(",")[0]
+    assert "ZeroDivisionError: by nothing" in Path(place).read_text()
+
+
+def test_a_defects_traceback_goes_into_the_workspace_where_there_is_one(
+    here: Path, timonel: Timonel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from timonel.storage import find_workspace
+
+    find_workspace(here / ".timonel")
+
+    def raise_it(*_: object, **__: object) -> None:
+        raise RuntimeError("no good")
+
+    monkeypatch.setattr("timonel.tracking.list_runs", raise_it)
+    outcome = timonel("runs")
+    files = list((here / ".timonel" / "errors").iterdir())
+    assert len(files) == 1
+    assert str(files[0]) in outcome.error_line
+
+
+def test_a_closed_pipe_is_no_defect(here: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m timonel --help | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("Usage: timonel")
+    assert "Traceback" not in done.stderr

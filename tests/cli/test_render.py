@@ -1,0 +1,58 @@
+"""What results look like, without a terminal."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from timonel.cli.render.sparkline import bar, sparkline
+from timonel.cli.render.tables import number, table
+
+
+def plain(renderable: RenderableType, width: int = 80) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width, highlight=False).print(renderable)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_a_sparkline_spans_lowest_to_highest() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([1, math.nan, 2]) == "▁·█"
+    assert sparkline([2, 2]) == "▄▄"
+    assert sparkline([]) == ""
+    assert sparkline([math.nan]) == "·"
+
+
+@given(st.lists(st.floats(), max_size=200), st.integers(1, 40))
+def test_a_sparkline_is_as_long_as_its_values_but_never_too_wide(values, width: int) -> None:
+    assert len(sparkline(values, width)) == min(len(values), width)
+
+
+@given(st.floats(), st.integers(0, 50))
+def test_a_bar_has_its_width(share: float, width: int) -> None:
+    assert len(bar(share, width)) == width
+
+
+def test_a_bar_is_filled_by_its_share() -> None:
+    assert bar(0.5, 4) == "██░░"
+    assert bar(2.0, 2) == "██"
+
+
+def test_a_table_fits_and_cuts_only_its_wide_column() -> None:
+    lines = plain(table(("ID", "TEXT", "N"), [("x" * 30, "y" * 90, 1.23456)], wide=1))
+    assert all(len(line) <= 80 for line in lines)
+    assert "x" * 30 in lines[1]
+    assert "…" in lines[1]
+    assert lines[1].endswith("1.235")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.96667, "0.9667"), (152.13, "152.1"), (3.2e-5, "3.2e-05"), (1.0, "1")]
+)
+def test_numbers_have_four_digits(value: float, text: str) -> None:
+    assert number(value) == text
