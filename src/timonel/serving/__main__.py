@@ -1,0 +1,65 @@
+"""The server process: ``python -m timonel.serving``, started by `timonel.serve`.
+
+Its first line of input is its orders as JSON. It reports once, in one line of JSON, on a file
+descriptor named there: that it is ready, or why it cannot be. The input staying open is its leash.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+from timonel.errors import TimonelError
+from timonel.serving.config import ServerSettings
+from timonel.serving.registry import ServerRecord, as_body
+from timonel.serving.server import run
+
+_STDIN = 0
+
+
+def main() -> int:
+    """Serve as ordered; return the exit code."""
+    orders = json.loads(_read_line(_STDIN))
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # grpc.aio and uvicorn tell at this level what this server logs itself.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    settings = ServerSettings.model_validate(orders["settings"])
+    report: int = orders["report"]
+
+    def on_ready(record: ServerRecord) -> None:
+        _report(report, {"ready": as_body(record)})
+
+    leash = None if orders["detach"] else _STDIN
+    try:
+        run(settings, on_ready=on_ready, leash=leash, log=orders["log"])
+    except TimonelError as error:
+        _report(report, {"error": error.message, "hint": error.hint})
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the user's error, not ours
+        return error.exit_code
+    return 0
+
+
+def _read_line(descriptor: int) -> bytes:
+    # Not sys.stdin: a buffer of it would swallow what the event loop waits for.
+    line = bytearray()
+    while (byte := os.read(descriptor, 1)) not in {b"", b"\n"}:
+        line += byte
+    return bytes(line)
+
+
+def _report(descriptor: int, content: dict[str, Any]) -> None:
+    try:
+        os.write(descriptor, json.dumps(content).encode() + b"\n")
+        os.close(descriptor)
+    except OSError:
+        # Reported already, or nobody listens any more.
+        logging.getLogger(__name__).debug("nobody listens for the report")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The data plane: what REST and gRPC have in common.
+
+Both skins find a version, look up a signature, turn their wire form into arrays and come here.
+Everything raises `StatusError`. All methods block; skins call them outside their event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.servables import Catalogue, ModelSpec, Servable
+from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.versions import VersionStatus
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """A loaded version's signatures."""
+
+    name: str
+    version: int
+    signatures: Mapping[str, Signature]
+
+
+class Call:
+    """One request's hold on a version: look up a signature, then run it."""
+
+    def __init__(self, servable: Servable) -> None:
+        self._servable = servable
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self._servable.version
+
+    def find(self, signature_name: str) -> Signature | None:
+        """Return a signature; an empty name means the default one."""
+        return self._servable.model.signatures.get(signature_name or DEFAULT_SIGNATURE)
+
+    def signature(self, signature_name: str) -> Signature:
+        """Return a signature.
+
+        Raises:
+            StatusError: The model has none of that name.
+        """
+        found = self.find(signature_name)
+        if found is None:
+            name = signature_name or DEFAULT_SIGNATURE
+            raise StatusError(
+                Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.'
+            )
+        return found
+
+    def predict(
+        self,
+        signature: Signature,
+        inputs: Mapping[str, Array],
+        output_filter: Sequence[str] = (),
+    ) -> dict[str, Array]:
+        """Run a signature of this version.
+
+        Args:
+            signature: What to run.
+            inputs: Arrays by input name; those with a default may be left out.
+            output_filter: The outputs wanted; empty for all.
+
+        Raises:
+            StatusError: Inputs or outputs do not fit, or the model refused.
+        """
+        outputs = _chosen(signature, output_filter)
+        complete = _with_defaults(signature, inputs)
+        try:
+            return self._servable.model.run(signature.name, complete, outputs)
+        except StatusError:
+            raise
+        except Exception as error:
+            # A defect of a runtime must cost one request, not the connection.
+            _LOG.exception("model %s failed", self._servable.name)
+            raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
+
+
+class DataPlane:
+    """What a server can be asked. Thread-safe.
+
+    Args:
+        catalogue: The versions in memory.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    @contextlib.contextmanager
+    def call(self, spec: ModelSpec) -> Iterator[Call]:
+        """Hold a version during the block.
+
+        Raises:
+            StatusError: It is not loaded.
+        """
+        with self._catalogue.lease(spec) as servable:
+            yield Call(servable)
+
+    def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
+        """Return the status of a model's versions.
+
+        Raises:
+            StatusError: There is no such model or version.
+        """
+        return self._catalogue.statuses(name, version)
+
+    def metadata(self, spec: ModelSpec) -> Metadata:
+        """Return the signatures of a loaded version.
+
+        Raises:
+            StatusError: It is not loaded.
+        """
+        with self._catalogue.lease(spec) as servable:
+            return Metadata(servable.name, servable.version, servable.model.signatures)
+
+    def models(self) -> dict[str, tuple[VersionStatus, ...]]:
+        """Return the status of every model; empty for one without versions."""
+        return {name: self._catalogue.known(name) for name in self._catalogue.names}
+
+    def labels(self, name: str, version: int) -> tuple[str, ...]:
+        """Return the class names of a loaded version; none if it has none or is not loaded."""
+        servable = self._catalogue.loaded(name).get(version)
+        return servable.labels if servable else ()
+
+    def unready(self) -> list[str]:
+        """Return the models without a version that serves."""
+        return [name for name in self._catalogue.names if not self._catalogue.loaded(name)]
+
+
+def _chosen(signature: Signature, output_filter: Sequence[str]) -> list[str]:
+    if not output_filter:
+        return list(signature.outputs)
+    chosen: list[str] = []
+    for alias in output_filter:
+        if alias not in signature.outputs:
+            raise invalid_argument(
+                f"output tensor alias not found in signature: {alias} "
+                f"Outputs expected to be in the set {_names(signature.outputs)}."
+            )
+        if alias in chosen:
+            raise invalid_argument(f"duplicate output tensor alias: {alias}")
+        chosen.append(alias)
+    return chosen
+
+
+def _with_defaults(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    expected, defaults = signature.inputs, signature.defaults
+    if inputs.keys() == expected.keys():
+        return inputs
+    missing = expected.keys() - inputs.keys() - defaults.keys()
+    extra = inputs.keys() - expected.keys()
+    if len(inputs) > len(expected) or (len(inputs) < len(expected) and not defaults):
+        raise invalid_argument(
+            f"input size does not match signature: {len(inputs)}!={len(expected)} "
+            f"len({_names(inputs)}) != len({_names(expected)}). "
+            f"Sent extra: {_names(extra)}. Missing but required: {_names(missing)}."
+        )
+    if missing:
+        alias = min(missing)
+        raise invalid_argument(
+            f"Signature input alias: {alias}(feed name: {expected[alias].tensor}) not found in "
+            "request and no default value provided. Inputs expected to be in the request "
+            f"{_names(expected.keys() - defaults.keys())}, or default input alias set: "
+            f"{_names(defaults)}"
+        )
+    if extra:
+        used = _names(expected.keys() & inputs.keys())
+        raise invalid_argument(
+            f"Inputs contains invalid name. Used request inputs: {used}, "
+            f"request input: {_names(inputs)}"
+        )
+    return {name: inputs[name] if name in inputs else defaults[name] for name in expected}
+
+
+def _names(names: Mapping[str, object] | set[str]) -> str:
+    return "{" + ",".join(sorted(names)) + "}"

@@ -1,0 +1,1 @@
+"""The gRPC skin. Imports TensorFlow: servers only."""

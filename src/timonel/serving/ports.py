@@ -1,0 +1,78 @@
+"""Ports: taken before anything slow is done, so that a clash is told at once."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from timonel.errors import ServingError
+
+_TRIES = 100
+
+
+def bind(host: str, port: int, purpose: str) -> socket.socket:
+    """Take a port without listening on it: until the caller listens, clients are refused.
+
+    Args:
+        host: The address of this machine to bind to.
+        port: The port; 0 for any that is free.
+        purpose: What it is for, as the error says it.
+
+    Raises:
+        ServingError: The port is in use or may not be taken, or the address is not ours.
+    """
+    try:
+        return _bind(host, port)
+    except OSError as error:
+        raise _refusal(host, port, purpose, error) from error
+
+
+def authority(host: str, port: int) -> str:
+    """Return ``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    taken = socket.socket(family, kind, protocol)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(address)
+        # Two sockets may share an address until one listens, so whether the port is free shows
+        # only here; a socket that listens is closed again and bound anew.
+        taken.listen(1)
+    except OSError:
+        taken.close()
+        raise
+    bound = taken.getsockname()
+    taken.close()
+    again = socket.socket(family, kind, protocol)
+    again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    again.bind(bound)
+    return again
+
+
+def _refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
+    if error.errno == errno.EADDRINUSE:
+        free = _propose(host, port)
+        return ServingError(
+            f"expected port {port} to be free for {purpose}, but another program listens on it",
+            hint=f"stop that program, or choose another port, such as {free}",
+        )
+    return ServingError(
+        f"expected to listen on {authority(host, port)} for {purpose}, "
+        f"got {error.strerror or error}",
+        hint="choose an address of this machine, and a port above 1023",
+    )
+
+
+def _propose(host: str, port: int) -> int:
+    for candidate in range(port + 1, min(port + 1 + _TRIES, 65536)):
+        try:
+            _bind(host, candidate).close()
+        except OSError:
+            continue
+        return candidate
+    return 0

@@ -1,0 +1,93 @@
+"""From what a person names, such as ``digits``, ``digits/3`` or a folder, to a model's settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from timonel.errors import NotFoundError
+from timonel.serving.config import Latest, ModelSettings, Specific, VersionPolicy
+from timonel.serving.disk import version_folders
+from timonel.storage import Workspace, local_path
+
+SAVED_MODEL = "saved_model.pb"
+
+
+def split_reference(reference: str) -> tuple[str, int | None]:
+    """Return the name and the version in ``name`` or ``name/version``."""
+    name, slash, version = reference.rpartition("/")
+    if slash and version.isascii() and version.isdigit() and "/" not in name and name:
+        return name, int(version)
+    return reference, None
+
+
+def resolve(
+    reference: str | os.PathLike[str], workspace: Workspace, version: int | None = None
+) -> ModelSettings:
+    """Return the settings that serve what ``reference`` names.
+
+    Args:
+        reference: A model of the workspace (``digits``, ``digits/3``), a folder of numbered
+            versions, or one of those versions' folders.
+        workspace: Where models are looked up by name.
+        version: The only version wanted; otherwise the latest, followed as it changes.
+
+    Raises:
+        NotFoundError: There is no such model or version.
+    """
+    text = os.fspath(reference)
+    name, named_version = split_reference(text)
+    base = workspace.models / name
+    if _is_plain(name) and base.is_dir():
+        return _settings(name, base, named_version if version is None else version)
+    if os.sep in text or text.startswith(("~", ".")) or Path(text).is_dir():
+        return _from_folder(local_path(text), version)
+    known = sorted(path.name for path in _folders(workspace.models))
+    raise NotFoundError(
+        f"expected a model in {workspace.models}, got {text}",
+        hint=f"it has {', '.join(known)}" if known else "it has none yet: run 'timonel export'",
+    )
+
+
+def _from_folder(folder: Path, version: int | None) -> ModelSettings:
+    if not folder.is_dir():
+        raise NotFoundError(
+            f"expected a folder of model versions, found nothing at {folder}",
+            hint="give a model's name, or a folder that holds versions such as 1/saved_model.pb",
+        )
+    if (folder / SAVED_MODEL).is_file():
+        if not folder.name.isdigit():
+            raise NotFoundError(
+                f"expected a SavedModel in a folder with a number for a name, got {folder}",
+                hint=f"move it to {folder / '1'}, and serve {folder}",
+            )
+        return _settings(folder.parent.name, folder.parent, int(folder.name))
+    return _settings(folder.name, folder, version)
+
+
+def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
+    versions = version_folders(base)
+    if not versions:
+        raise NotFoundError(
+            f"expected numbered versions of {name} in {base}, found none",
+            hint=f"run 'timonel export --name {name}' first",
+        )
+    policy: VersionPolicy = Latest()
+    if version is not None:
+        if version not in versions:
+            raise NotFoundError(
+                f"expected version {version} of {name} in {base}, found none",
+                hint=f"it has {', '.join(map(str, sorted(versions)))}",
+            )
+        policy = Specific(versions=(version,))
+    return ModelSettings(name=name, base_path=str(base), policy=policy)
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and os.sep not in name and not name.startswith(".")
+
+
+def _folders(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]

@@ -1,0 +1,1 @@
+"""The REST skin: JSON in, JSON out."""

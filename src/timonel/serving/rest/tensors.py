@@ -1,0 +1,207 @@
+"""JSON values to one array: the dtype rules of TensorFlow Serving.
+
+`to_array` says what is right and words every refusal. `to_array_fast` gives the same array for
+most numeric input some ten times faster, or gives up; it never decides that something is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from timonel.serving.rest.jsontext import echo, type_name
+from timonel.serving.runtimes.base import NUMPY_TYPES, STRING, Array
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+_MAX_RANK = 64
+"""What numpy takes; TensorFlow takes 254."""
+
+_INT32 = (-(2**31), 2**31 - 1)
+# The narrow types share the range of int32 and wrap around, as they do in TensorFlow Serving.
+_INTEGER_RANGES = {
+    "DT_INT8": _INT32,
+    "DT_UINT8": _INT32,
+    "DT_INT16": _INT32,
+    "DT_INT32": _INT32,
+    "DT_INT64": (-(2**63), 2**63 - 1),
+    "DT_UINT32": (0, 2**32 - 1),
+    "DT_UINT64": (0, 2**64 - 1),
+}
+_DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
+
+
+def to_array(value: Any, dtype: str) -> Array:
+    """Return ``value``, nested lists or a scalar, as an array of ``dtype``.
+
+    Args:
+        value: What the JSON parser gave.
+        dtype: The data type's proto name.
+
+    Raises:
+        StatusError: Lists are ragged, or a value does not fit the type.
+    """
+    shape = shape_of(value)
+    if len(shape) > _MAX_RANK:
+        raise invalid_argument(f"Expecting at most {_MAX_RANK} dimensions but got: {len(shape)}")
+    flat: list[Any] = []
+    _fill(value, 0, shape, _converter(dtype), flat)
+    return _as_array(flat, dtype).reshape(shape)
+
+
+def to_array_fast(value: Any, dtype: str) -> Array | None:
+    """Return what `to_array` would, or none where only that can tell.
+
+    ``value`` must hold no true or false: numpy would take them for numbers.
+    """
+    if dtype == STRING or not isinstance(value, list):
+        return None
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        return None
+    if dtype in {"DT_FLOAT", "DT_DOUBLE"} and array.dtype.kind in "iuf":
+        with np.errstate(over="ignore"):
+            # By way of float64, as a parser of text does it: rounding an integer once or twice
+            # is not the same.
+            return array.astype(np.float64, copy=False).astype(NUMPY_TYPES[dtype], copy=False)
+    bounds = _INTEGER_RANGES.get(dtype)
+    if bounds is None or array.dtype.kind not in "iu" or not _within(array, bounds):
+        return None
+    return array.astype(NUMPY_TYPES[dtype], copy=False)
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape that the first element at each depth promises."""
+    shape = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(shape)
+
+
+def is_b64(value: object) -> bool:
+    """Tell whether ``value`` stands for bytes: an object with the one key ``b64``."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def _within(array: Array, bounds: tuple[int, int]) -> bool:
+    return array.size == 0 or (int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1])
+
+
+def _fill(
+    value: Any,
+    level: int,
+    shape: tuple[int, ...],
+    convert: Callable[[Any], Any],
+    flat: list[Any],
+) -> None:
+    rank = len(shape)
+    if not isinstance(value, list):
+        if level != rank:
+            raise invalid_argument(
+                f"JSON Value: {echo(value)} Type: {type_name(value)} found at incorrect level: "
+                f"{level + 1} in the JSON DOM. Expected at level: {rank}"
+            )
+        flat.append(convert(value))
+        return
+    if level >= rank:
+        raise invalid_argument(f"Encountered list at unexpected level: {level} expected < {rank}")
+    if len(value) != shape[level]:
+        raise invalid_argument(
+            f"Encountered list at unexpected size: {len(value)} at level: {level} "
+            f"expected size: {shape[level]}"
+        )
+    for element in value:
+        _fill(element, level + 1, shape, convert, flat)
+
+
+def _converter(dtype: str) -> Callable[[Any], Any]:
+    if dtype in {"DT_FLOAT", "DT_DOUBLE"}:
+        return lambda value: _number(value, dtype)
+    if dtype in _INTEGER_RANGES:
+        return lambda value: _integer(value, dtype)
+    if dtype == "DT_BOOL":
+        return lambda value: _boolean(value, dtype)
+    if dtype == STRING:
+        return _bytes
+    return lambda value: _refuse_type(value, dtype)
+
+
+def _number(value: Any, dtype: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _type_error(value, dtype)
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _integer(value: Any, dtype: str) -> int:
+    low, high = _INTEGER_RANGES[dtype]
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _type_error(value, dtype)
+    return value
+
+
+def _boolean(value: Any, dtype: str) -> bool:
+    if not isinstance(value, bool):
+        raise _type_error(value, dtype)
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if not isinstance(value, dict):
+        raise _type_error(value, STRING)
+    if not is_b64(value):
+        raise invalid_argument(f"JSON Value: {echo(value)} not formatted correctly for base64 data")
+    try:
+        return _decode_b64(value["b64"])
+    except (binascii.Error, ValueError):
+        raise invalid_argument("Unable to base64 decode") from None
+
+
+def _decode_b64(text: str) -> bytes:
+    # Padding may be left out.
+    return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
+
+
+def _refuse_type(value: Any, dtype: str) -> Any:
+    raise StatusError(
+        Code.UNIMPLEMENTED,
+        f"Conversion of JSON Value: {echo(value)} to type: {display_name(dtype)}",
+    )
+
+
+def _type_error(value: Any, dtype: str) -> StatusError:
+    return invalid_argument(
+        f"JSON Value: {echo(value)} Type: {type_name(value)} is not of expected type: "
+        f"{display_name(dtype)}"
+    )
+
+
+def display_name(dtype: str) -> str:
+    """Return a data type's name as TensorFlow prints it, such as ``float`` or ``int32``."""
+    return _DISPLAY.get(dtype, dtype.removeprefix("DT_").lower())
+
+
+def _as_array(flat: list[Any], dtype: str) -> Array:
+    target = NUMPY_TYPES[dtype]
+    if dtype == STRING:
+        array = np.empty(len(flat), dtype=object)
+        array[:] = flat
+        return array
+    if dtype in _INTEGER_RANGES:
+        wide = np.uint64 if dtype == "DT_UINT64" else np.int64
+        return np.array(flat, dtype=wide).astype(target)
+    if dtype == "DT_BOOL":
+        return np.array(flat, dtype=target)
+    with np.errstate(over="ignore"):
+        return np.array(flat, dtype=np.float64).astype(target)

@@ -1,0 +1,1 @@
+"""Compute runtimes: what loads a version and runs it."""

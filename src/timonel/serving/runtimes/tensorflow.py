@@ -1,0 +1,144 @@
+"""The reference runtime: TensorFlow's v1 loader and session callables, as TensorFlow Serving."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timonel.serving.config import RuntimeSettings
+from timonel.serving.runtimes import _private
+from timonel.serving.runtimes.base import (
+    Array,
+    LoadedModel,
+    Runtime,
+    Signature,
+    TensorSpec,
+)
+from timonel.serving.status import Code, StatusError, not_found
+
+_Key = tuple[str, tuple[str, ...]]
+
+
+class TensorFlowRuntime(Runtime):
+    """Loads a SavedModel into a session of its own."""
+
+    name = "tensorflow"
+
+    def prepare(self) -> None:
+        """Import TensorFlow."""
+        importlib.import_module("tensorflow")
+
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
+        """Load the SavedModel in ``path``."""
+        if not any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
+            raise not_found(
+                "Specified file path does not appear to contain a SavedModel bundle (should have "
+                f"a file called `saved_model.pb`)\nSpecified file path: {path}"
+            )
+        return _SessionModel(path, settings)
+
+
+class _SessionModel(LoadedModel):
+    def __init__(self, path: Path, settings: RuntimeSettings) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - only a server process imports it
+
+        v1 = tf.compat.v1
+        config = v1.ConfigProto(
+            intra_op_parallelism_threads=settings.intra_op_threads,
+            inter_op_parallelism_threads=settings.inter_op_threads,
+            # Sessions share the process's thread pools unless told otherwise, and with them
+            # the numbers of whoever came first.
+            use_per_session_threads=bool(settings.intra_op_threads or settings.inter_op_threads),
+        )
+        self._errors: type[Exception] = tf.errors.OpError
+        self._session: Any = v1.Session(graph=tf.Graph(), config=config)
+        self._callables: dict[_Key, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        try:
+            meta_graph = _load(self._session, path, settings.tags, self._errors)
+            self.signatures = {
+                name: _signature(name, proto) for name, proto in meta_graph.signature_def.items()
+            }
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        spec = self.signatures[signature]
+        names = tuple(spec.outputs if outputs is None else outputs)
+        call = self._callables.get((signature, names)) or self._make(spec, names)
+        try:
+            values = call(*(inputs[name] for name in spec.inputs))
+        except self._errors as error:
+            raise _status(error) from error
+        except (TypeError, ValueError) as error:
+            # What numpy or the conversion to a C++ tensor refuses is the caller's array.
+            raise StatusError(Code.INVALID_ARGUMENT, str(error)) from error
+        return dict(zip(names, map(np.asarray, values), strict=True))
+
+    def close(self) -> None:
+        self._callables.clear()
+        self._session.close()
+        self._session = None
+        # Graphs refer to themselves; without this their memory stays until some later collection.
+        gc.collect()
+
+    def _make(self, spec: Signature, names: tuple[str, ...]) -> Callable[..., Any]:
+        with self._lock:
+            key = (spec.name, names)
+            if key not in self._callables:
+                self._callables[key] = _private.make_callable(
+                    self._session,
+                    [tensor.tensor for tensor in spec.inputs.values()],
+                    [spec.outputs[name].tensor for name in names],
+                )
+            return self._callables[key]
+
+
+def _load(session: Any, path: Path, tags: Sequence[str], errors: type[Exception]) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only a server process imports it
+
+    try:
+        with session.graph.as_default():
+            return tf.compat.v1.saved_model.loader.load(session, list(tags), str(path))
+    except errors as error:
+        raise _status(error) from error
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        # A damaged file surfaces as any of these, depending on where the damage is.
+        raise StatusError(Code.INVALID_ARGUMENT, f"{type(error).__name__}: {error}") from error
+
+
+def _status(error: Any) -> StatusError:
+    code = error.error_code if error.error_code in set(Code) else Code.UNKNOWN
+    return StatusError(Code(code), error.message or type(error).__name__)
+
+
+def _signature(name: str, proto: Any) -> Signature:
+    import tensorflow as tf  # noqa: PLC0415 - only a server process imports it
+
+    return Signature(
+        name=name,
+        inputs={key: _spec(info) for key, info in sorted(proto.inputs.items())},
+        outputs={key: _spec(info) for key, info in sorted(proto.outputs.items())},
+        method_name=proto.method_name,
+        defaults={key: tf.make_ndarray(value) for key, value in proto.defaults.items()},
+    )
+
+
+def _spec(info: Any) -> TensorSpec:
+    from tensorflow.core.framework import types_pb2  # noqa: PLC0415 - imports TensorFlow
+
+    shape = info.tensor_shape
+    return TensorSpec(
+        tensor=info.name,
+        dtype=types_pb2.DataType.Name(info.dtype),
+        shape=None if shape.unknown_rank else tuple(dim.size for dim in shape.dim),
+    )

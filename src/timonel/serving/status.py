@@ -1,0 +1,71 @@
+"""Status codes and the one error that travels to a client.
+
+The codes are those of gRPC and TensorFlow. `StatusError` is not part of the tree in
+`timonel.errors`: that tree is for people who call timonel, this one is what a server answers.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Canonical status codes, numbered as gRPC and TensorFlow number them."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+TRANSIENT = frozenset(
+    {
+        Code.UNKNOWN,
+        Code.DEADLINE_EXCEEDED,
+        Code.RESOURCE_EXHAUSTED,
+        Code.ABORTED,
+        Code.INTERNAL,
+        Code.UNAVAILABLE,
+    }
+)
+"""Codes after which the same attempt may succeed later."""
+
+
+class StatusError(Exception):
+    """A request, or a load, ended with a status other than OK.
+
+    Args:
+        code: What kind of failure.
+        message: The text that clients see.
+    """
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"
+
+
+def invalid_argument(message: str) -> StatusError:
+    """Return the error of a request that can never succeed as it is."""
+    return StatusError(Code.INVALID_ARGUMENT, message)
+
+
+def not_found(message: str) -> StatusError:
+    """Return the error of a request for something that is not there."""
+    return StatusError(Code.NOT_FOUND, message)

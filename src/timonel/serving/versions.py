@@ -1,0 +1,216 @@
+"""Which versions to load and unload: pure functions of what is on disk and what is loaded.
+
+The order is availability-preserving: what is new is loaded before what is old is unloaded, and a
+version that cannot be loaded never takes down one that serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from timonel.serving.config import Every, Latest, Specific
+from timonel.serving.status import Code, StatusError
+
+
+class State(StrEnum):
+    """Where a version is in its life, in TensorFlow Serving's words."""
+
+    START = "START"
+    LOADING = "LOADING"
+    AVAILABLE = "AVAILABLE"
+    UNLOADING = "UNLOADING"
+    END = "END"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version on disk.
+
+    Args:
+        number: Its number.
+        path: Its folder.
+        fingerprint: Changes whenever the folder's content does; empty when nobody needs it.
+        complete: Whether it may be loaded: nobody is writing it any more.
+    """
+
+    number: int
+    path: str
+    fingerprint: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What a server knows of a version.
+
+    Args:
+        state: Where it is in its life.
+        fingerprint: The content that the last attempt to load it saw.
+        attempts: Attempts to load that content.
+        error: Why the last attempt failed.
+        retry_at: When to try the same content again; none for never.
+    """
+
+    state: State = State.START
+    fingerprint: str = ""
+    attempts: int = 0
+    error: StatusError | None = None
+    retry_at: float | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it takes memory, or is about to."""
+        return self.state in {State.LOADING, State.AVAILABLE, State.UNLOADING}
+
+
+@dataclass(frozen=True)
+class VersionStatus:
+    """What clients are told of a version."""
+
+    number: int
+    state: State
+    code: Code = Code.OK
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now."""
+
+    load: tuple[Candidate, ...] = ()
+    unload: tuple[int, ...] = ()
+
+
+Policy = Latest | Every | Specific
+
+
+def of_interest(
+    policy: Policy, numbers: Iterable[int], tracked: Mapping[int, Tracked]
+) -> tuple[int, ...]:
+    """Return the versions whose folders are worth a look, newest first.
+
+    Old versions behind the ones that serve are left alone, so that a poll costs the same however
+    many versions have piled up.
+    """
+    if isinstance(policy, Specific):
+        return tuple(sorted(set(numbers) & set(policy.versions), reverse=True))
+    chosen: list[int] = []
+    serving = 0
+    for number in sorted(numbers, reverse=True):
+        if isinstance(policy, Latest) and serving >= policy.count:
+            break
+        chosen.append(number)
+        serving += _state(tracked, number) is State.AVAILABLE
+    return tuple(chosen)
+
+
+def plan(
+    policy: Policy,
+    candidates: Sequence[Candidate],
+    tracked: Mapping[int, Tracked],
+    now: float,
+) -> Plan:
+    """Return what to load and unload.
+
+    A version that is still being written, or whose content failed to load, is passed over in
+    favour of the next older one: a server that starts beside a broken newest version serves the
+    one before it.
+
+    Args:
+        policy: Which versions are wanted.
+        candidates: The versions `of_interest`, newest first.
+        tracked: What is known of every version.
+        now: The present time on the clock of `Tracked.retry_at`.
+    """
+    aspired = _aspired(policy, candidates, tracked)
+    due = [c for c in candidates if _retry_is_due(c, tracked.get(c.number), now)]
+    wanted = {c.number: c for c in (*aspired, *due)}
+    load = tuple(
+        wanted[number] for number in sorted(wanted, reverse=True) if _is_idle(tracked, number)
+    )
+    return Plan(load=load, unload=_superseded(aspired, candidates, tracked))
+
+
+def after_failure(
+    record: Tracked, error: StatusError, *, retries: int, retry_at: float, transient: bool
+) -> Tracked:
+    """Return the record of a version whose load has just failed."""
+    again = transient and record.attempts <= retries
+    return Tracked(
+        State.END,
+        record.fingerprint,
+        record.attempts,
+        error,
+        retry_at if again else None,
+    )
+
+
+def statuses(tracked: Mapping[int, Tracked]) -> tuple[VersionStatus, ...]:
+    """Return what clients are told, ascending by version."""
+    return tuple(
+        VersionStatus(
+            number,
+            record.state,
+            record.error.code if record.error else Code.OK,
+            record.error.message if record.error else "",
+        )
+        for number, record in sorted(tracked.items())
+    )
+
+
+def _aspired(
+    policy: Policy, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
+) -> list[Candidate]:
+    usable = [c for c in candidates if _is_usable(c, tracked.get(c.number))]
+    return usable[: policy.count] if isinstance(policy, Latest) else usable
+
+
+def _is_usable(candidate: Candidate, record: Tracked | None) -> bool:
+    if record is not None and record.in_memory:
+        return True
+    return candidate.complete and not _has_failed(candidate, record)
+
+
+def _has_failed(candidate: Candidate, record: Tracked | None) -> bool:
+    return (
+        record is not None
+        and record.error is not None
+        and record.fingerprint == candidate.fingerprint
+    )
+
+
+def _retry_is_due(candidate: Candidate, record: Tracked | None, now: float) -> bool:
+    return (
+        record is not None
+        and _has_failed(candidate, record)
+        and record.retry_at is not None
+        and record.retry_at <= now
+    )
+
+
+def _superseded(
+    aspired: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    tracked: Mapping[int, Tracked],
+) -> tuple[int, ...]:
+    numbers = {c.number for c in aspired}
+    surplus = sorted(
+        number
+        for number, record in tracked.items()
+        if record.state is State.AVAILABLE and number not in numbers
+    )
+    replaced = any(_state(tracked, number) is State.AVAILABLE for number in numbers)
+    # With candidates that cannot be loaded, what serves is kept; with none, the wish is clear.
+    return tuple(surplus) if replaced or not candidates else ()
+
+
+def _is_idle(tracked: Mapping[int, Tracked], number: int) -> bool:
+    record = tracked.get(number)
+    return record is None or not record.in_memory
+
+
+def _state(tracked: Mapping[int, Tracked], number: int) -> State:
+    record = tracked.get(number)
+    return record.state if record else State.START
