@@ -11,98 +11,34 @@ else that lies there, such as a version that is being written, has a name that i
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from timonel._version import __version__
-from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, TimonelError
+from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.models.exports import read_export, saved_model_of
-from timonel.models.inspection import is_saved_model, signatures_of
-from timonel.models.schema import VERSION_FILE, CheckResult, Signature, VersionDocument
+from timonel.models.schema import VERSION_FILE, CheckResult, VersionDocument
+from timonel.models.versions import (
+    MODEL_NAME,
+    VERSION_NUMBER,
+    ModelVersion,
+    check_name,
+    numbered,
+    open_version,
+    version_at,
+)
 from timonel.storage import digest_tree, exclusive, publish_dir, write_document, write_text
 from timonel.storage.atomic import ASIDE_PREFIX, sweep, sync_dir, unwritable
 
-_logger = logging.getLogger(__name__)
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NUMBER = re.compile(r"[0-9]{1,19}")
-_MAX_NUMBER = 2**63 - 1
 _HIGHEST = ".highest"
 _LOCK = ".lock"
 # Another publisher holds the lock while it copies: minutes for a large model on a slow disk.
 _LOCK_TIMEOUT_S = 600.0
-
-
-class ModelVersion(BaseModel):
-    """One version of a model, published by timonel or by others. Immutable."""
-
-    model_config = ConfigDict(frozen=True, ignored_types=(cached_property,))
-
-    name: str = Field(description="The model's name.")
-    number: int = Field(description="The version's number.")
-    path: Path = Field(description="Its folder.")
-    document: VersionDocument | None = Field(
-        default=None, description="Where it comes from; none if timonel did not publish it."
-    )
-
-    def __str__(self) -> str:
-        return f"{self.name}/{self.number}"
-
-    @property
-    def uri(self) -> str:
-        """The folder as a location."""
-        return str(self.path)
-
-    @property
-    def check(self) -> CheckResult | None:
-        """What the check before publishing found."""
-        return self.document.check if self.document else None
-
-    @property
-    def run_id(self) -> str | None:
-        """The run that trained it."""
-        run_id = self.document.provenance.get("run_id") if self.document else None
-        return None if run_id is None else str(run_id)
-
-    @cached_property
-    def labels(self) -> tuple[str, ...] | None:
-        """The labels, in the order of the scores."""
-        return self.document.export.labels if self.document else None
-
-    @cached_property
-    def signatures(self) -> Mapping[str, Signature]:
-        """The entry points, as the SavedModel itself has them.
-
-        Raises:
-            ModelError: The SavedModel is broken.
-        """
-        return signatures_of(self.path)
-
-    def describe(self) -> dict[str, Any]:
-        """Return everything known of the version as JSON.
-
-        Raises:
-            ModelError: The SavedModel is broken.
-        """
-        signatures = {name: sig.model_dump(mode="json") for name, sig in self.signatures.items()}
-        known = self.document.model_dump(mode="json") if self.document else {}
-        return {
-            **known,
-            "name": self.name,
-            "version": self.number,
-            "path": str(self.path),
-            "signatures": signatures,
-        }
 
 
 class ModelRepository:
@@ -121,13 +57,13 @@ class ModelRepository:
         return sorted(
             folder.name
             for folder in self.root.iterdir()
-            if _NAME.fullmatch(folder.name) and any(_numbered(folder))
+            if MODEL_NAME.fullmatch(folder.name) and any(numbered(folder))
         )
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return the versions of a model, oldest number first; none if it is unknown."""
         folder = self._folder(name)
-        return [_version(name, number, path) for number, path in sorted(_numbered(folder))]
+        return [version_at(name, number, path) for number, path in sorted(numbered(folder))]
 
     def next_number(self, name: str) -> int:
         """Return the number that the next version will have if nobody else publishes."""
@@ -181,8 +117,9 @@ class ModelRepository:
             InputError: The repository cannot be written.
         """
         folder = self._folder(name)
-        found = self.get(name, version)
+        self.get(name, version)  # before a lock file is made for a model that does not exist
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
+            found = self.get(name, version)
             write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
             aside = folder / f"{ASIDE_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}-{version}"
             try:
@@ -198,20 +135,20 @@ class ModelRepository:
         Raises:
             NotFoundError: There is no such model or version.
         """
-        numbered = dict(_numbered(self._folder(name)))
-        if not numbered:
+        found = dict(numbered(self._folder(name)))
+        if not found:
             known = ", ".join(self.names())
             raise NotFoundError(
                 f"expected a model in {self.root}, got {name!r}",
                 hint=f"there is: {known}" if known else "publish one: 'timonel export --name ...'",
             )
-        number = max(numbered) if version is None else version
-        if number not in numbered:
+        number = max(found) if version is None else version
+        if number not in found:
             raise NotFoundError(
                 f"expected a version of {name}, got {version}",
-                hint=f"it has: {', '.join(str(each) for each in sorted(numbered))}",
+                hint=f"it has: {', '.join(str(each) for each in sorted(found))}",
             )
-        return _version(name, number, numbered[number])
+        return version_at(name, number, found[number])
 
     def resolve(self, ref: str | os.PathLike[str]) -> ModelVersion:
         """Return the version that ``name``, ``name/number`` or a path means.
@@ -225,15 +162,15 @@ class ModelRepository:
         """
         text = os.fspath(ref)
         name, slash, number = text.partition("/")
-        if _NAME.fullmatch(name) and any(_numbered(self.root / name)):
-            if slash and not _NUMBER.fullmatch(number):
+        if MODEL_NAME.fullmatch(name) and any(numbered(self.root / name)):
+            if slash and not VERSION_NUMBER.fullmatch(number):
                 raise SpecError(f"expected {name}/<number>, got {text!r}")
             return self.get(name, int(number) if slash else None)
         path = Path(text).expanduser()
         found = open_version(path) if path.is_dir() else None
         if found is not None:
             return found
-        if path.is_dir() or not _NAME.fullmatch(name):
+        if path.is_dir() or not MODEL_NAME.fullmatch(name):
             raise NotFoundError(
                 f"expected a model's name or the folder of a SavedModel, got {text!r}",
                 hint="give name, name/number, or a folder that holds saved_model.pb",
@@ -245,60 +182,12 @@ class ModelRepository:
         return self.root / name
 
 
-def check_name(name: str) -> None:
-    """Check that ``name`` can name a model: in a path, in a URL, and beside version numbers.
-
-    Raises:
-        SpecError: It cannot.
-    """
-    if not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
-        raise SpecError(
-            f"expected a model name of letters, digits, '.', '_' and '-', got {name!r}",
-            hint="begin with a letter or digit; a number alone would look like a version",
-        )
-
-
-def open_version(path: Path) -> ModelVersion | None:
-    """Return the version that lies at ``path``, or the highest below it; none if there is none."""
-    absolute = path.absolute()
-    if is_saved_model(absolute):
-        if _NUMBER.fullmatch(absolute.name):
-            return _version(absolute.parent.name, int(absolute.name), absolute)
-        return _version(absolute.name, 1, absolute)
-    numbered = dict(_numbered(absolute))
-    return _version(absolute.name, max(numbered), numbered[max(numbered)]) if numbered else None
-
-
-def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the versions in ``folder`` as TensorFlow Serving sees them, but only folders."""
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        if _NUMBER.fullmatch(path.name) and int(path.name) <= _MAX_NUMBER and path.is_dir():
-            yield int(path.name), path
-
-
-def _version(name: str, number: int, path: Path) -> ModelVersion:
-    return ModelVersion(name=name, number=number, path=path, document=_document(path))
-
-
-def _document(path: Path) -> VersionDocument | None:
-    try:
-        return VersionDocument.read(path / VERSION_FILE, "model-version")
-    except NotFoundError:
-        return None
-    except TimonelError as error:
-        # The SavedModel may be fine: it is served and listed all the same.
-        _logger.warning("left out what is known of %s: %s", path, error)
-        return None
-
-
 def _highest(folder: Path) -> int:
-    numbers = [number for number, _ in _numbered(folder)]
+    numbers = [number for number, _ in numbered(folder)]
     mark = folder / _HIGHEST
     if mark.is_file():
         text = mark.read_text().strip()
-        if not _NUMBER.fullmatch(text):
+        if not VERSION_NUMBER.fullmatch(text):
             raise CorruptError(
                 f"expected a number in {mark}, got {text[:40]!r}",
                 hint="write the highest version number ever used of this model into it",

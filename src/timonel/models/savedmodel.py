@@ -20,14 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from timonel._version import __version__
 from timonel.errors import ModelError, SpecError
 from timonel.models.inspection import signatures_of
+from timonel.models.predictions import keep_predictions
 from timonel.models.reading import ModelInputs, inputs_of, keras_of, summary_of
-from timonel.models.reference import MAX_EXAMPLES, ReferenceExample, write_reference
 from timonel.models.renaming import rename_inputs
 from timonel.models.schema import (
     EXPORT_FILE,
@@ -45,10 +44,9 @@ from timonel.models.signatures import (
     build_graph,
     image_input,
     per_example,
-    scores_of,
     table_input,
 )
-from timonel.storage import digest_file, digest_tree, publish_dir, write_document
+from timonel.storage import digest_tree, publish_dir, write_document
 
 
 def export_live(  # noqa: PLR0913 - the contract between training and models, all keywords
@@ -100,7 +98,7 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
     with _destination(Path(folder), model) as target:
         with _as_model_errors(model):
             _save(model, graph, target / SAVED_MODEL_DIR, labels, preprocess)
-        kept = _keep_reference(target / REFERENCE_FILE, reference, graph.meaning, labels)
+        kept = keep_predictions(target / REFERENCE_FILE, reference, graph.meaning, labels)
         saved = target / SAVED_MODEL_DIR
         export = Export(
             created_at=time.time(),
@@ -232,54 +230,6 @@ def _as_model_errors(model: Any) -> Iterator[None]:
             hint="use TensorFlow or keras.ops in call and preprocess, and make lookup tables "
             "attributes of a layer",
         ) from error
-
-
-def _keep_reference(
-    path: Path,
-    reference: Mapping[str, Any] | None,
-    meaning: Meaning,
-    labels: Sequence[str] | None,
-) -> dict[str, Any] | None:
-    if reference is None or meaning.task == "tensor" or not len(reference["keys"]):
-        return None
-    outputs = np.asarray(reference["scores"], np.float32)[:MAX_EXAMPLES]
-    if meaning.task == "classification":
-        outputs = scores_of(meaning, outputs).numpy()
-    truth = _true_labels(reference.get("labels"), labels)
-    examples = [
-        ReferenceExample(
-            key=str(key),
-            source=_plain_source(_at(reference.get("sources"), number)),
-            digest=_at(reference.get("digests"), number),
-            scores=tuple(outputs[number].reshape(-1).tolist()),
-            label=_at(truth, number),
-        )
-        for number, key in enumerate(reference["keys"][:MAX_EXAMPLES])
-    ]
-    write_reference(path, examples)
-    return {"file": path.name, "digest": digest_file(path), "examples": len(examples)}
-
-
-def _at(values: Sequence[Any] | None, number: int) -> Any:
-    return None if values is None else values[number]
-
-
-def _plain_source(source: Any) -> Any:
-    if not isinstance(source, Mapping):
-        return None if source is None else str(source)
-    return {name: getattr(value, "item", lambda v=value: v)() for name, value in source.items()}
-
-
-def _true_labels(values: Any, labels: Sequence[str] | None) -> list[float] | None:
-    """Return true labels as indices (or values), whether given as those, one-hot or by name."""
-    if values is None:
-        return None
-    array = np.asarray(values)
-    if array.dtype.kind in "US":
-        return [float((labels or ()).index(str(name))) for name in array.ravel()]
-    if labels and array.ndim == 2 and array.shape[1] > 1:
-        array = array.argmax(axis=1)
-    return [float(value) for value in array.reshape(len(array), -1)[:, 0]]
 
 
 def _notes(meaning: Meaning, raw: RawInput | None, labels: Sequence[str] | None) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import ModelError, SpecError
+from timonel.models.meaning import meaning_of
 from timonel.models.reading import (
     ModelInputs,
     call_in_inference,
-    meaning_of,
     name_outputs,
 )
 from timonel.models.renaming import plain_names

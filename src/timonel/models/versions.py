@@ -1,0 +1,133 @@
+"""One version of a model, and finding versions as TensorFlow Serving does."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timonel.errors import NotFoundError, SpecError, TimonelError
+from timonel.models.inspection import is_saved_model, signatures_of
+from timonel.models.schema import VERSION_FILE, CheckResult, Signature, VersionDocument
+
+_logger = logging.getLogger(__name__)
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+VERSION_NUMBER = re.compile(r"[0-9]{1,19}")
+_MAX_NUMBER = 2**63 - 1
+
+
+class ModelVersion(BaseModel):
+    """One version of a model, published by timonel or by others. Immutable."""
+
+    model_config = ConfigDict(frozen=True, ignored_types=(cached_property,))
+
+    name: str = Field(description="The model's name.")
+    number: int = Field(description="The version's number.")
+    path: Path = Field(description="Its folder.")
+    document: VersionDocument | None = Field(
+        default=None, description="Where it comes from; none if timonel did not publish it."
+    )
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.number}"
+
+    @property
+    def uri(self) -> str:
+        """The folder as a location."""
+        return str(self.path)
+
+    @property
+    def check(self) -> CheckResult | None:
+        """What the check before publishing found."""
+        return self.document.check if self.document else None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that trained it."""
+        run_id = self.document.provenance.get("run_id") if self.document else None
+        return None if run_id is None else str(run_id)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...] | None:
+        """The labels, in the order of the scores."""
+        return self.document.export.labels if self.document else None
+
+    @cached_property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The entry points, as the SavedModel itself has them.
+
+        Raises:
+            ModelError: The SavedModel is broken.
+        """
+        return signatures_of(self.path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything known of the version as JSON.
+
+        Raises:
+            ModelError: The SavedModel is broken.
+        """
+        signatures = {name: sig.model_dump(mode="json") for name, sig in self.signatures.items()}
+        known = self.document.model_dump(mode="json") if self.document else {}
+        return {
+            **known,
+            "name": self.name,
+            "version": self.number,
+            "path": str(self.path),
+            "signatures": signatures,
+        }
+
+
+def check_name(name: str) -> None:
+    """Check that ``name`` can name a model: in a path, in a URL, and beside version numbers.
+
+    Raises:
+        SpecError: It cannot.
+    """
+    if not MODEL_NAME.fullmatch(name) or VERSION_NUMBER.fullmatch(name):
+        raise SpecError(
+            f"expected a model name of letters, digits, '.', '_' and '-', got {name!r}",
+            hint="begin with a letter or digit; a number alone would look like a version",
+        )
+
+
+def open_version(path: Path) -> ModelVersion | None:
+    """Return the version that lies at ``path``, or the highest below it; none if there is none."""
+    absolute = path.absolute()
+    if is_saved_model(absolute):
+        if VERSION_NUMBER.fullmatch(absolute.name):
+            return version_at(absolute.parent.name, int(absolute.name), absolute)
+        return version_at(absolute.name, 1, absolute)
+    found = dict(numbered(absolute))
+    return version_at(absolute.name, max(found), found[max(found)]) if found else None
+
+
+def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the versions in ``folder`` as TensorFlow Serving sees them, but only folders."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if VERSION_NUMBER.fullmatch(path.name) and int(path.name) <= _MAX_NUMBER and path.is_dir():
+            yield int(path.name), path
+
+
+def version_at(name: str, number: int, path: Path) -> ModelVersion:
+    """Return the version that lies at ``path``."""
+    return ModelVersion(name=name, number=number, path=path, document=_document(path))
+
+
+def _document(path: Path) -> VersionDocument | None:
+    try:
+        return VersionDocument.read(path / VERSION_FILE, "model-version")
+    except NotFoundError:
+        return None
+    except TimonelError as error:
+        # The SavedModel may be fine: it is served and listed all the same.
+        _logger.warning("left out what is known of %s: %s", path, error)
+        return None
