@@ -18,6 +18,7 @@ from timonel.storage.atomic import write_json
 FORMATS: Mapping[str, int] = {
     "workspace": 1,
     "dataset": 1,
+    "dataset-reference": 1,
     "job": 1,
     "job-status": 1,
     "run": 1,

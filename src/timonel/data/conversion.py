@@ -1,0 +1,296 @@
+"""From raw files to a dataset, without TensorFlow.
+
+    scan the source -> divide into splits -> cut into shards -> read, verify, write -> manifest
+
+Equal input and seed give equal shards, to the byte.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel._version import __version__
+from timonel.data.dataset import Dataset
+from timonel.data.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    Skipped,
+    SourceInfo,
+    Target,
+    content_digest,
+    write_manifest,
+)
+from timonel.data.runners import Outcome, Plan, plan_shards, write_shards
+from timonel.data.schema import SPLITS, ColumnType, Split, Task
+from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
+from timonel.data.splits import check_fractions, divide
+from timonel.errors import AlreadyExistsError, DataError, InputError
+from timonel.storage import Workspace, find_workspace, local_path, publish_dir, write_document
+from timonel.storage.atomic import exists
+from timonel.tracking import Artifact, RunWriter, start_run
+from timonel.units import parse_bytes
+
+Progress = Callable[[int, int], None]
+_PROGRESS_INTERVAL_S = 0.1
+_NAMED = 20
+"""So many skipped records and ignored files are named in the manifest; the others are counted."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    source: Source
+    target: Path
+    fractions: tuple[float, float, float]
+    seed: int
+    shards: int | None
+    shard_bytes: int
+    overwrite: bool
+    progress: Progress | None
+
+
+def convert(  # noqa: PLR0913 - the façade of the command line's options
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    kind: str = "auto",
+    label: str | None = None,
+    splits: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    shards: int | None = None,
+    shard_bytes: str | int = "64MB",
+    overwrite: bool = False,
+    skip_bad: bool = False,
+    columns: Mapping[str, ColumnType] | None = None,
+    task: Task | None = None,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Convert label folders of images, or a CSV file, to sharded TFRecords with a manifest.
+
+    Every image is decoded once, to be sure that training can; its bytes are stored as they are.
+    The destination appears whole or not at all.
+
+    Args:
+        source: A folder with one folder of images per label, or a CSV file.
+        destination: The folder to make.
+        kind: ``images``, ``table``, or ``auto`` to look.
+        label: The column of a CSV file that holds the label.
+        splits: Fractions of train, validation and test, each label in proportion.
+        seed: Another seed gives another division and order.
+        shards: Number of shards of the training split; by size if not given.
+        shard_bytes: About how large a shard may become.
+        overwrite: Replace a dataset that is at the destination.
+        skip_bad: Leave out records that cannot be used, and count them, instead of failing.
+        columns: Types of a CSV file's columns, where the inferred ones are wrong.
+        task: ``classification`` or ``regression``, where the inferred one is wrong.
+        workspace: Where the run is recorded.
+        progress: Called with the number of records done and in all, at most ten times a second.
+
+    Raises:
+        InputError: The places or the options are wrong.
+        DataError: The raw data cannot be used.
+    """
+    location, target = local_path(source), local_path(destination)
+    fractions, size = check_fractions(splits), parse_bytes(shard_bytes)
+    _check_places(location, target)
+    options = SourceOptions(label=label, columns=columns or {}, task=task, skip_bad=skip_bad)
+    chosen = choose_source(location, kind)(location, options)
+    _check_target(target, overwrite=overwrite)
+    request = _Request(chosen, target, fractions, seed, shards, size, overwrite, progress)
+    scan = chosen.scan()
+    place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    with start_run(place, "convert", name=target.name, params=_params(request)) as run:
+        dataset = _convert(request, scan, run)
+        _refer(place, dataset)
+    return dataset
+
+
+def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
+    started = time.monotonic()
+    replace = request.overwrite or request.target.exists()
+    with publish_dir(request.target, replace=replace) as folder:
+        plan = _plan(request, scan)
+        ticker = _Ticker(plan.records, request.progress)
+        outcome = write_shards(plan, request.source, folder, ticker)
+        _check_outcome(outcome, plan)
+        facts = request.source.describe(outcome.facts, outcome.written["train"])
+        manifest = _manifest(request, scan, outcome, plan, facts, run.run_id)
+        write_manifest(folder, manifest)
+    ticker.finish()
+    run.input(_input(request, facts))
+    dataset = Dataset(str(request.target), manifest)
+    seconds = time.monotonic() - started
+    run.metrics({"records": dataset.count(), "bytes": facts.bytes, "seconds": round(seconds, 3)})
+    run.output(dataset.artifact())
+    return dataset
+
+
+def _plan(request: _Request, scan: Scan) -> Plan:
+    classes = scan.task == "classification"
+    labels = sort_labels({str(entry.label) for entry in scan.entries}) if classes else []
+    strata: dict[Hashable, list[Entry]] = {label: [] for label in labels or [""]}
+    for entry in scan.entries:
+        strata[str(entry.label) if classes else ""].append(entry)
+    divided = divide(strata, request.fractions, request.seed)
+    shards = plan_shards(divided, shard_bytes=request.shard_bytes, shards=request.shards)
+    numbers = {label: number for number, label in enumerate(labels)}
+    return Plan(shards, numbers, skip_bad=request.source.options.skip_bad)
+
+
+def sort_labels(labels: set[str]) -> list[str]:
+    """Return class names in the order of their numbers: 2 before 10 if all are whole numbers."""
+    if all(label.isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def _manifest(
+    request: _Request,
+    scan: Scan,
+    outcome: Outcome,
+    plan: Plan,
+    facts: Description,
+    run_id: str,
+) -> Manifest:
+    skipped = [*scan.skipped, *outcome.skipped]
+    written = outcome.written
+    content: dict[str, Any] = {
+        "task": scan.task,
+        "schema": facts.schema.model_dump(mode="json"),
+        "labels": list(plan.label_numbers),
+        "shards": [shard.model_dump(mode="json") for shard in outcome.shards],
+    }
+    digest = content_digest(content)
+    return Manifest(
+        id=f"dataset-{digest.removeprefix('sha256:')[:12]}",
+        digest=digest,
+        task=scan.task,
+        record_schema=facts.schema,
+        labels=tuple(plan.label_numbers),
+        target=_target(written["train"]) if scan.task == "regression" else None,
+        counts={split: len(entries) for split, entries in written.items()},
+        label_counts=_label_counts(written, list(plan.label_numbers)),
+        shards=tuple(outcome.shards),
+        source=SourceInfo(
+            plugin=request.source.plugin,
+            uri=str(request.source.location),
+            digest=facts.digest,
+            files=facts.files,
+            bytes=facts.bytes,
+            ignored=tuple(scan.ignored[:_NAMED]),
+            ignored_count=len(scan.ignored),
+            skipped=tuple(Skipped(key=key, reason=reason) for key, reason in skipped[:_NAMED]),
+            skipped_count=len(skipped),
+        ),
+        seed=request.seed,
+        fractions=request.fractions,
+        timonel_version=__version__,
+        run_id=run_id,
+    )
+
+
+def _label_counts(
+    written: Mapping[Split, Sequence[Entry]], labels: Sequence[str]
+) -> dict[Split, dict[str, int]]:
+    if not labels:
+        return {}
+    counted = {s: Counter(str(entry.label) for entry in written[s]) for s in SPLITS}
+    return {split: {label: counts[label] for label in labels} for split, counts in counted.items()}
+
+
+def _target(train: Sequence[Entry]) -> Target:
+    import numpy as np  # noqa: PLC0415 - 100 ms that converting images does not need
+
+    values = np.array([entry.label for entry in train], np.float64)
+    return Target(
+        mean=float(values.mean()),
+        std=float(values.std()),
+        minimum=float(values.min()),
+        maximum=float(values.max()),
+    )
+
+
+def _check_places(location: Path, target: Path) -> None:
+    inner, outer = location.resolve(), target.resolve()
+    if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise InputError(
+            f"expected source and destination apart from each other, got {location} and {target}",
+            hint="choose a destination outside the source",
+        )
+
+
+def _check_target(target: Path, *, overwrite: bool) -> None:
+    """Only a dataset or an empty folder may be replaced: nobody loses photographs to a typo."""
+    if not target.exists():
+        return
+    is_empty = target.is_dir() and not any(target.iterdir())
+    is_dataset = (target / MANIFEST_NAME).is_file()
+    if is_empty or (overwrite and is_dataset):
+        return
+    if not overwrite:
+        raise exists(target)
+    raise AlreadyExistsError(
+        f"expected a dataset to overwrite at {target}, found something else",
+        hint="choose another place, or remove it yourself",
+    )
+
+
+def _check_outcome(outcome: Outcome, plan: Plan) -> None:
+    present = {str(entry.label) for entry in outcome.written["train"]}
+    lost = [label for label in plan.label_numbers if label not in present]
+    if lost or not outcome.written["train"]:
+        what = f"no usable record of {lost[0]!r}" if lost else "no usable record"
+        raise DataError(
+            f"expected every label in the training split, found {what} there "
+            f"({len(outcome.skipped)} records were skipped)",
+            hint="mend the skipped records or add others",
+        )
+
+
+def _params(request: _Request) -> dict[str, Any]:
+    return {
+        "source": str(request.source.location),
+        "destination": str(request.target),
+        "splits": list(request.fractions),
+        "seed": request.seed,
+        **request.source.options.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
+def _input(request: _Request, facts: Description) -> Artifact:
+    location = request.source.location
+    metadata = {"files": facts.files, "bytes": facts.bytes}
+    return Artifact("files", str(location), facts.digest, location.name, metadata)
+
+
+def _refer(workspace: Workspace, dataset: Dataset) -> None:
+    """Note in the workspace where the dataset of this digest is."""
+    name = dataset.digest.removeprefix("sha256:")
+    body = {"id": dataset.manifest.id, "digest": dataset.digest, "uri": dataset.uri}
+    write_document(workspace.datasets / f"{name}.json", "dataset-reference", body)
+
+
+class _Ticker:
+    """Counts records and passes the count on, at most ten times a second."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = 0
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._progress is not None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PROGRESS_INTERVAL_S
+            self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress(self._total, self._total)

@@ -1,0 +1,123 @@
+"""A converted dataset: a folder with shards and a manifest, read without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from timonel.data.examples import decode_example
+from timonel.data.manifest import Manifest, read_manifest
+from timonel.data.records import read_records
+from timonel.data.schema import KEY_FEATURE, SPLITS, Split, Task
+from timonel.errors import SpecError
+from timonel.storage import local_path, verify_file
+from timonel.tracking import Artifact
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset that exists. Immutable; safe to use from several threads."""
+
+    uri: str
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, uri: str | os.PathLike[str]) -> Self:
+        """Read the manifest of the dataset at ``uri``; its records are not read.
+
+        Raises:
+            NotFoundError: There is no dataset.
+            CorruptError: Its manifest cannot be understood.
+            FormatError: Another release wrote it.
+        """
+        folder = local_path(uri)
+        return cls(str(folder), read_manifest(folder))
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.uri)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, by number; empty for a regression."""
+        return self.manifest.labels
+
+    @property
+    def digest(self) -> str:
+        """The digest of the content: shards, schema and labels."""
+        return self.manifest.digest
+
+    @property
+    def task(self) -> Task:
+        """What the labels are good for."""
+        return self.manifest.task
+
+    def count(self, split: str | None = None) -> int:
+        """Return the number of records of a split, or of all."""
+        if split is None:
+            return sum(self.manifest.counts.values())
+        return self.manifest.counts.get(check_split(split), 0)
+
+    def shards(self, split: str) -> tuple[Path, ...]:
+        """Return the files of a split, in order."""
+        return tuple(self.path / s.name for s in self.manifest.of_split(check_split(split)))
+
+    def payloads(self, split: str) -> Iterator[bytes]:
+        """Yield the serialised tf.train.Examples of a split, in order, each checked.
+
+        Raises:
+            CorruptError: A record is damaged; the message names shard and byte.
+        """
+        for shard in self.shards(split):
+            yield from read_records(shard)
+
+    def examples(self, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the features of each record of a split, in order, each checked.
+
+        A feature of one value is that value, others are lists. Text is bytes, as in TensorFlow,
+        except for the key.
+
+        Raises:
+            CorruptError: A record is damaged; the message names shard and byte.
+        """
+        for payload in self.payloads(split):
+            features = decode_example(payload)
+            example: dict[str, Any] = {
+                name: values[0] if len(values) == 1 else values for name, values in features.items()
+            }
+            example[KEY_FEATURE] = example[KEY_FEATURE].decode()
+            yield example
+
+    def keys(self, split: str) -> list[str]:
+        """Return the keys of a split's records, in the order in which evaluation sees them."""
+        return [example[KEY_FEATURE] for example in self.examples(split)]
+
+    def verify(self) -> None:
+        """Check that every shard has the digest that the manifest names.
+
+        Raises:
+            CorruptError: One has not, or is missing.
+        """
+        for shard in self.manifest.shards:
+            verify_file(self.path / shard.name, shard.digest)
+
+    def artifact(self) -> Artifact:
+        """Return the dataset as something that a run reads or makes."""
+        metadata = {"records": self.count(), "task": self.task, "labels": len(self.labels)}
+        return Artifact("dataset", self.uri, self.digest, self.path.name, metadata)
+
+
+def check_split(split: str) -> Split:
+    """Return ``split`` if there is such a one.
+
+    Raises:
+        SpecError: There is not.
+    """
+    for known in SPLITS:
+        if split == known:
+            return known
+    raise SpecError(f"expected a split among {', '.join(SPLITS)}, got {split!r}")

@@ -1,0 +1,132 @@
+"""tf.train.Example without TensorFlow.
+
+Encoding is written out by hand, with features sorted by name, so that the same values give the
+same bytes under every release of protobuf. Decoding uses protobuf with a private pool: importing
+TensorFlow later registers its own messages of these names in the default one.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from timonel.errors import CorruptError
+
+Value = bytes | str | int | float
+Feature = Value | Sequence[Value]
+_PACKAGE = "timonel.example"
+_FIELD = descriptor_pb2.FieldDescriptorProto
+
+
+def encode_example(features: Mapping[str, Feature]) -> bytes:
+    """Return ``features`` as a serialised tf.train.Example.
+
+    Args:
+        features: By name: bytes or text, whole numbers, or floats; one or a sequence of one type.
+            An empty sequence is a feature that is known and has no value.
+    """
+    entries = []
+    for name in sorted(features):
+        entry = _field(1, name.encode()) + _field(2, _encode_feature(features[name]))
+        entries.append(_field(1, entry))
+    return _field(1, b"".join(entries))
+
+
+def decode_example(payload: bytes) -> dict[str, list[Any]]:
+    """Return the features of a serialised tf.train.Example: lists of bytes, ints or floats.
+
+    Raises:
+        CorruptError: The payload is no tf.train.Example.
+    """
+    example = _example_class()()
+    try:
+        example.ParseFromString(payload)
+    except message.DecodeError as error:
+        raise CorruptError(
+            f"expected a tf.train.Example, got {len(payload)} other bytes"
+        ) from error
+    return {name: _values(feature) for name, feature in example.features.feature.items()}
+
+
+def _encode_feature(feature: Feature) -> bytes:
+    values = [feature] if isinstance(feature, bytes | str | int | float) else list(feature)
+    if not values:
+        return b""
+    first = values[0]
+    if isinstance(first, bytes | str):
+        texts = (value.encode() if isinstance(value, str) else value for value in values)
+        return _field(1, b"".join(_field(1, text) for text in texts))  # type: ignore[arg-type] # one type
+    if isinstance(first, int):
+        return _field(3, _field(1, b"".join(_varint(int(value)) for value in values)))
+    return _field(2, _field(1, struct.pack(f"<{len(values)}f", *values)))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    # 2: a length follows, then so many bytes.
+    return b"".join((bytes((number << 3 | 2,)), _varint(len(content)), content))
+
+
+def _varint(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _values(feature: Any) -> list[Any]:
+    kind = feature.WhichOneof("kind")
+    return list(getattr(feature, kind).value) if kind else []
+
+
+@functools.cache
+def _example_class() -> type[Any]:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_file_descriptor())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))
+
+
+def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
+    """Return the messages of tensorflow/core/example/{example,feature}.proto."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="timonel/example.proto", package=_PACKAGE, syntax="proto3"
+    )
+    lists = (
+        ("Bytes", _FIELD.TYPE_BYTES),
+        ("Float", _FIELD.TYPE_FLOAT),
+        ("Int64", _FIELD.TYPE_INT64),
+    )
+    for name, type_ in lists:
+        holder = file.message_type.add(name=f"{name}List")
+        holder.field.add(name="value", number=1, type=type_, label=_FIELD.LABEL_REPEATED)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, _) in enumerate(lists, start=1):
+        field = _message_field(feature, f"{name.lower()}_list", number, f"{name}List")
+        field.oneof_index = 0
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
+    _message_field(entry, "value", 2, "Feature")
+    _message_field(features, "feature", 1, "Features.FeatureEntry").label = _FIELD.LABEL_REPEATED
+    _message_field(file.message_type.add(name="Example"), "features", 1, "Features")
+    return file
+
+
+def _message_field(
+    holder: descriptor_pb2.DescriptorProto, name: str, number: int, type_name: str
+) -> descriptor_pb2.FieldDescriptorProto:
+    return holder.field.add(
+        name=name,
+        number=number,
+        type=_FIELD.TYPE_MESSAGE,
+        label=_FIELD.LABEL_OPTIONAL,
+        type_name=f".{_PACKAGE}.{type_name}",
+    )

@@ -1,0 +1,285 @@
+"""From a dataset to batches: ``timonel.data.load``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from timonel.data import session
+from timonel.data.dataset import Dataset, check_split
+from timonel.data.preprocess import image_one, table_batch
+from timonel.data.preprocessing import (
+    ImagePreprocessing,
+    Preprocessing,
+    TablePreprocessing,
+    table_preprocessing,
+)
+from timonel.data.schedule import Schedule
+from timonel.data.schema import (
+    COLUMN_PREFIX,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    ImageSchema,
+    Split,
+)
+from timonel.data.session import LabelMode, LoadRecord, Stream
+from timonel.data.store import Fetch, open_store
+from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.units import parse_bytes
+
+ENVIRONMENT_VARIABLE = "TIMONEL_DATA"
+
+
+def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
+    path: str | os.PathLike[str] | None = None,
+    *,
+    split: str = "train",
+    batch_size: int = 32,
+    image_size: tuple[int, int] | None = None,
+    channels: int | None = None,
+    scale: float = 1 / 255,
+    offset: float = 0.0,
+    method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear",
+    features: Literal["vector", "columns"] = "vector",
+    label_mode: Literal["auto", "int", "onehot", "binary", "regression"] = "auto",
+    shuffle: bool | None = None,
+    seed: int = 0,
+    memory: str | int = "128MB",
+    name: str | None = None,
+) -> Any:
+    """Return a ``tf.data.Dataset`` of (x, y) batches of one split.
+
+    Images are float32 [B, H, W, C]. Rows are float32 [B, F]: z-scores of numbers (0 where one is
+    missing) and one-hot words, with the figures and words of the training split. Labels are int64
+    [B], one-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and ``regression``.
+
+    Within a job each worker gets its part of every global batch, decoded by itself alone. In
+    training (``shuffle``) all of these have the full size; in evaluation every record is read by
+    exactly one worker. No batch is empty, and all workers have equally many.
+
+    Args:
+        path: A converted dataset; by default what ``--data`` has named.
+        split: ``train``, ``validation`` or ``test``.
+        batch_size: Rows of a global batch, of all workers together.
+        image_size: Height and width; may be left out if all images have one size.
+        channels: 1 or 3, or 4 for PNG only; by default 1 if all images are grey, else 3.
+        scale: Pixels from 0 to 255 are multiplied by it.
+        offset: Added after that.
+        method: How images are resized.
+        features: One vector per row, or a dict of each column's part.
+        label_mode: ``auto`` is ``int`` for classes and ``regression`` for numbers.
+        shuffle: Whether each epoch has an order of its own; by default for ``train`` only.
+        seed: Another seed gives other orders.
+        memory: A split up to this size is kept in memory, a larger one is read while training.
+        name: Which dataset of ``--data NAME=URI``, if ``path`` is not given.
+
+    Raises:
+        NotFoundError: There is no dataset.
+        InputError: The options do not fit the dataset, or it has fewer records than workers.
+        CorruptError: A shard is damaged.
+    """
+    dataset = Dataset.open(path if path is not None else _from_environment(name))
+    wanted = check_split(split)
+    if not dataset.count(wanted):
+        raise InputError(
+            f"expected records in the {split} split of {dataset.uri}, found none",
+            hint="convert with another --splits",
+        )
+    preprocessing: Preprocessing
+    schema = dataset.manifest.record_schema
+    if isinstance(schema, ImageSchema):
+        height, width = _size(schema, image_size, dataset.uri)
+        preprocessing = ImagePreprocessing(
+            channels=_channels(schema, channels),
+            height=height,
+            width=width,
+            method=method,
+            scale=scale,
+            offset=offset,
+        )
+    else:
+        preprocessing = table_preprocessing(schema, features)
+    schedule = Schedule(
+        records=dataset.count(wanted),
+        batch=batch_size,
+        shard=session.input_shard(),
+        shuffle=wanted == "train" if shuffle is None else shuffle,
+        seed=seed,
+    )
+    mode = _label_mode(dataset, label_mode)
+    stream = Stream(_record(dataset, wanted, schedule, preprocessing, mode, name), schedule)
+    result = _pipeline(stream, open_store(dataset, wanted, parse_bytes(memory)))
+    session.register(result, stream)
+    return result
+
+
+def _pipeline(stream: Stream, fetch: Fetch) -> Any:
+    spec = stream.record.preprocessing
+    if isinstance(spec, ImagePreprocessing):
+        batches = _image_batches(_steps(stream), fetch, spec, stream.schedule)
+    else:
+        batches = _table_batches(_steps(stream), fetch, spec)
+    finish = _labels(stream.record)
+    result = batches.map(lambda x, y: (x, finish(y))).prefetch(tf.data.AUTOTUNE)
+    if stream.schedule.shard.count == 1:
+        return result
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return result.with_options(options)
+
+
+def _steps(stream: Stream) -> Any:
+    """Yield the record numbers int64 [width] of each step of an epoch."""
+    shape = (stream.schedule.steps, stream.schedule.width)
+
+    def begin(_: Any) -> Any:
+        # Called once by each iterator. The declared shape lets Keras know the number of steps;
+        # after a seek into the middle of an epoch the first iterator has fewer.
+        rows = tf.numpy_function(stream.begin, [], tf.int64)
+        rows.set_shape(shape)
+        return rows
+
+    return tf.data.Dataset.from_tensors(0).map(begin).unbatch()
+
+
+def _image_batches(steps: Any, fetch: Fetch, spec: ImagePreprocessing, schedule: Schedule) -> Any:
+    blank = tf.zeros((spec.height, spec.width, spec.channels))
+
+    def read(rows: Any) -> Any:
+        found = fetch(tf.maximum(rows, 0))
+        return rows, found[IMAGE_FEATURE], found[LABEL_FEATURE]
+
+    def decode(row: Any, content: Any, label: Any) -> Any:
+        if schedule.is_even:
+            return row, image_one(spec, content), label
+        return row, tf.cond(row < 0, lambda: blank, lambda: image_one(spec, content)), label
+
+    def narrow(rows: Any, images: Any, labels: Any) -> Any:
+        # What is absent is at the end: slicing the first axis copies nothing.
+        present = tf.math.count_nonzero(rows >= 0)
+        return images[:present], labels[:present]
+
+    batches = (
+        steps.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+        .unbatch()
+        .map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(schedule.width, drop_remainder=True)
+    )
+    if schedule.is_even:
+        return batches.map(lambda _, images, labels: (images, labels))
+    return batches.map(narrow)
+
+
+def _table_batches(steps: Any, fetch: Fetch, spec: TablePreprocessing) -> Any:
+    def read(rows: Any) -> Any:
+        found = fetch(tf.boolean_mask(rows, rows >= 0))
+        columns = {
+            name.removeprefix(COLUMN_PREFIX): values
+            for name, values in found.items()
+            if name != LABEL_FEATURE
+        }
+        return table_batch(spec, columns), found[LABEL_FEATURE]
+
+    return steps.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _labels(record: LoadRecord) -> Callable[[Any], Any]:
+    if record.label_mode == "int":
+        return lambda labels: labels
+    if record.label_mode == "onehot":
+        return lambda labels: tf.one_hot(labels, len(record.labels))
+    return lambda labels: tf.cast(labels, tf.float32)[:, tf.newaxis]
+
+
+def _from_environment(name: str | None) -> str:
+    variable = f"{ENVIRONMENT_VARIABLE}_{name.upper()}" if name else ENVIRONMENT_VARIABLE
+    found = os.environ.get(variable)
+    if not found:
+        option = f"--data {name}=URI" if name else "--data URI"
+        raise NotFoundError(
+            f"expected a path or the environment variable {variable}, found neither",
+            hint=f"call load(path), or run the script with 'timonel train ... {option}'",
+        )
+    return found
+
+
+def _size(schema: ImageSchema, wanted: tuple[int, int] | None, uri: str) -> tuple[int, int]:
+    if wanted is not None:
+        if min(wanted) < 1:
+            raise SpecError(f"expected image_size as (height, width), got {wanted}")
+        return int(wanted[0]), int(wanted[1])
+    if schema.size is None:
+        raise InputError(
+            f"expected image_size, as the images of {uri} have different sizes "
+            f"({schema.height.minimum}x{schema.width.minimum} to "
+            f"{schema.height.maximum}x{schema.width.maximum})",
+            hint=f"for example image_size=({schema.height.median}, {schema.width.median})",
+        )
+    return schema.size
+
+
+def _channels(schema: ImageSchema, wanted: int | None) -> Literal[1, 3, 4]:
+    # TensorFlow decodes GIF and BMP to three channels only, and transparency of PNG only.
+    formats = set(schema.formats)
+    allowed: tuple[Literal[1, 3, 4], ...] = (1, 3)
+    if formats & {"gif", "bmp"}:
+        allowed = (3,)
+    elif formats == {"png"}:
+        allowed = (1, 3, 4)
+    if wanted is None:
+        return schema.channels if schema.channels in allowed else 3
+    for channels in allowed:
+        if channels == wanted:
+            return channels
+    raise SpecError(
+        f"expected channels among {', '.join(map(str, allowed))} for images in "
+        f"{', '.join(sorted(formats))}, got {wanted}"
+    )
+
+
+def _label_mode(dataset: Dataset, wanted: str) -> LabelMode:
+    allowed: tuple[LabelMode, ...] = ("regression",)
+    if dataset.task == "classification":
+        allowed = ("int", "onehot", "binary") if len(dataset.labels) == 2 else ("int", "onehot")
+    if wanted == "auto":
+        return allowed[0]
+    for mode in allowed:
+        if mode == wanted:
+            return mode
+    raise SpecError(
+        f"expected a label_mode among auto, {', '.join(allowed)} for {dataset.task} with "
+        f"{len(dataset.labels)} labels, got {wanted!r}"
+    )
+
+
+def _record(
+    dataset: Dataset,
+    split: Split,
+    schedule: Schedule,
+    preprocessing: Preprocessing,
+    label_mode: LabelMode,
+    name: str | None,
+) -> LoadRecord:
+    image_size = None
+    if isinstance(preprocessing, ImagePreprocessing):
+        image_size = (preprocessing.height, preprocessing.width)
+    return LoadRecord(
+        uri=dataset.uri,
+        digest=dataset.digest,
+        split=split,
+        batch_size=schedule.batch,
+        records=schedule.records,
+        steps=schedule.steps,
+        preprocessing=preprocessing,
+        task=dataset.task,
+        labels=dataset.labels,
+        label_mode=label_mode,
+        image_size=image_size,
+        shuffle=schedule.shuffle,
+        seed=schedule.seed,
+        shard=schedule.shard,
+        name=name,
+    )

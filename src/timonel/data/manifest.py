@@ -1,0 +1,121 @@
+"""The manifest: what a dataset folder says of itself in ``manifest.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from timonel.data.schema import Schema, Split, Stored, Task
+from timonel.errors import CorruptError, NotFoundError
+from timonel.storage.digests import digest_bytes
+from timonel.storage.documents import read_document, write_document
+
+MANIFEST_NAME = "manifest.json"
+_KIND = "dataset"
+
+
+class Shard(Stored):
+    """One file of records."""
+
+    name: str
+    split: Split
+    records: int
+    bytes: int
+    digest: str
+
+
+class Skipped(Stored):
+    """A raw record that could not be used."""
+
+    key: str
+    reason: str
+
+
+class SourceInfo(Stored):
+    """Where the records came from."""
+
+    plugin: str
+    uri: str
+    digest: str
+    files: int
+    bytes: int
+    ignored: tuple[str, ...] = Field(default=(), description="Other files that were there.")
+    ignored_count: int = 0
+    skipped: tuple[Skipped, ...] = Field(default=(), description="The first unusable records.")
+    skipped_count: int = 0
+
+
+class Target(Stored):
+    """The label of a regression over the training split."""
+
+    mean: float
+    std: float
+    minimum: float
+    maximum: float
+
+
+class Manifest(Stored):
+    """All that is known of a dataset without reading its records."""
+
+    id: str
+    digest: str
+    task: Task
+    record_schema: Schema = Field(alias="schema")
+    labels: tuple[str, ...] = Field(default=(), description="Names of the classes, by number.")
+    target: Target | None = Field(default=None, description="Of a regression.")
+    counts: dict[Split, int]
+    label_counts: dict[Split, dict[str, int]] = Field(default_factory=dict)
+    shards: tuple[Shard, ...]
+    source: SourceInfo
+    seed: int
+    fractions: tuple[float, float, float] = Field(description="The share asked for each split.")
+    timonel_version: str
+    run_id: str | None = None
+
+    def of_split(self, split: Split) -> tuple[Shard, ...]:
+        """Return the shards of one split, in order."""
+        return tuple(shard for shard in self.shards if shard.split == split)
+
+
+def content_digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of a dataset's content.
+
+    It covers the shards and what a reader needs to make sense of them. Where the data came from
+    and which run made it are left out: the same content has the same digest.
+    """
+    covered = {key: body[key] for key in ("task", "schema", "labels", "shards")}
+    return digest_bytes(json.dumps(covered, sort_keys=True, ensure_ascii=False).encode())
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of the dataset in ``folder``."""
+    write_document(folder / MANIFEST_NAME, _KIND, manifest.model_dump(mode="json", by_alias=True))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of the dataset in ``folder``.
+
+    Raises:
+        NotFoundError: The folder holds no dataset.
+        CorruptError: The manifest cannot be understood.
+        FormatError: Another release wrote it.
+    """
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise NotFoundError(
+            f"expected a dataset at {folder}, found no {MANIFEST_NAME}",
+            hint="make one with 'timonel convert SOURCE DESTINATION'",
+        )
+    try:
+        return Manifest.model_validate(read_document(path, _KIND))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CorruptError(
+            f"expected a complete dataset manifest in {path}, got {where}: {first['msg']}",
+            hint="convert the source again",
+        ) from error

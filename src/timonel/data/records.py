@@ -1,0 +1,124 @@
+"""TFRecord framing: how records follow each other in a file.
+
+Each record is its length (uint64), the masked CRC-32C of that length, the payload, and the masked
+CRC-32C of the payload, all little-endian.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from timonel.errors import CorruptError
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = 12
+_MASK_DELTA = 0xA282EAD8
+FRAME_BYTES = 16
+"""What framing adds to a payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a record's payload lies in its shard."""
+
+    offset: int
+    length: int
+
+
+def frame(payload: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return header, payload and footer of a record, to be written one after another."""
+    length = _LENGTH.pack(len(payload))
+    return length + _CRC.pack(masked_crc(length)), payload, _CRC.pack(masked_crc(payload))
+
+
+def masked_crc(content: bytes) -> int:
+    """Return the CRC-32C of ``content``, masked as TFRecord files store it."""
+    crc: int = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """Yield the payloads of a shard in file order, each checked.
+
+    Raises:
+        CorruptError: A checksum does not fit, or the file is cut off or missing.
+    """
+    with _mapped(path) as content:
+        for span in _spans(content, path):
+            yield check_payload(content[span.offset : span.offset + span.length + 4], span, path)
+
+
+def read_index(path: Path) -> list[Span]:
+    """Return where the payloads of a shard lie, reading its headers only.
+
+    Raises:
+        CorruptError: A header's checksum does not fit, or the file is cut off or missing.
+    """
+    with _mapped(path) as content:
+        return list(_spans(content, path))
+
+
+def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
+    """Return the payload of ``framed``, which is a payload and its checksum.
+
+    Raises:
+        CorruptError: The checksum does not fit.
+    """
+    payload, found = framed[: span.length], framed[span.length :]
+    if len(found) != 4 or _CRC.unpack(found)[0] != masked_crc(payload):
+        raise _corrupt(path, span.offset - _HEADER_BYTES, "a payload whose checksum does not fit")
+    return payload
+
+
+def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
+    position, end = 0, len(content)
+    while position < end:
+        header = content[position : position + _HEADER_BYTES]
+        if len(header) < _HEADER_BYTES:
+            raise _corrupt(path, position, "a header that is cut off")
+        if _CRC.unpack_from(header, 8)[0] != masked_crc(header[:8]):
+            raise _corrupt(path, position, "a length whose checksum does not fit")
+        length = _LENGTH.unpack_from(header)[0]
+        if position + FRAME_BYTES + length > end:
+            raise _corrupt(path, position, "a record that is cut off")
+        yield Span(position + _HEADER_BYTES, length)
+        position += FRAME_BYTES + length
+
+
+class _mapped:  # noqa: N801 - used as a with statement's word
+    """The content of a file, mapped into memory; an empty file cannot be mapped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._map: mmap.mmap | None = None
+
+    def __enter__(self) -> mmap.mmap | bytes:
+        try:
+            with self._path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            return b""
+        except OSError as error:
+            raise CorruptError(
+                f"expected a shard at {self._path}, got {error.strerror or error}",
+                hint="convert the source again",
+            ) from error
+        return self._map
+
+    def __exit__(self, *_: object) -> None:
+        if self._map is not None:
+            self._map.close()
+
+
+def _corrupt(path: Path, offset: int, found: str) -> CorruptError:
+    return CorruptError(
+        f"expected whole records in {path}, found {found} at byte {offset}",
+        hint="the file was changed or cut off; convert the source again",
+    )

@@ -1,0 +1,93 @@
+"""What a runner is asked to write, and what it answers. Pure values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from timonel.data.manifest import Shard
+from timonel.data.schema import SPLITS, Split
+from timonel.data.sources.base import Entry
+from timonel.errors import SpecError
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard to be: its file name and its records, in order."""
+
+    name: str
+    split: Split
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All shards to be.
+
+    Args:
+        shards: In the order in which they are written.
+        label_numbers: Number of each class; empty for a regression, whose labels are numbers.
+        skip_bad: Leave out records that cannot be used, instead of failing.
+    """
+
+    shards: Sequence[ShardPlan]
+    label_numbers: Mapping[str, int]
+    skip_bad: bool = False
+
+    @property
+    def records(self) -> int:
+        """The number of records of all shards."""
+        return sum(len(shard.entries) for shard in self.shards)
+
+
+@dataclass
+class Outcome:
+    """What was written.
+
+    Args:
+        shards: The files, as planned.
+        facts: What the source learned of each record, by key.
+        written: Records that were written, by split, in order.
+        skipped: Records that could not be used: key and reason.
+    """
+
+    shards: list[Shard] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    written: dict[Split, list[Entry]] = field(default_factory=lambda: {s: [] for s in SPLITS})
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def plan_shards(
+    splits: Mapping[Split, Sequence[Entry]], *, shard_bytes: int, shards: int | None = None
+) -> list[ShardPlan]:
+    """Cut each split into shards of near-equal numbers of records.
+
+    Args:
+        splits: Records of each split, in order.
+        shard_bytes: About how large a shard may become.
+        shards: Number of shards of the training split instead; other splits get shards of the
+            same number of records.
+
+    Raises:
+        SpecError: A number is not positive.
+    """
+    if shard_bytes < 1 or (shards is not None and shards < 1):
+        what = "shards" if shards is not None else "bytes per shard"
+        raise SpecError(f"expected a positive number of {what}, got {shards or shard_bytes}")
+    result: list[ShardPlan] = []
+    for split, entries in splits.items():
+        if not entries:
+            continue
+        if shards is None:
+            total = -(-sum(entry.size for entry in entries) // shard_bytes)
+        else:
+            total = round(shards * len(entries) / len(splits["train"]))
+        total = max(1, min(total, len(entries)))
+        cuts = [len(entries) * index // total for index in range(total + 1)]
+        result.extend(
+            ShardPlan(f"{split}-{index:05d}-of-{total:05d}.tfrecord", split, entries[start:end])
+            for index, (start, end) in enumerate(itertools.pairwise(cuts))
+        )
+    return result

@@ -1,0 +1,171 @@
+"""Which records each worker reads at each step of each epoch: pure functions.
+
+The order of an epoch is a function of (seed, epoch) alone, the same on every worker, machine and
+release of NumPy. Step ``s`` of ``n`` workers takes the same records as step ``s`` of one worker
+with the same batch size. So a run may stop at any step and go on there, with more or fewer workers.
+
+    n records, B rows per global batch, T replicas of all workers
+
+    one replica     ceil(n / B) steps, the last one may be smaller
+    training        floor(n / B) steps of exactly B rows; what is left over differs by epoch
+    evaluation      ceil(n / B) steps, each record once, each replica with at least one row
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from timonel.errors import InputError
+
+Indices = npt.NDArray[np.int64]
+ABSENT = -1
+"""Fills up a step that has fewer rows than the widest one."""
+
+
+@dataclass(frozen=True)
+class InputShard:
+    """Which part of every global batch this process takes.
+
+    Args:
+        index: This worker's number.
+        count: Number of workers.
+        replicas: Number of replicas (devices) of each worker.
+    """
+
+    index: int = 0
+    count: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.index < self.count and self.replicas >= 1):
+            raise InputError(f"expected a worker's number below the number of workers, got {self}")
+
+    @property
+    def total(self) -> int:
+        """Number of replicas of all workers."""
+        return self.count * self.replicas
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which records a worker reads when.
+
+    Args:
+        records: Number of records of the split.
+        batch: Rows of a global batch.
+        shard: This worker's part.
+        shuffle: Whether each epoch has an order of its own. If so this is training: under several
+            replicas all batches have exactly ``batch`` rows. If not, it is evaluation: every
+            record is read exactly once.
+        seed: Another seed gives other orders.
+
+    Raises:
+        InputError: The batch cannot be divided among the replicas, or the records cannot.
+    """
+
+    records: int
+    batch: int
+    shard: InputShard = InputShard()
+    shuffle: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        total = self.shard.total
+        if self.batch < 1 or self.batch % total:
+            raise InputError(
+                f"expected a batch size that {total} replicas can share, got {self.batch}",
+                hint=f"give a multiple of {total}",
+            )
+        if self.records < total:
+            raise InputError(
+                f"expected at least one record for each of {total} replicas, got {self.records}",
+                hint="take fewer workers, or convert with another --splits",
+            )
+        _ = self._sizes
+
+    @property
+    def steps(self) -> int:
+        """Number of batches of an epoch, the same on every worker."""
+        return len(self._sizes)
+
+    @cached_property
+    def width(self) -> int:
+        """Rows of this worker's widest batch."""
+        return int(self._sizes[:, self.shard.index].max())
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all of this worker's batches are equally wide."""
+        return bool(np.all(self._sizes[:, self.shard.index] == self.width))
+
+    def order(self, epoch: int) -> Indices:
+        """Return the records [n] in the order of an epoch, for all workers together."""
+        if not self.shuffle:
+            return np.arange(self.records, dtype=np.int64)
+        return permutation(self.records, self.seed, epoch)
+
+    def rows(self, epoch: int, step: int = 0) -> Indices:
+        """Return this worker's records [steps - step, width] from a step of an epoch onwards.
+
+        A batch that is narrower than the widest one ends with `ABSENT`.
+        """
+        sizes = self._sizes
+        ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)[step:, self.shard.index]
+        starts = ends - sizes[step:, self.shard.index]
+        places = starts[:, None] + np.arange(self.width)
+        present = places < ends[:, None]
+        order = self.order(epoch)
+        return np.where(present, order[np.where(present, places, 0)], ABSENT)
+
+    @cached_property
+    def _sizes(self) -> Indices:
+        """Rows of each step on each worker [steps, workers]."""
+        if self.shard.total == 1:
+            full, rest = divmod(self.records, self.batch)
+            return np.array([self.batch] * full + [rest] * (rest > 0), np.int64)[:, None]
+        if self.shuffle:
+            return self._training_sizes()
+        return self._evaluation_sizes()
+
+    def _training_sizes(self) -> Indices:
+        # A split smaller than one batch is one batch, as wide as the replicas can share.
+        rows = min(self.batch, self.records // self.shard.total * self.shard.total)
+        steps = self.records // rows
+        return np.full((steps, self.shard.count), rows // self.shard.count, np.int64)
+
+    def _evaluation_sizes(self) -> Indices:
+        workers, replicas = self.shard.count, self.shard.replicas
+        units, rest = divmod(self.records, replicas)
+        steps = min(-(-self.records // self.batch), units // workers)
+        # Rows come in units of one per replica. The few that are left over go to the last batch,
+        # which a strategy splits into parts of ceil(rows / replicas): none of them may be empty.
+        while steps and rest and units // (steps * workers) < replicas - rest:
+            steps -= 1
+        if not steps:
+            raise InputError(
+                f"expected enough records for {self.shard.total} replicas, got {self.records}",
+                hint="take fewer devices, or convert with another --splits",
+            )
+        cells = steps * workers
+        sizes = np.full(cells, units // cells, np.int64)
+        sizes[: units % cells] += 1
+        sizes *= replicas
+        sizes[-1] += rest
+        return sizes.reshape(steps, workers)
+
+
+def permutation(count: int, seed: int, epoch: int) -> Indices:
+    """Return the numbers below ``count`` in an order that (seed, epoch) decides."""
+    key = hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8).digest()
+    mixed = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed += np.frombuffer(key, "<u8")
+    # SplitMix64's finaliser: NumPy promises no stable stream of random numbers, this is one.
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return np.argsort(mixed, kind="stable").astype(np.int64)

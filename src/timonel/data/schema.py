@@ -1,0 +1,94 @@
+"""What the records of a dataset hold, and what was measured of them at conversion.
+
+Stored in the manifest; read leniently, as a later release may know more.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+Task = Literal["classification", "regression"]
+ImageFormat = Literal["jpeg", "png", "gif", "bmp"]
+ColumnType = Literal["numeric", "categorical"]
+
+KEY_FEATURE = "key"
+LABEL_FEATURE = "label"
+IMAGE_FEATURE = "image"
+COLUMN_PREFIX = "column/"
+"""Before a column's name in a record, so that no column can be taken for the key or the label."""
+
+
+class Stored(BaseModel):
+    """Base of what is read back from a file that another release may have written."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class Spread(Stored):
+    """How a whole number is spread over the records."""
+
+    minimum: int
+    median: int
+    maximum: int
+
+
+class ImageSchema(Stored):
+    """Records of one encoded image each."""
+
+    type: Literal["images"] = "images"
+    height: Spread
+    width: Spread
+    size: tuple[int, int] | None = Field(description="Height and width if all images share them.")
+    channels: Literal[1, 3] = Field(description="1 if every image is grey, 3 otherwise.")
+    formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
+
+
+class NumericColumn(Stored):
+    """A column of numbers; the figures are of the training split, without missing values."""
+
+    type: Literal["numeric"] = "numeric"
+    name: str
+    mean: float
+    std: float
+    minimum: float
+    maximum: float
+    missing: int = Field(default=0, description="Missing values in the training split.")
+
+    @property
+    def feature(self) -> str:
+        """The column's name in a record."""
+        return COLUMN_PREFIX + self.name
+
+
+class CategoricalColumn(Stored):
+    """A column of words; its vocabulary is that of the training split, sorted."""
+
+    type: Literal["categorical"] = "categorical"
+    name: str
+    vocabulary: tuple[str, ...]
+    dropped: int = Field(default=0, description="Rare words left out of the vocabulary.")
+    missing: int = Field(default=0, description="Missing values in the training split.")
+
+    @property
+    def feature(self) -> str:
+        """The column's name in a record."""
+        return COLUMN_PREFIX + self.name
+
+
+Column = Annotated[NumericColumn | CategoricalColumn, Field(discriminator="type")]
+
+
+class TableSchema(Stored):
+    """Records of one row each."""
+
+    type: Literal["table"] = "table"
+    label: str = Field(description="The name of the column that holds the label.")
+    columns: tuple[Column, ...]
+
+
+Schema = Annotated[ImageSchema | TableSchema, Field(discriminator="type")]

@@ -1,0 +1,24 @@
+"""Where raw records come from. Plug-ins of the entry-point group ``timonel.sources``."""
+
+from timonel.data.sources.base import (
+    Description,
+    Entry,
+    Raw,
+    Scan,
+    Source,
+    SourceOptions,
+    UnusableError,
+)
+from timonel.data.sources.registry import choose_source, installed_sources
+
+__all__ = [
+    "Description",
+    "Entry",
+    "Raw",
+    "Scan",
+    "Source",
+    "SourceOptions",
+    "UnusableError",
+    "choose_source",
+    "installed_sources",
+]

@@ -1,0 +1,121 @@
+"""Columns of text as numbers or words, on Arrow's and NumPy's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timonel.data.schema import CategoricalColumn, NumericColumn
+
+MAX_VOCABULARY = 1000
+"""Words beyond the most frequent share the place of the unknown: one-hot vectors stay short."""
+
+_MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "null", "NULL", "None", "?"]
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_CODE = r"^0\d"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers; what is missing is NaN."""
+
+    values: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, texts: Any) -> Self:
+        """Convert texts that `first_non_number` has found to be numbers."""
+        trimmed = _trimmed(texts)
+        numbers = pc.cast(pc.if_else(_is_missing(trimmed), None, trimmed), pa.float64())
+        return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
+
+    def __getitem__(self, row: int) -> float:
+        return float(self.values[row])
+
+    def describe(self, name: str, rows: npt.NDArray[np.int64]) -> NumericColumn:
+        """Return the column's figures over ``rows``."""
+        values = self.values[rows]
+        known = values[~np.isnan(values)]
+        missing = len(values) - len(known)
+        if not len(known):
+            return NumericColumn(name=name, mean=0, std=0, minimum=0, maximum=0, missing=missing)
+        return NumericColumn(
+            name=name,
+            mean=float(known.mean()),
+            std=float(known.std()),
+            minimum=float(known.min()),
+            maximum=float(known.max()),
+            missing=missing,
+        )
+
+
+@dataclass(frozen=True)
+class Words:
+    """A column of words; what is missing is empty."""
+
+    codes: npt.NDArray[np.int32]
+    words: list[str]
+
+    @classmethod
+    def of(cls, texts: Any) -> Self:
+        """Trim the texts and number the different ones."""
+        encoded = pc.dictionary_encode(_trimmed(texts))
+        return cls(encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
+
+    def __getitem__(self, row: int) -> str:
+        return self.words[int(self.codes[row])]
+
+    def texts(self) -> Iterator[str]:
+        """Yield the word of each row."""
+        return (self.words[code] for code in self.codes)
+
+    def describe(self, name: str, rows: npt.NDArray[np.int64]) -> CategoricalColumn:
+        """Return the vocabulary of ``rows``: the most frequent words, sorted."""
+        counts = np.bincount(self.codes[rows], minlength=len(self.words))
+        ranked = sorted(
+            (-int(count), word) for count, word in zip(counts, self.words, strict=True) if count
+        )
+        known = [word for _, word in ranked if word]
+        return CategoricalColumn(
+            name=name,
+            vocabulary=tuple(sorted(known[:MAX_VOCABULARY])),
+            dropped=max(0, len(known) - MAX_VOCABULARY),
+            missing=sum(-count for count, word in ranked if not word),
+        )
+
+
+Values = Numbers | Words
+
+
+def all_missing(texts: Any) -> bool:
+    """Tell whether a column has no value at all."""
+    return bool(pc.all(_is_missing(_trimmed(texts))).as_py())
+
+
+def first_non_number(texts: Any, *, allow_codes: bool = False) -> int | None:
+    """Return the first row whose value is neither missing nor a number, or None.
+
+    Args:
+        texts: The column.
+        allow_codes: Take ``007`` for a number rather than for a code, such as a postal one.
+    """
+    trimmed = _trimmed(texts)
+    fits = pc.match_substring_regex(trimmed, _NUMBER)
+    if not allow_codes:
+        fits = pc.and_not(fits, pc.match_substring_regex(trimmed, _CODE))
+    row: int = pc.index(pc.or_(fits, _is_missing(trimmed)), False).as_py()
+    return None if row < 0 else row
+
+
+def _trimmed(texts: Any) -> Any:
+    combined = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return pc.utf8_trim_whitespace(combined)
+
+
+def _is_missing(trimmed: Any) -> Any:
+    return pc.is_in(trimmed, value_set=pa.array(_MISSING))

@@ -1,0 +1,138 @@
+"""Reading a CSV file into columns of text, with errors that name the line."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from timonel.data.sources.base import UnusableError
+from timonel.errors import DataError
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """The content of a CSV file: all columns as text, empty lines left out.
+
+    Args:
+        path: Where it is.
+        table: The rows.
+        skipped: Rows with too many or too few values: key and reason.
+    """
+
+    path: Path
+    table: Any
+    skipped: list[tuple[str, str]]
+
+    def line_of(self, row: int) -> int:
+        """Return the line in which a row of the table ends, counted from 1."""
+        width = self.table.num_columns
+        rows = (line for line, values in _rows(self.path) if len(values) == width)
+        next(rows)
+        return next(line for index, line in enumerate(rows) if index == row)
+
+
+def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
+    """Read a CSV file.
+
+    Args:
+        path: A file in UTF-8 with a header; tabs separate the values of a ``.tsv``.
+        skip_bad: Leave out rows with too many or too few values instead of raising.
+
+    Raises:
+        DataError: It is empty, not UTF-8, or its header repeats or lacks a name.
+        UnusableError: A row has too many or too few values.
+    """
+    names = _header(path)
+    ragged = 0
+
+    def handle(_row: Any) -> str:
+        nonlocal ragged
+        ragged += 1
+        return "skip"
+
+    try:
+        table = pacsv.read_csv(
+            path,
+            # In one thread: with several, an invalid row's number is not known.
+            read_options=pacsv.ReadOptions(use_threads=False),
+            parse_options=pacsv.ParseOptions(
+                delimiter=_delimiter(path), newlines_in_values=True, invalid_row_handler=handle
+            ),
+            convert_options=pacsv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        _check_encoding(path)
+        raise DataError(f"expected a CSV file at {path}, got: {error}") from error
+    return CsvFile(path, table, _ragged(path, len(names), skip_bad=skip_bad) if ragged else [])
+
+
+def _header(path: Path) -> list[str]:
+    _, names = next(_rows(path), (0, []))
+    if not names:
+        raise DataError(f"expected a CSV file with a header at {path}, found an empty file")
+    unnamed = [index for index, name in enumerate(names, start=1) if not name.strip()]
+    if unnamed:
+        raise DataError(f"expected a name for each column of {path}, column {unnamed[0]} has none")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"expected columns of different names in {path}, found {repeated[0]!r} "
+            f"{names.count(repeated[0])} times",
+            hint="rename or remove all but one",
+        )
+    return names
+
+
+def _ragged(path: Path, width: int, *, skip_bad: bool) -> list[tuple[str, str]]:
+    skipped = []
+    for line, values in _rows(path):
+        if len(values) == width:
+            continue
+        error = UnusableError(
+            f"{path.name} line {line}", f"expected {width} values, got {len(values)}"
+        )
+        if not skip_bad:
+            raise error
+        skipped.append((error.key, error.reason))
+    return skipped
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line in which each row ends, and its values; empty lines are left out."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=_delimiter(path))
+            yield from ((reader.line_num, values) for values in reader if values)
+    except UnicodeDecodeError:
+        _check_encoding(path)
+        raise
+    except csv.Error as error:
+        raise DataError(f"expected a CSV file at {path}, got: {error}") from error
+    except OSError as error:
+        raise DataError(f"expected to read {path}, got {error.strerror or error}") from error
+
+
+def _check_encoding(path: Path) -> None:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"expected UTF-8 in {path}, got the byte {error.object[error.start]:#04x} "
+                    f"in line {number}",
+                    hint="save the file as UTF-8, with 'iconv -t UTF-8' say",
+                ) from error
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","

@@ -1,0 +1,96 @@
+"""Random access to the records of a split, as TensorFlow operations.
+
+A small split is parsed once and kept in memory. Of a larger one only the places of its records
+are; each batch is read from the shards, so that a worker reads no other worker's records.
+
+Features are named as in the records; N records in all, B of them in a batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from timonel.data.dataset import Dataset
+from timonel.data.records import FRAME_BYTES, Span, check_payload, read_index
+from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
+
+Fetch = Callable[[Any], dict[str, Any]]
+"""Takes indices int64 [B], gives features [B]."""
+
+
+def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
+    """Return what fetches records of a split by their index.
+
+    Raises:
+        CorruptError: A shard is damaged.
+    """
+    size = sum(shard.bytes for shard in dataset.manifest.shards if shard.split == split)
+    spec = feature_spec(dataset)
+    if size <= memory_bytes:
+        return _in_memory(dataset, split, spec)
+    return _on_disk(dataset.shards(split), spec)
+
+
+def feature_spec(dataset: Dataset) -> dict[str, Any]:
+    """Return how ``tf.io.parse_example`` reads the records of a dataset, without their keys."""
+    label = tf.int64 if dataset.labels else tf.float32
+    spec = {LABEL_FEATURE: tf.io.FixedLenFeature((), label)}
+    schema = dataset.manifest.record_schema
+    if isinstance(schema, ImageSchema):
+        return {IMAGE_FEATURE: tf.io.FixedLenFeature((), tf.string), **spec}
+    for column in schema.columns:
+        dtype = tf.float32 if column.type == "numeric" else tf.string
+        spec[column.feature] = tf.io.FixedLenFeature((), dtype)
+    return spec
+
+
+def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
+    with tf.init_scope(), tf.device("/cpu:0"):
+        payloads = tf.constant(list(dataset.payloads(split)), tf.string)
+        features = tf.io.parse_example(payloads, spec)
+    return lambda indices: {name: tf.gather(all_, indices) for name, all_ in features.items()}
+
+
+def _on_disk(shards: tuple[Path, ...], spec: dict[str, Any]) -> Fetch:
+    reader = _Reader(shards)
+
+    def fetch(indices: Any) -> dict[str, Any]:
+        payloads = tf.numpy_function(reader, [indices], tf.string)
+        payloads.set_shape(indices.shape)
+        parsed: dict[str, Any] = tf.io.parse_example(payloads, spec)
+        return parsed
+
+    return fetch
+
+
+class _Reader:
+    """Reads records by index. Thread-safe: a positioned read moves no file pointer."""
+
+    def __init__(self, shards: tuple[Path, ...]) -> None:
+        spans = [read_index(path) for path in shards]
+        self._paths = shards
+        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in shards]
+        self._shard = np.repeat(np.arange(len(shards)), [len(part) for part in spans])
+        self._spans = np.array(
+            [(span.offset, span.length) for part in spans for span in part], np.int64
+        ).reshape(-1, 2)
+
+    def __call__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        return np.array([self._read(int(index)) for index in indices], object)
+
+    def __del__(self) -> None:
+        for file in getattr(self, "_files", ()):
+            os.close(file)
+
+    def _read(self, index: int) -> bytes:
+        shard = int(self._shard[index])
+        span = Span(int(self._spans[index, 0]), int(self._spans[index, 1]))
+        framed = os.pread(self._files[shard], span.length + FRAME_BYTES - 12, span.offset)
+        return check_payload(framed, span, self._paths[shard])
