@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -236,8 +236,8 @@ def _fold(header: RunHeader, folder: Path, events: list[Event], skipped: int) ->
         last_event_at=last_at,
         params=params,
         series=_series(events),
-        inputs=_distinct((*header.inputs, *_artifacts(events, "input"))),
-        outputs=_distinct(_artifacts(events, "output")),
+        inputs=_distinct((*header.inputs, *event_artifacts(events, "input"))),
+        outputs=_distinct(event_artifacts(events, "output")),
         restarts=sum(event["type"] == "restart" for event in events),
         skipped_lines=skipped,
     )
@@ -277,7 +277,8 @@ def _series(events: Iterable[Event]) -> dict[str, tuple[MetricPoint, ...]]:
     return {name: tuple(points.values()) for name, points in series.items()}
 
 
-def _artifacts(events: Iterable[Event], type_: str) -> Iterable[Artifact]:
+def event_artifacts(events: Iterable[Event], type_: str) -> Iterator[Artifact]:
+    """Yield the artifacts of events of one type; one that cannot be read is logged."""
     for event in events:
         if event["type"] == type_:
             try:

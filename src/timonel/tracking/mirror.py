@@ -1,0 +1,160 @@
+"""``python -m timonel.tracking.mirror WORKSPACE RUN_ID [--follow]``: feed a run's mirrors.
+
+Run beside a job, it takes what the job leaves of the processors, and never decides how the job
+ends. With ``--follow`` it goes on until the run's end is mirrored. On SIGTERM, or when the process
+that started it is gone, it mirrors what is there and exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from timonel.storage.workspace import Workspace, find_workspace
+from timonel.tracking.events import FILE_NAME, FINISH, EventReader
+from timonel.tracking.mirrors.base import Mirror
+from timonel.tracking.mirrors.feed import Fed, Feed, sync_pending, sync_run
+from timonel.tracking.mirrors.registry import installed_mirrors
+
+_logger = logging.getLogger(__name__)
+
+# Importing a tracker costs seconds of a processor, which a starting job needs more.
+_HEAD_START_S = 20.0
+_ATTEMPTS_AFTER_END = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Feed a run's mirrors as the command line says; return the exit code, which is 0."""
+    options = _parse(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    os.nice(19)
+    workspace = find_workspace(options.workspace, create=False)
+    mirrors = installed_mirrors(workspace)
+    if options.follow:
+        stopping = _Stopping()
+        follow(workspace, options.run_id, mirrors, stop=stopping.is_set, wait=stopping.wait,
+               interval_s=options.interval)  # fmt: skip
+        if not stopping.is_set():
+            # Conversions and exports are short and have no process beside them.
+            _report(sync_pending(workspace, mirrors))
+    else:
+        _report(sync_run(workspace, options.run_id, mirrors))
+    return 0
+
+
+def follow(
+    workspace: Workspace,
+    run_id: str,
+    mirrors: Sequence[Mirror],
+    *,
+    stop: Callable[[], bool],
+    wait: Callable[[float], object] = time.sleep,
+    interval_s: float = 3.0,
+) -> list[Fed]:
+    """Feed mirrors while a run goes on; return the last results.
+
+    Ends once all have mirrored the run's end, or have failed to, several times, after it; or,
+    with one last sync, once ``stop()`` is true.
+
+    Args:
+        workspace: Where the run is.
+        run_id: The run.
+        mirrors: Whom to feed.
+        stop: Asked between syncs.
+        wait: Waits between syncs; may return early.
+        interval_s: How long.
+    """
+    _give_head_start(workspace, run_id, stop, wait)
+    feeds = [Feed(workspace, run_id, mirror) for mirror in mirrors]
+    reader = EventReader(workspace.runs / run_id / FILE_NAME)
+    has_ended = False
+    attempts = 0
+    while True:
+        stopping = stop()
+        has_ended |= any(event["type"] == FINISH for event in reader.read())
+        results = [feed.sync() for feed in feeds]
+        _report(results)
+        attempts += has_ended
+        if stopping or attempts >= _ATTEMPTS_AFTER_END or all(fed.is_complete for fed in results):
+            return results
+        wait(interval_s)
+
+
+def mirror_in_background(workspace: Workspace, run_id: str) -> None:
+    """Start a process that feeds a run that has ended to the mirrors, and do not wait for it.
+
+    Does nothing where no mirror is installed.
+    """
+    if not installed_mirrors(workspace):
+        return
+    log = workspace.runs / run_id / "mirrors"
+    log.mkdir(parents=True, exist_ok=True)
+    with (log / "process.log").open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "timonel.tracking.mirror", str(workspace.root), run_id],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=workspace.root,
+            start_new_session=True,
+        )
+    # A program that lives on must not keep a zombie; one that ends must not wait.
+    threading.Thread(target=process.wait, daemon=True).start()
+
+
+class _Stopping:
+    """Whether this process should end: it was told to, or its parent is gone."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._parent = os.getppid()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._asked.set())
+
+    def is_set(self) -> bool:
+        return self._asked.is_set() or os.getppid() != self._parent
+
+    def wait(self, seconds: float) -> None:
+        self._asked.wait(seconds)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m timonel.tracking.mirror")
+    parser.add_argument("workspace", type=Path, help="the workspace's folder")
+    parser.add_argument("run_id", help="the run to mirror")
+    parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
+    parser.add_argument("--interval", type=float, default=3.0, help="seconds between syncs")
+    return parser.parse_args(arguments)
+
+
+def _give_head_start(
+    workspace: Workspace, run_id: str, stop: Callable[[], bool], wait: Callable[[float], object]
+) -> None:
+    """Wait until there is something to show, or for so long that the job has surely started."""
+    reader = EventReader(workspace.runs / run_id / FILE_NAME)
+    waited_s = 0.0
+    while waited_s < _HEAD_START_S and not stop():
+        if any(event["type"] in {"metrics", FINISH} for event in reader.read()):
+            return
+        wait(0.5)
+        waited_s += 0.5
+
+
+def _report(results: Sequence[Fed]) -> None:
+    for fed in results:
+        if fed.error:
+            _logger.warning("%s: %s is behind: %s", fed.run_id, fed.mirror, fed.error)
+        elif fed.events:
+            _logger.info("%s: %s was given %d events", fed.run_id, fed.mirror, fed.events)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

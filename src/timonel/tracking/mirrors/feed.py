@@ -1,0 +1,199 @@
+"""Feeding mirrors from run records, so that nothing is lost and nothing comes twice.
+
+How far a mirror has come is kept in ``runs/<id>/mirrors/<name>.json``, what went wrong in
+``<name>.log`` beside it. No failure of a mirror is a failure of the run: it is logged there and
+made up for at the next sync.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from timonel.errors import NotFoundError, TimonelError
+from timonel.storage import append_line, exclusive, read_document, write_document
+from timonel.storage.workspace import Workspace
+from timonel.tracking.events import FILE_NAME, FINISH, EventReader
+from timonel.tracking.mirrors.base import Mirror
+from timonel.tracking.mirrors.registry import installed_mirrors
+from timonel.tracking.records import RunRecord, list_runs, read_run
+from timonel.tracking.redaction import redact_text
+
+_BATCH_BYTES = 1 << 20
+_LOCK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What came of feeding one run to one mirror.
+
+    Attributes:
+        run_id: The run.
+        mirror: The mirror's name.
+        events: How many events were given to it now.
+        is_complete: Whether the end of the run has been mirrored.
+        error: Why it could not go on, if it could not.
+    """
+
+    run_id: str
+    mirror: str
+    events: int = 0
+    is_complete: bool = False
+    error: str | None = None
+
+
+class Feed:
+    """Feeds one run to one mirror, from where it last stopped, in this or another process."""
+
+    def __init__(self, workspace: Workspace, run_id: str, mirror: Mirror) -> None:
+        self._workspace = workspace
+        self._run_id = run_id
+        self._mirror = mirror
+        self._folder = workspace.runs / run_id / "mirrors"
+        self._has_begun = False
+
+    def sync(self) -> Fed:
+        """Give the mirror what is new; blocks while it works, never raises because of it."""
+        given = _Given()
+        try:
+            with exclusive(self._file("lock"), timeout_s=_LOCK_TIMEOUT_S):
+                self._sync(given)
+        except Exception as error:  # noqa: BLE001 - a mirror may raise anything; it is logged
+            self._has_begun = False
+            self._log(error)
+            return self._fed(given, error=f"{type(error).__name__}: {error}")
+        return self._fed(given)
+
+    def restart(self) -> None:
+        """Forget how far the mirror has come: the next sync gives it everything again."""
+        self._has_begun = False
+        self._file("json").unlink(missing_ok=True)
+
+    def is_behind(self) -> bool:
+        """Tell, without asking the mirror, whether there is something that it was not given."""
+        position = self._position()
+        events = self._workspace.runs / self._run_id / FILE_NAME
+        size = events.stat().st_size if events.is_file() else 0
+        return not position.is_complete or position.offset < size
+
+    def _sync(self, given: _Given) -> None:
+        position = self._position()
+        if not self._has_begun and not self._mirror.begin(self._run()):
+            position = _Position()
+        self._has_begun = True
+        given.is_complete = position.is_complete
+        reader = EventReader(self._workspace.runs / self._run_id / FILE_NAME, position.offset)
+        while True:
+            before = reader.offset
+            batch = reader.read(_BATCH_BYTES)
+            if reader.offset == before:
+                break
+            self._mirror.events(batch)
+            given.events += len(batch)
+            given.is_complete |= any(event["type"] == FINISH for event in batch)
+            self._keep(_Position(reader.offset, given.is_complete))
+        if not given.events and not given.is_complete and (run := self._run()).status == "lost":
+            self._mirror.events([_loss(run)])
+            given.is_complete = True
+            self._keep(_Position(reader.offset, is_complete=True))
+        if given.is_complete:
+            self._mirror.end()
+            self._has_begun = False
+
+    def _run(self) -> RunRecord:
+        return read_run(self._workspace, self._run_id)
+
+    def _position(self) -> _Position:
+        try:
+            value = read_document(self._file("json"), "mirror")
+            return _Position(int(value["offset"]), bool(value["is_complete"]))
+        except (TimonelError, KeyError, TypeError, ValueError):
+            # Lost or spoilt: mirrors bear being given everything again.
+            return _Position()
+
+    def _keep(self, position: _Position) -> None:
+        body = {"offset": position.offset, "is_complete": position.is_complete}
+        write_document(self._file("json"), "mirror", body)
+
+    def _log(self, error: Exception) -> None:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        text = "".join(traceback.format_exception(error, limit=-4)).rstrip()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        append_line(self._file("log"), f"{moment} {redact_text(text)}")
+
+    def _file(self, ending: str) -> Path:
+        return self._folder / f"{self._mirror.name}.{ending}"
+
+    def _fed(self, given: _Given, error: str | None = None) -> Fed:
+        return Fed(self._run_id, self._mirror.name, given.events, given.is_complete, error)
+
+
+@dataclass(frozen=True)
+class _Position:
+    offset: int = 0
+    is_complete: bool = False
+
+
+@dataclass
+class _Given:
+    events: int = 0
+    is_complete: bool = False
+
+
+def sync_run(
+    workspace: Workspace, run_id: str, mirrors: Sequence[Mirror] | None = None
+) -> list[Fed]:
+    """Feed one run to mirrors, by default to all that are installed.
+
+    Raises:
+        NotFoundError: There is no such run.
+    """
+    if not (workspace.runs / run_id).is_dir():
+        raise NotFoundError(f"expected a run {run_id} in {workspace.runs}, found none")
+    chosen = installed_mirrors(workspace) if mirrors is None else mirrors
+    return [Feed(workspace, run_id, mirror).sync() for mirror in chosen]
+
+
+def sync_pending(workspace: Workspace, mirrors: Sequence[Mirror] | None = None) -> list[Fed]:
+    """Feed the runs that have ended and are not mirrored to their end yet, oldest first."""
+    chosen = installed_mirrors(workspace) if mirrors is None else mirrors
+    feeds = [
+        Feed(workspace, run.id, mirror)
+        for run in reversed(list_runs(workspace) if chosen else [])
+        if run.is_finished
+        for mirror in chosen
+    ]
+    return [feed.sync() for feed in feeds if feed.is_behind()]
+
+
+def rebuild(
+    workspace: Workspace,
+    mirrors: Sequence[Mirror] | None = None,
+    progress: Callable[[Fed], None] | None = None,
+) -> list[Fed]:
+    """Give every run's every event to mirrors again, oldest run first.
+
+    Runs that a mirror has already are completed, not doubled.
+
+    Args:
+        workspace: Whose runs.
+        mirrors: To whom; all that are installed by default.
+        progress: Called after each run and mirror.
+    """
+    chosen = installed_mirrors(workspace) if mirrors is None else mirrors
+    results = []
+    for run in reversed(list_runs(workspace)):
+        for mirror in chosen:
+            feed = Feed(workspace, run.id, mirror)
+            feed.restart()
+            results.append(feed.sync())
+            if progress is not None:
+                progress(results[-1])
+    return results
+
+
+def _loss(run: RunRecord) -> dict[str, object]:
+    return {"t": run.ended_at, "type": FINISH, "status": "lost", "message": run.message}

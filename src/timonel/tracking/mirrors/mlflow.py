@@ -1,0 +1,237 @@
+"""The mirror into MLflow: its UI shows the same runs, parameters, curves, inputs and ends.
+
+A run goes to the server that ``MLFLOW_TRACKING_URI`` names, else to ``mlflow.db`` (SQLite) in the
+workspace: ``mlflow ui --backend-store-uri sqlite:///<workspace>/mlflow.db`` shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from timonel.errors import MissingExtraError
+from timonel.storage import exclusive
+from timonel.storage.workspace import Workspace
+from timonel.tracking.artifacts import Artifact
+from timonel.tracking.events import FINISH, Event
+from timonel.tracking.mirrors import mlflow_values as values
+from timonel.tracking.mirrors.base import Mirror, subject
+from timonel.tracking.records import RunRecord, event_artifacts
+
+RUN_ID_TAG = "timonel.run_id"
+_STATUS = {
+    "running": "RUNNING",
+    "succeeded": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+    "lost": "FAILED",
+}
+# Making or lifting the tables takes seconds; two processes must not do it at once.
+_TABLES_TIMEOUT_S = 120.0
+
+
+class MlflowMirror(Mirror):
+    """Copies runs into MLflow's tracking store. Not safe for use by several threads."""
+
+    name: ClassVar[str] = "mlflow"
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self._client: Any = None
+        self._mlflow_id = ""
+        self._params: dict[str, str] = {}
+
+    @classmethod
+    def is_available(cls) -> bool:
+        """Tell whether MLflow is installed."""
+        return importlib.util.find_spec("mlflow") is not None
+
+    @property
+    def tracking_uri(self) -> str:
+        """Where runs go."""
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._database}"
+
+    def begin(self, run: RunRecord) -> bool:
+        """Find the run by our id in a tag, or make it, with its parameters and tags."""
+        client = self._connect()
+        found = self._find(run.id)
+        known = found is not None
+        if found is None:
+            found = client.create_run(
+                self._experiment_id(subject(self.workspace, run)),
+                start_time=_ms(run.started_at),
+                run_name=run.name or run.id,
+                tags=_header_tags(run),
+            )
+        self._mlflow_id = found.info.run_id
+        self._params = dict(found.data.params)
+        self._log(params=run.params)
+        for artifact in run.header.inputs:
+            self._input(artifact)
+        return known
+
+    def events(self, batch: Sequence[Event]) -> None:
+        """Copy parameters, metrics, inputs, outputs and the end."""
+        metrics = [metric for event in batch for metric in _metrics(event)]
+        params: dict[str, Any] = {}
+        for event in batch:
+            if event["type"] == "params" and isinstance(event.get("params"), dict):
+                params.update(event["params"])
+        self._log(metrics=metrics, params=params)
+        for artifact in event_artifacts(batch, "input"):
+            self._input(artifact)
+        for artifact in event_artifacts(batch, "output"):
+            self._artifact_tag("output", artifact)
+        for event in batch:
+            if event["type"] == FINISH:
+                self._finish(event)
+
+    def end(self) -> None:
+        """Nothing is kept back, so there is nothing to flush."""
+        self._mlflow_id = ""
+
+    @property
+    def _database(self) -> str:
+        return str(self.workspace.root / "mlflow.db")
+
+    @property
+    def _is_own_database(self) -> bool:
+        return self.tracking_uri == f"sqlite:///{self._database}"
+
+    def _connect(self) -> Any:
+        """Return MLflow's client; the first use makes or lifts the tables of a database."""
+        if self._client is None:
+            with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_TABLES_TIMEOUT_S):
+                with _quietly():
+                    client = _client_class()(tracking_uri=self.tracking_uri)
+                    client.search_experiments(max_results=1)
+                self._client = client
+        return self._client
+
+    def _find(self, run_id: str) -> Any:
+        experiments = [item.experiment_id for item in self._client.search_experiments()]
+        if not experiments:
+            return None
+        runs = self._client.search_runs(
+            experiments, filter_string=f"tags.`{RUN_ID_TAG}` = '{run_id}'", max_results=1
+        )
+        return runs[0] if runs else None
+
+    def _experiment_id(self, name: str) -> str:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            # MLflow's default would be a folder below wherever the process happens to run.
+            place = (self.workspace.root / "mlartifacts" / name).as_uri()
+            created: str = self._client.create_experiment(
+                name, artifact_location=place if self._is_own_database else None
+            )
+            return created
+        if experiment.lifecycle_stage == "deleted":
+            self._client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
+
+    def _log(
+        self, metrics: Sequence[values.MetricValue] = (), params: Mapping[str, Any] | None = None
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415 - takes seconds
+
+        new, changed = values.new_params(params or {}, self._params)
+        points = [Metric(*metric) for metric in metrics]
+        params_ = [Param(*item) for item in sorted(new.items())]
+        tags = [RunTag(values.key(f"timonel.param.{name}"), text) for name, text in changed.items()]
+        for chunk in values.chunks(points, values.METRICS_PER_BATCH):
+            self._client.log_batch(self._mlflow_id, metrics=chunk)
+        for chunk in values.chunks(params_, values.PARAMS_PER_BATCH):
+            self._client.log_batch(self._mlflow_id, params=chunk)
+        for chunk in values.chunks(tags, values.PARAMS_PER_BATCH):
+            self._client.log_batch(self._mlflow_id, tags=chunk)
+        self._params.update(new)
+
+    def _input(self, artifact: Artifact) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag  # noqa: PLC0415 - see above
+
+        self._artifact_tag("input", artifact)
+        if artifact.type in {"dataset", "files"} and artifact.digest:
+            entity = Dataset(
+                name=artifact.label[:500],
+                digest=artifact.digest.rpartition(":")[2][:36],
+                source_type="local" if "://" not in artifact.uri else artifact.uri.split(":")[0],
+                source=values.source(artifact),
+                profile=values.profile(artifact),
+            )
+            tag = InputTag("mlflow.data.context", artifact.type)
+            self._client.log_inputs(self._mlflow_id, [DatasetInput(entity, [tag])])
+
+    def _artifact_tag(self, way: str, artifact: Artifact) -> None:
+        name = values.key(f"timonel.{way}.{artifact.type}.{artifact.label}")
+        self._tag(name, " ".join(filter(None, (artifact.uri, artifact.digest))))
+
+    def _finish(self, event: Event) -> None:
+        for name in ("status", "message", "cause"):
+            if event.get(name):
+                self._tag(f"timonel.{name}", str(event[name]))
+        status = _STATUS.get(str(event.get("status")), "FAILED")
+        self._client.set_terminated(self._mlflow_id, status, _ms(event["t"]))
+
+    def _tag(self, name: str, text: str) -> None:
+        self._client.set_tag(self._mlflow_id, name, values.shortened(text, values.TAG_LENGTH))
+
+
+def _client_class() -> Any:
+    # MLflow reports its use over the network unless it is told not to before its import.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    try:
+        from mlflow.tracking import MlflowClient  # noqa: PLC0415 - takes seconds
+    except ImportError as error:
+        raise MissingExtraError("mirroring runs to MLflow", "mlflow") from error
+    return MlflowClient
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep MLflow's and Alembic's remarks on importing and making tables off the terminal."""
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _metrics(event: Event) -> list[values.MetricValue]:
+    return values.metric_values(event) if event["type"] == "metrics" else []
+
+
+def _header_tags(run: RunRecord) -> dict[str, str]:
+    git = run.header.git or {}
+    tags = {
+        RUN_ID_TAG: run.id,
+        "timonel.kind": run.kind,
+        "timonel.job_id": run.job_id,
+        "timonel.version": run.header.timonel,
+        "timonel.command": " ".join(run.header.command),
+        "mlflow.source.type": "JOB" if run.job_id else "LOCAL",
+        "mlflow.source.name": next(
+            (item.uri for item in run.inputs if item.type == "source"), f"timonel {run.kind}"
+        ),
+        "mlflow.source.git.commit": git.get("commit"),
+        "mlflow.source.git.repoURL": git.get("remote"),
+    }
+    return {
+        name: values.shortened(str(text), values.TAG_LENGTH) for name, text in tags.items() if text
+    }
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
