@@ -124,6 +124,13 @@ class JobSpec(_Spec):
         """The number of tasks of all roles."""
         return sum(role.replicas for role in self.roles)
 
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """The names of all tasks, such as ``worker-1``, role by role."""
+        return tuple(
+            f"{role.name}-{index}" for role in self.roles for index in range(role.replicas)
+        )
+
 
 class _Observed(BaseModel):
     # A newer engine may write more than this release knows.
@@ -164,6 +171,16 @@ class JobStatus(_Observed):
     started_at: float | None = None
     ended_at: float | None = None
     tasks: tuple[TaskStatus, ...] = ()
+
+    @classmethod
+    def of(cls, spec: JobSpec, created_at: float) -> JobStatus:
+        """Return the status of a job that was just accepted."""
+        tasks = tuple(
+            TaskStatus(role=role.name, index=index)
+            for role in spec.roles
+            for index in range(role.replicas)
+        )
+        return cls(job_id=spec.job_id, created_at=created_at, tasks=tasks)
 
 
 class LogLine(_Observed):

@@ -1,0 +1,68 @@
+"""JSON lines over a stream socket, without ever blocking."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+_CHUNK_BYTES = 1 << 16
+
+
+class Channel:
+    """One end of a stream socket that carries one JSON object per line.
+
+    Nothing blocks: what the peer does not take yet is kept until `flush`. Owns its socket. For one
+    thread.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._received = b""
+        self._unsent = b""
+        self.is_open = True
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something is waiting to be sent."""
+        return self.is_open and bool(self._unsent)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message, or keep it until the peer takes it; a peer that is gone gets nothing."""
+        self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the peer takes now."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            # The reading side says so too, once it has read what came before.
+            self._unsent = b""
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the messages that have come; `is_open` is false once the peer is gone."""
+        try:
+            while chunk := self._socket.recv(_CHUNK_BYTES):
+                self._received += chunk
+            self.is_open = False
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_open = False
+        *lines, self._received = self._received.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.is_open = False
+        self._socket.close()

@@ -1,0 +1,131 @@
+"""Starting one process in a session of its own, by executing Python or inside a warm image.
+
+Both ways share everything up to the last step: the child gets fresh signals, its own session (a ^C
+in a terminal does not reach it), its standard streams, folder and environment, and the kernel kills
+it when its parent dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from timonel.engines.local.processes import die_with_parent
+
+EXIT_CANNOT_START = 127
+
+
+@dataclass(frozen=True)
+class Command:
+    """``python -m <module> <args>``, and what it is run in.
+
+    Attributes:
+        module: The module.
+        args: Its arguments.
+        env: Its whole environment.
+        cwd: Its folder.
+        output: The file that its standard output and error are appended to.
+        niceness: Added to the niceness it inherits.
+    """
+
+    module: str
+    args: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    output: Path
+    niceness: int = 0
+
+
+Runner = Callable[[Command], int]
+
+
+def spawn(command: Command, run: Runner | None = None) -> int:
+    """Start a child and return its pid.
+
+    Args:
+        command: What to run.
+        run: Runs the command inside the forked image and returns its exit code; a new Python is
+            executed without it. The caller must be single-threaded.
+    """
+    parent_pid = os.getpid()
+    # A signal between fork and reset would run the parent's handlers in the child.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _be_child(command, run, parent_pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return pid
+
+
+def close_inherited(keep: Sequence[int] = ()) -> None:
+    """Close every descriptor but the standard ones and ``keep``.
+
+    The Python objects of what is closed must stay referenced: freed later, they would close
+    descriptors that have been given out again.
+    """
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is wanted
+        descriptor = int(name)
+        if descriptor > 2 and descriptor not in keep:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue  # the one that listed the folder
+
+
+def reset_signals() -> None:
+    """Give every signal the disposition that a new Python has, and block none."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) not in {None, signal.SIG_DFL}:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def redirect(output: Path) -> None:
+    """Append standard output and error to a file, and read standard input from nothing."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def _be_child(command: Command, run: Runner | None, parent_pid: int) -> NoReturn:
+    code = EXIT_CANNOT_START
+    try:
+        os.setsid()
+        die_with_parent(parent_pid)
+        reset_signals()
+        redirect(command.output)
+        os.nice(command.niceness)
+        os.chdir(command.cwd)
+        if run is None:
+            _execute(command)
+        close_inherited()
+        code = run(command)
+    except BaseException:  # noqa: BLE001 - nothing of the parent may run on in this process
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _execute(command: Command) -> NoReturn:
+    # Python ignores these, and what is ignored stays so across exec.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    arguments = [sys.executable, "-m", command.module, *command.args]
+    os.execve(sys.executable, arguments, dict(command.env))  # noqa: S606 - no shell is wanted

@@ -1,0 +1,102 @@
+"""The commands beside a job: sidecars, which run along with it, and the epilogue after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from timonel.engines.base import CommandSpec, JobSpec, JobStatus
+from timonel.engines.local.child import Command, spawn
+from timonel.engines.local.environment import OUTCOME, job_environment
+from timonel.engines.local.folder import JobFolder
+from timonel.engines.local.loop import Loop
+from timonel.engines.local.processes import kill_all, marked, reap
+
+SIDECAR_NICENESS = 10
+EPILOGUE_TIMEOUT_S = 120.0
+SIDECAR_PATIENCE_S = 15.0
+"""Time that sidecars have to end by themselves after the epilogue."""
+SIDECAR_GRACE_S = 5.0
+"""Time from their SIGTERM to their SIGKILL."""
+
+
+@dataclass
+class Commands:
+    """Starts the commands of one job and sees to their end."""
+
+    spec: JobSpec
+    folder: JobFolder
+    loop: Loop
+    token: str
+    _sidecars: set[int] = field(default_factory=set)
+    _epilogue: int | None = None
+
+    def start_sidecars(self) -> None:
+        """Start all sidecars, behind the job in the queue for the processor."""
+        for number, command in enumerate(self.spec.sidecars):
+            env = job_environment(self.spec, self.token)
+            self._sidecars.add(self._spawn(command, env, str(number), SIDECAR_NICENESS))
+
+    def died(self, pid: int) -> None:
+        """Take note that a child of this process has died."""
+        self._sidecars.discard(pid)
+        if pid == self._epilogue:
+            self._epilogue = None
+
+    def finish(self, outcome: JobStatus) -> None:
+        """Run the epilogue with the job's outcome, then let the sidecars come to their end."""
+        self.run_epilogue(outcome)
+        if not self._wait(lambda: bool(self._sidecars), SIDECAR_PATIENCE_S):
+            _signal_all(self._sidecars, signal.SIGTERM)
+            self._wait(lambda: bool(self._sidecars), SIDECAR_GRACE_S)
+        kill_all(lambda: marked(self.token))
+
+    def run_epilogue(self, outcome: JobStatus) -> None:
+        """Run the epilogue, if there is one, to its end or for as long as it may take."""
+        if self.spec.epilogue is None:
+            return
+        env = {
+            **job_environment(self.spec, self.token),
+            OUTCOME: outcome.model_dump_json(),
+        }
+        pid = self._spawn(self.spec.epilogue, env, "epilogue")
+        self._epilogue = pid
+        if not self._wait(lambda: self._epilogue is not None, EPILOGUE_TIMEOUT_S):
+            _signal_all({pid}, signal.SIGKILL)
+
+    def _spawn(
+        self, command: CommandSpec, env: dict[str, str], name: str, niceness: int = 0
+    ) -> int:
+        output = self.folder.command_log(name)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        return spawn(
+            Command(
+                module=command.module,
+                args=command.args,
+                env=env,
+                cwd=self.spec.working_dir,
+                output=output,
+                niceness=niceness,
+            )
+        )
+
+    def _wait(self, is_busy: Callable[[], bool], timeout_s: float) -> bool:
+        """Let the loop run until nothing is busy; return whether that came about in time."""
+        deadline = time.monotonic() + timeout_s
+        while is_busy():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            if signal.SIGCHLD in self.loop.wait(left_s):
+                for pid, _ in reap():
+                    self.died(pid)
+        return True
+
+
+def _signal_all(pids: set[int], number: int) -> None:
+    # Children that were not reaped yet: their pids are still their own.
+    for pid in pids:
+        os.kill(pid, number)

@@ -1,0 +1,130 @@
+"""``python -m timonel.engines.local.daemon <job folder>``: the start of a job, and its guard.
+
+The process that is executed forks the guard and leaves once the job is accepted. The guard forks
+the supervisor and does nothing but wait for it: should the supervisor die before the job has
+ended, the guard kills what it left, runs the epilogue and publishes the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from timonel.engines.base import JobSpec
+from timonel.engines.local.commands import Commands
+from timonel.engines.local.environment import role_environment
+from timonel.engines.local.folder import JobFolder, abandoned
+from timonel.engines.local.loop import Loop
+from timonel.engines.local.processes import (
+    Identity,
+    adopt_orphans,
+    descendants,
+    kill_all,
+    marked,
+    name_process,
+    own_identity,
+    reap,
+)
+from timonel.engines.local.supervisor import Supervisor
+from timonel.engines.local.warm import WarmUnavailableError, ensure_parent
+
+_ACCEPTED = b"accepted"
+
+
+def main(arguments: list[str]) -> int:
+    """Fork the guard; return 0 once the job is accepted."""
+    folder = JobFolder(Path(arguments[0]))
+    _warm_up(folder.read_spec())
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(reader)
+        _guard(folder, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        return 0 if pipe.read() == _ACCEPTED else 1
+
+
+def _warm_up(spec: JobSpec) -> None:
+    """Have warm parents begin to import; not from below the guard, which would end them."""
+    for role in spec.roles if spec.preload else ():
+        try:
+            ensure_parent(spec.preload, role_environment(spec, role))
+        except WarmUnavailableError as error:
+            # The supervisor meets the same and says so in the tasks' logs.
+            print(f"no warm parent for {role.name}: {error}", file=sys.stderr)  # noqa: T201 - the log
+
+
+def _guard(folder: JobFolder, writer: int) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        adopt_orphans()
+        name_process("job guard")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        identity = own_identity()
+        supervisor = os.fork()
+        if supervisor == 0:
+            _supervise(folder, identity, writer)
+        os.close(writer)
+        status = _wait_for(supervisor)
+        if status != 0:
+            _take_over(folder, status)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the last resort; there is nobody to raise it to
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _supervise(folder: JobFolder, guard: Identity, writer: int) -> NoReturn:
+    def accepted() -> None:
+        os.write(writer, _ACCEPTED)
+        os.close(writer)
+
+    code = 1
+    try:
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+        )
+        Supervisor(folder, guard).run(accepted)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the guard takes over; the log has the reason
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _wait_for(supervisor: int) -> int:
+    """Wait for the supervisor's end; what else ends here was orphaned and is only reaped."""
+    while True:
+        pid, status = os.wait()
+        if pid == supervisor:
+            return status
+
+
+def _take_over(folder: JobFolder, status: int) -> None:
+    record = folder.read()
+    if record.supervisor is None or record.status.state.is_final:
+        return
+    token = str(record.supervisor)
+    kill_all(lambda: [*descendants(os.getpid()), *marked(token)])
+    for _ in reap():
+        pass
+    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "an error of its own"
+    outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())
+    if not record.epilogue_done:
+        loop = Loop((signal.SIGCHLD,))
+        Commands(folder.read_spec(), folder, loop, token).finish(outcome)
+    folder.write(replace(record, status=outcome, epilogue_done=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""A job's folder: what lies where, and who may write it.
+
+<jobs>/<job id>/
+  spec.json          the job document, written once by submit
+  status.json        the job-status document, published at each change by the supervisor (by the
+                     guard after the supervisor died)
+  stop               the user's wish to end the job, written before anyone is told
+  supervisor.log     what the supervisor itself has to say
+  logs/<task>.log    one per task, all generations
+  sidecars/<n>.log   one per command beside the job; epilogue.log
+  tasks/<task>/      the task's own: ready, report.json, progress
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.engines.base import FailureCause, JobSpec, JobState, JobStatus
+from timonel.engines.local.processes import Identity
+from timonel.errors import NotFoundError
+from timonel.storage import read_document, write_bytes, write_document
+
+
+@dataclass(frozen=True)
+class Record:
+    """What ``status.json`` holds: the status, and who is in charge of the job.
+
+    Attributes:
+        status: The job's status as its supervisor last saw it.
+        owner: Who ends the job if the supervisor cannot: the submitter at first, then the guard.
+        supervisor: The supervisor, once there is one; cancel signals this one only.
+        epilogue_done: Whether the epilogue has been run.
+    """
+
+    status: JobStatus
+    owner: Identity | None = None
+    supervisor: Identity | None = None
+    epilogue_done: bool = False
+
+    @property
+    def is_tended(self) -> bool:
+        """Whether somebody who will bring the job to its end is alive."""
+        return any(who is not None and who.is_alive for who in (self.supervisor, self.owner))
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The places in a job's folder, and its documents."""
+
+    root: Path
+
+    @property
+    def stop_file(self) -> Path:
+        """The file that records the user's wish to stop."""
+        return self.root / "stop"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """The file that the supervisor's own output goes to."""
+        return self.root / "supervisor.log"
+
+    def task_log(self, task_id: str) -> Path:
+        """The file that a task's output goes to."""
+        return self.root / "logs" / f"{task_id}.log"
+
+    def task_dir(self, task_id: str) -> Path:
+        """The folder in which a task and its agent leave word for each other."""
+        return self.root / "tasks" / task_id
+
+    def command_log(self, name: str) -> Path:
+        """The file that a sidecar's or the epilogue's output goes to."""
+        return self.root / "sidecars" / f"{name}.log"
+
+    def write_spec(self, spec: JobSpec) -> None:
+        """Write the job document."""
+        write_document(self.root / "spec.json", "job", {"spec": spec.model_dump(mode="json")})
+
+    def read_spec(self) -> JobSpec:
+        """Read the job document."""
+        return JobSpec.model_validate(read_document(self.root / "spec.json", "job")["spec"])
+
+    def write(self, record: Record) -> None:
+        """Publish a record."""
+        body: dict[str, Any] = {
+            **record.status.model_dump(mode="json"),
+            "owner": record.owner.as_json() if record.owner else None,
+            "supervisor": record.supervisor.as_json() if record.supervisor else None,
+            "epilogue_done": record.epilogue_done,
+        }
+        write_document(self.root / "status.json", "job-status", body)
+
+    def read(self) -> Record:
+        """Read the record.
+
+        Raises:
+            NotFoundError: There is no such job.
+        """
+        try:
+            body = read_document(self.root / "status.json", "job-status")
+        except NotFoundError:
+            raise unknown_job(self.root.name) from None
+        return Record(
+            status=JobStatus.model_validate(body),
+            owner=Identity.from_json(body.get("owner")),
+            supervisor=Identity.from_json(body.get("supervisor")),
+            epilogue_done=bool(body.get("epilogue_done")),
+        )
+
+    def status(self) -> JobStatus:
+        """Return the status as it is now, which is failed if nobody is in charge any more.
+
+        Raises:
+            NotFoundError: There is no such job.
+        """
+        record = self.read()
+        if record.status.state.is_final or record.is_tended:
+            return record.status
+        # Whoever was in charge may have published the end and left between the two looks.
+        record = self.read()
+        if record.status.state.is_final:
+            return record.status
+        return abandoned(record.status, "supervisor died")
+
+    def record_stop(self, reason: str) -> None:
+        """Record that the job is to stop, unless that is recorded already."""
+        if not self.stop_file.exists():
+            content = {"reason": reason, "time": time.time(), "pid": os.getpid()}
+            write_bytes(self.stop_file, json.dumps(content).encode() + b"\n")
+
+
+def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> JobStatus:
+    """Return the status of a job whose supervisor ended before the job did."""
+    tasks = tuple(
+        task.model_copy(update={"state": "failed", "cause": FailureCause.ENGINE})
+        if task.state in {"pending", "starting", "running"}
+        else task
+        for task in status.tasks
+    )
+    return status.model_copy(
+        update={
+            "state": JobState.FAILED,
+            "cause": FailureCause.ENGINE,
+            "message": message,
+            "failed_task": None,
+            "ended_at": now,
+            "tasks": tasks,
+        }
+    )
+
+
+def unknown_job(job_id: str) -> NotFoundError:
+    """Return the error that says there is no such job."""
+    return NotFoundError(
+        f"expected the id of a job, got {job_id}", hint="'timonel jobs' lists those that exist"
+    )

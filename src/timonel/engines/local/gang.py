@@ -1,0 +1,265 @@
+"""The supervisor's side of the agents: all tasks of a job, started and stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from timonel.engines.base import JobSpec, RoleSpec
+from timonel.engines.cluster import assign
+from timonel.engines.failures import TaskExit, parse_report
+from timonel.engines.lifecycle import (
+    Event,
+    KillTasks,
+    StartFailed,
+    StartGeneration,
+    StopTasks,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+)
+from timonel.engines.local.agent import run_agent
+from timonel.engines.local.channel import Channel
+from timonel.engines.local.environment import TASK_DIR, role_environment, task_environment
+from timonel.engines.local.folder import JobFolder
+from timonel.engines.local.loop import Loop
+from timonel.engines.local.ports import PortReservation
+from timonel.engines.local.processes import kill_all, marked
+from timonel.engines.local.warm import WarmRequest, WarmUnavailableError, request_agent
+
+
+@dataclass
+class _Agent:
+    """One task's agent, as the supervisor sees it.
+
+    Attributes:
+        pid: The agent's process, once it is known.
+        is_child: Whether this process forked it; a warm parent did otherwise.
+        request: A request to a warm parent that has not been answered yet.
+        generation: The generation whose task it runs, until that task has ended.
+    """
+
+    task_id: str
+    channel: Channel
+    pid: int | None = None
+    is_child: bool = False
+    request: WarmRequest | None = None
+    generation: int | None = None
+    address: str | None = None
+
+
+@dataclass
+class Gang:
+    """Carries out a coordinator's actions with one agent per task, and emits what happens.
+
+    Agents outlive generations; one that died is replaced at the next start.
+    """
+
+    spec: JobSpec
+    folder: JobFolder
+    loop: Loop
+    token: str
+    emit: Callable[[Event], None]
+    _agents: dict[str, _Agent] = field(default_factory=dict)
+    _ports: PortReservation | None = None
+
+    @property
+    def child_pids(self) -> set[int]:
+        """The agents that this process is the parent of."""
+        return {a.pid for a in self._agents.values() if a.is_child and a.pid is not None}
+
+    def start(self, action: StartGeneration) -> None:
+        """Start every task with new addresses."""
+        generation = action.generation
+        try:
+            addresses = self._reserve()
+        except OSError as error:
+            self.emit(StartFailed(generation, f"cannot reserve {self.spec.size} ports: {error}"))
+            return
+        assignments = assign(self.spec.roles, addresses, generation)
+        for role in self.spec.roles:
+            base = role_environment(self.spec, role)
+            for task_id in _tasks_of(role):
+                agent = self._agents.get(task_id) or self._hire(task_id, base)
+                agent.generation = generation
+                agent.address = addresses[task_id]
+                place = self.folder.task_dir(task_id)
+                env = task_environment(base, place, assignments[task_id], self.token)
+                agent.channel.send(self._order(task_id, generation, env))
+
+    def stop(self, action: StopTasks) -> None:
+        """Ask tasks to end."""
+        for task_id in action.task_ids:
+            agent = self._agents.get(task_id)
+            if agent is None or agent.generation != action.generation:
+                # It was never started, so there is no end to wait for.
+                task_exit = TaskExit(agent_lost=True)
+                self.emit(TaskExited(task_id, action.generation, task_exit))
+            elif agent.request is not None:
+                # Its warm parent may be importing for long; what it forks then finds nobody.
+                self._lose(agent)
+            else:
+                order = {"op": "stop", "generation": action.generation, "grace_s": action.grace_s}
+                agent.channel.send(order)
+
+    def kill(self, action: KillTasks) -> None:
+        """Kill tasks whose agents do not answer."""
+        for task_id in action.task_ids:
+            agent = self._agents.get(task_id)
+            if agent is not None:
+                agent.generation = None
+                self._lose(agent)
+
+    def close(self) -> None:
+        """Let all agents go; they leave when they see that nobody is there."""
+        for agent in self._agents.values():
+            self._disconnect(agent)
+        self._agents.clear()
+        self._release()
+
+    def _reserve(self) -> dict[str, str]:
+        self._release()
+        self._ports = PortReservation(self.spec.size)
+        return dict(zip(self.spec.task_ids, self._ports.addresses, strict=True))
+
+    def _release(self) -> None:
+        if self._ports is not None:
+            self._ports.release()
+            self._ports = None
+
+    def _order(self, task_id: str, generation: int, env: dict[str, str]) -> dict[str, Any]:
+        umask = os.umask(0)
+        os.umask(umask)
+        return {
+            "op": "start",
+            "task_id": task_id,
+            "generation": generation,
+            "module": self.spec.module,
+            "args": self.spec.args,
+            "env": env,
+            "cwd": self.spec.working_dir,
+            "log": str(self.folder.task_log(task_id)),
+            "task_dir": str(self.folder.task_dir(task_id)),
+            "umask": umask,
+        }
+
+    def _hire(self, task_id: str, env: dict[str, str]) -> _Agent:
+        ours, theirs = socket.socketpair()
+        agent = _Agent(task_id, Channel(ours))
+        self._agents[task_id] = agent
+        self.loop.watch_channel(agent.channel, lambda: self._hear(agent))
+        note = None
+        if self.spec.preload:
+            try:
+                agent.request = request_agent(self.spec.preload, env, theirs, self.token)
+            except WarmUnavailableError as error:
+                note = str(error)
+        if agent.request is None:
+            self._fork(agent, theirs, note)
+        else:
+            self.loop.watch(agent.request.fileno(), lambda: self._hear_warm(agent, theirs))
+        return agent
+
+    def _hear_warm(self, agent: _Agent, theirs: socket.socket) -> None:
+        """Take a warm parent's answer: the agent it forked, or why it did not."""
+        request = agent.request
+        if request is None:
+            return
+        note = None
+        try:
+            agent.pid = request.answer()
+            if agent.pid is None:
+                return
+        except WarmUnavailableError as error:
+            note = str(error)
+        self.loop.forget(request.fileno())
+        request.close()
+        agent.request = None
+        if note is None:
+            theirs.close()
+        else:
+            self._fork(agent, theirs, note)
+
+    def _fork(self, agent: _Agent, theirs: socket.socket, note: str | None) -> None:
+        if note is not None:
+            note = f"started plain, not from a warm parent: {note}"
+        pid = os.fork()
+        if pid == 0:
+            run_agent(theirs, note=note)
+        theirs.close()
+        agent.pid = pid
+        agent.is_child = True
+
+    def _hear(self, agent: _Agent) -> None:
+        for message in agent.channel.receive():
+            event = _event(agent, message)
+            if isinstance(event, TaskExited | StartFailed):
+                agent.generation = None
+            self.emit(event)
+        if not agent.channel.is_open and self._agents.get(agent.task_id) is agent:
+            self._lose(agent)
+
+    def _lose(self, agent: _Agent) -> None:
+        """Write off an agent, with whatever its task may have left."""
+        if self._agents.get(agent.task_id) is not agent:
+            return
+        del self._agents[agent.task_id]
+        self._disconnect(agent)
+        if agent.pid is not None:
+            self._kill(agent)
+        if agent.generation is not None:
+            task_exit = TaskExit(agent_lost=True)
+            self.emit(TaskExited(agent.task_id, agent.generation, task_exit))
+
+    def _kill(self, agent: _Agent) -> None:
+        inside = f"{TASK_DIR}={self.folder.task_dir(agent.task_id)}"
+        if agent.is_child and agent.pid is not None:
+            # Not reaped yet, so the pid is still its own.
+            os.kill(agent.pid, signal.SIGKILL)
+        kill_all(lambda: marked(self.token, inside=inside))
+
+    def _disconnect(self, agent: _Agent) -> None:
+        if agent.request is not None:
+            self.loop.forget(agent.request.fileno())
+            agent.request.close()
+            agent.request = None
+        self.loop.forget(agent.channel)
+        agent.channel.close()
+
+
+def _tasks_of(role: RoleSpec) -> list[str]:
+    return [f"{role.name}-{index}" for index in range(role.replicas)]
+
+
+def _event(agent: _Agent, message: dict[str, Any]) -> Event:
+    task_id, generation = agent.task_id, message["generation"]
+    match message["event"]:
+        case "started":
+            return TaskStarted(task_id, generation, message["pid"], agent.address)
+        case "ready":
+            return TaskReady(task_id, generation)
+        case "start-failed":
+            return StartFailed(generation, message["message"])
+    return TaskExited(task_id, generation, _task_exit(message))
+
+
+def _task_exit(message: dict[str, Any]) -> TaskExit:
+    report = message["report"]
+    return TaskExit(
+        exit_code=message["exit_code"],
+        signal=message["signal"],
+        report=parse_report(report) if report else None,
+        oom_killed=message["oom_killed"],
+        progress=_number(message["progress"]),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,243 @@
+"""Processes of Linux as the local engine needs them: identity, ancestry, and their certain end.
+
+A pid alone names nothing: it is used again. With its start time and the boot it is an identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MARKER = "TIMONEL_SUPERVISOR"
+"""Environment variable that every process of a job carries: the identity of its supervisor."""
+
+RESERVED = "TIMONEL_RESERVED"
+RESERVED_BYTES = 8192
+"""Name and length of the variable that `mark_process` overwrites."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_PROC = Path("/proc")
+# Indices into what `_stat` returns.
+_STAT_STATE = 0
+_STAT_PARENT = 1
+_STAT_START = 19
+_STAT_ENV_START = 47
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One process, for all time."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process exists and is no zombie."""
+        return identify(self.pid) == self
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to this very process; return whether it was there to get it."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            # Checked after opening: from here on the descriptor cannot mean another process.
+            if not self.is_alive:
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the identity as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> Identity | None:
+        """Return the identity that `as_json` wrote, or None for anything else."""
+        if not isinstance(value, dict):
+            return None
+        try:
+            return cls(int(value["pid"]), int(value["start_ticks"]), str(value["boot_id"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.pid}-{self.start_ticks}-{self.boot_id}"
+
+
+def identify(pid: int) -> Identity | None:
+    """Return the identity of the process that has ``pid`` now; None for none and for zombies."""
+    stat = _stat(pid)
+    if stat is None or stat[_STAT_STATE] in "ZX":
+        return None
+    return Identity(pid, int(stat[_STAT_START]), _boot_id())
+
+
+def own_identity() -> Identity:
+    """Return the identity of this process."""
+    found = identify(os.getpid())
+    assert found is not None
+    return found
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies.
+
+    Args:
+        parent_pid: Who the parent was at the time of the fork; if that has died since, the kernel
+            would never tell, so this process ends here.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that none can get away."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Set the name that ``ps`` and ``top`` show; 15 bytes are kept."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _LIBC.prctl(_PR_SET_NAME, buffer, 0, 0, 0)
+
+
+def descendants(root: int, *, spare: Collection[int] = ()) -> list[int]:
+    """Return the pids of all processes below ``root``, zombies left out.
+
+    Args:
+        root: The pid to begin at; it is not returned itself.
+        spare: Processes to leave out with all that is below them.
+    """
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat is not None and stat[_STAT_STATE] not in "ZX":
+            children.setdefault(int(stat[_STAT_PARENT]), []).append(pid)
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in spare]
+        found.extend(below)
+        waiting.extend(below)
+    return found
+
+
+def marked(token: str, *, inside: str | None = None) -> list[int]:
+    """Return the pids of the processes that carry a supervisor's token, this one left out.
+
+    Args:
+        token: The text of the supervisor's `Identity`.
+        inside: Another ``NAME=value`` that the process must carry too.
+    """
+    wanted = [f"{MARKER}={token}".encode()]
+    if inside is not None:
+        wanted.append(inside.encode())
+    return [pid for pid in _pids() if pid != os.getpid() and _environment(pid).issuperset(wanted)]
+
+
+def kill_all(find: Callable[[], Collection[int]], *, timeout_s: float = 5.0) -> bool:
+    """Kill what ``find`` returns until it returns nothing; return whether that came about.
+
+    Asked again and again because a process may have forked between the look and the kill. Dead
+    children of this process are not reaped here: who waits for them still learns how they ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    delay_s = 0.001
+    while pids := find():
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(delay_s)
+        delay_s = min(delay_s * 2, 0.05)
+    return True
+
+
+def reap() -> Iterator[tuple[int, int]]:
+    """Yield pid and wait status of each child that has died, adopted ones too."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
+def mark_process(entries: Mapping[str, str]) -> None:
+    """Show ``entries`` in this process's ``/proc/self/environ``, in place of a reserved variable.
+
+    A process that was forked and never executed anything shows the environment its ancestor began
+    with. A warm parent is therefore started with a long variable that has no meaning, and what it
+    forks writes its own marks there, so that `marked` finds it. No effect where there is no room.
+
+    Args:
+        entries: Names and values to show.
+    """
+    stat = _stat(os.getpid())
+    offset = _value_offset(Path("/proc/self/environ").read_bytes(), RESERVED)
+    text = b"\0" + b"\0".join(f"{name}={value}".encode() for name, value in entries.items())
+    if stat is not None and offset is not None and len(text) < RESERVED_BYTES:
+        # The rest is emptied, or it would read on as part of the last value.
+        where = int(stat[_STAT_ENV_START]) + offset
+        ctypes.memmove(where, text.ljust(RESERVED_BYTES, b"\0"), RESERVED_BYTES)
+
+
+def _value_offset(shown: bytes, name: str) -> int | None:
+    start = name.encode() + b"="
+    if shown.startswith(start):
+        return len(start)
+    found = shown.find(b"\0" + start)
+    return None if found < 0 else found + 1 + len(start)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()]  # noqa: PTH208 - hot
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of ``/proc/<pid>/stat`` from the state (the third) on."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name in parentheses may hold blanks and parentheses itself.
+    return text.rpartition(")")[2].split()
+
+
+def _environment(pid: int) -> set[bytes]:
+    try:
+        return set((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return set()
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,130 @@
+"""The supervisor: the coordinator of one job on this machine.
+
+A single thread that feeds `timonel.engines.coordinator` with what its agents, its signals and the
+clock have to say, carries out what comes back, and publishes the status at each change.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from timonel.engines.base import JobState, JobStatus
+from timonel.engines.coordinator import advance, initial
+from timonel.engines.lifecycle import (
+    Action,
+    Begin,
+    Event,
+    KillTasks,
+    Phase,
+    StartGeneration,
+    StopRequested,
+    StopTasks,
+    Tick,
+)
+from timonel.engines.local.commands import Commands
+from timonel.engines.local.folder import JobFolder
+from timonel.engines.local.gang import Gang
+from timonel.engines.local.loop import Loop
+from timonel.engines.local.processes import (
+    Identity,
+    adopt_orphans,
+    name_process,
+    own_identity,
+    reap,
+)
+
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs one job to its end.
+
+    Args:
+        folder: The job's folder, with its specification.
+        guard: The process that takes over if this one dies.
+    """
+
+    def __init__(self, folder: JobFolder, guard: Identity) -> None:
+        adopt_orphans()
+        self._folder = folder
+        self._loop = Loop(_SIGNALS)
+        self._events: deque[Event] = deque()
+        identity = own_identity()
+        spec = folder.read_spec()
+        record = folder.read()
+        name_process(f"job {spec.job_id}")
+        self._record = replace(record, owner=guard, supervisor=identity)
+        self._state = initial(spec, record.status.created_at)
+        self._gang = Gang(spec, folder, self._loop, str(identity), self._events.append)
+        self._commands = Commands(spec, folder, self._loop, str(identity))
+
+    def run(self, accepted: Callable[[], None]) -> None:
+        """Run the job; ``accepted`` is called once it can be seen and stopped."""
+        self._publish(self._record.status)
+        accepted()
+        self._commands.start_sidecars()
+        if self._folder.stop_file.exists():
+            self._events.append(StopRequested())
+        self._events.append(Begin())
+        self._settle()
+        while self._state.phase is not Phase.ENDED:
+            self._wait()
+            self._settle()
+        self._end()
+
+    def _wait(self) -> None:
+        wake_at = self._state.wake_at
+        timeout_s = None if wake_at is None else max(0.0, wake_at - time.time())
+        signals = self._loop.wait(timeout_s)
+        if _STOP_SIGNALS.intersection(signals):
+            self._folder.record_stop("the supervisor was told to end by a signal")
+            self._events.append(StopRequested())
+        if signal.SIGCHLD in signals:
+            for pid, _ in reap():
+                self._commands.died(pid)
+        self._events.append(Tick())
+
+    def _settle(self) -> None:
+        """Feed the coordinator until it has nothing more to say."""
+        while self._events:
+            event = self._events.popleft()
+            before = self._state
+            self._state, actions = advance(before, event, time.time())
+            for action in actions:
+                self._carry_out(action)
+            if self._state.status != before.status and self._state.phase is not Phase.ENDED:
+                logger.info("%s -> %s", event, self._state.status.state)
+                self._publish(self._state.status)
+
+    def _carry_out(self, action: Action) -> None:
+        logger.info("%s", action)
+        match action:
+            case StartGeneration():
+                self._gang.start(action)
+            case StopTasks():
+                self._gang.stop(action)
+            case KillTasks():
+                self._gang.kill(action)
+
+    def _end(self) -> None:
+        """Publish the end, after everything that readers of a final state expect has happened."""
+        outcome = self._state.status
+        winding_down = outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None})
+        self._publish(winding_down)
+        self._gang.close()
+        self._commands.finish(outcome)
+        self._record = replace(self._record, epilogue_done=True)
+        self._publish(outcome.model_copy(update={"ended_at": time.time()}))
+        logger.info("ended as %s: %s", outcome.state, outcome.message)
+
+    def _publish(self, status: JobStatus) -> None:
+        self._record = replace(self._record, status=status)
+        self._folder.write(self._record)

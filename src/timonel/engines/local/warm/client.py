@@ -1,0 +1,176 @@
+"""Asking for a warm parent, and asking it for agents.
+
+The parent must not be a descendant of any job, or it would end with that job; it is started by the
+process that starts a job's guard, before there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from timonel.engines.local.processes import RESERVED, RESERVED_BYTES
+from timonel.engines.local.warm.key import warm_key
+from timonel.engines.local.warm.runtime import (
+    WarmUnavailableError,
+    check_same_user,
+    runtime_dir,
+    short_path,
+)
+from timonel.errors import SpecError, TimonelError
+from timonel.storage import exclusive
+from timonel.units import parse_seconds
+
+LINGER = "TIMONEL_WARM_LINGER"
+"""Environment variable: how long a warm parent stays without work; 0 ends it with its job."""
+DEFAULT_LINGER_S = 600.0
+MESSAGE_BYTES = 1 << 16
+_BACKLOG = 128
+
+
+class WarmRequest:
+    """A request for one agent that a warm parent has not answered yet. Owns its connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+
+    def fileno(self) -> int:
+        """Return the descriptor that can be read once the answer is there."""
+        return self._connection.fileno()
+
+    def answer(self) -> int | None:
+        """Return the pid of the agent, or None if there is no answer yet.
+
+        Raises:
+            WarmUnavailableError: The parent refuses, or it is gone.
+        """
+        try:
+            message = self._connection.recv(MESSAGE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise WarmUnavailableError(f"the warm parent is gone ({error.strerror})") from error
+        if not message:
+            raise WarmUnavailableError("the warm parent ended before it could answer")
+        value = json.loads(message)
+        if "refused" in value:
+            raise WarmUnavailableError(value["refused"])
+        return int(value["pid"])
+
+    def close(self) -> None:
+        """Give the request up, or be done with it."""
+        self._connection.close()
+
+
+def ensure_parent(preload: Sequence[str], env: Mapping[str, str]) -> None:
+    """Start the warm parent for these modules and this environment, unless it runs.
+
+    Returns before it has imported anything; requests wait for that.
+
+    Raises:
+        WarmUnavailableError: It cannot be started.
+    """
+    folder, key = _place(preload, env)
+    try:
+        with exclusive(folder / f"{key}.lock"), _opened(folder) as descriptor:
+            path = short_path(descriptor, f"{key}.sock")
+            if not _is_listening(path):
+                _start(folder, key, path, preload, env)
+    except (OSError, TimonelError) as error:
+        raise WarmUnavailableError(f"cannot start a warm parent: {error}") from error
+
+
+def request_agent(
+    preload: Sequence[str], env: Mapping[str, str], agent_end: socket.socket, token: str
+) -> WarmRequest:
+    """Ask the warm parent to fork an agent on ``agent_end`` of a socket pair.
+
+    Args:
+        preload: What the parent has imported.
+        env: The environment of the agent's tasks.
+        agent_end: The agent's end; a copy of it is passed on.
+        token: The supervisor's identity, by which leftovers are recognised.
+
+    Raises:
+        WarmUnavailableError: There is no such parent.
+    """
+    folder, key = _place(preload, env)
+    message = json.dumps({"token": token, "linger_s": _linger_s(env)}).encode()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with _opened(folder) as descriptor:
+            connection.connect(short_path(descriptor, f"{key}.sock"))
+        check_same_user(connection)
+        socket.send_fds(connection, [message], [agent_end.fileno()])
+    except OSError as error:
+        connection.close()
+        raise WarmUnavailableError(f"no warm parent listens ({error.strerror})") from error
+    except BaseException:
+        connection.close()
+        raise
+    return WarmRequest(connection)
+
+
+def _place(preload: Sequence[str], env: Mapping[str, str]) -> tuple[Path, str]:
+    if sys.platform != "linux":
+        raise WarmUnavailableError("warm parents exist on Linux only")
+    return runtime_dir(), warm_key(preload, env)
+
+
+def _linger_s(env: Mapping[str, str]) -> float:
+    try:
+        return parse_seconds(env.get(LINGER, DEFAULT_LINGER_S))
+    except SpecError as error:
+        raise WarmUnavailableError(f"{LINGER}: {error}") from error
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_listening(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def _start(
+    folder: Path, key: str, path: str, preload: Sequence[str], env: Mapping[str, str]
+) -> None:
+    """Start a parent on a socket that listens already, so that requests can queue at once."""
+    (folder / f"{key}.sock").unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+        number = str(listener.fileno())
+        command = [sys.executable, "-m", "timonel.engines.local.warm.server", number, key, *preload]
+        # numpy's OpenBLAS starts its threads on import, and a process with threads must not fork.
+        # Tasks get the user's own value back.
+        extra = {"OPENBLAS_NUM_THREADS": "1", RESERVED: " " * RESERVED_BYTES}
+        with (folder / f"{key}.log").open("wb") as log:
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Its folder is the first of its path for imports: not one that others fill.
+                cwd=folder,
+                env={**env, **extra},
+                start_new_session=True,
+                pass_fds=(listener.fileno(),),
+            )

@@ -1,0 +1,125 @@
+"""Running a task inside a forked image, as ``python -m <module> <args>`` would run it.
+
+What differs between a new interpreter and a forked one is put right here: environment, path,
+arguments, streams, random state, threads of linear algebra, and the way a program ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import random
+import re
+import runpy
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from timonel.engines.local.child import Command
+from timonel.engines.local.environment import TASK_DIR
+from timonel.engines.local.processes import MARKER, mark_process, name_process
+
+_OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+)
+
+
+def run_module(command: Command) -> int:
+    """Run the command's module as the main program and return its exit code.
+
+    Everything is done that an interpreter does at its end, except that the process goes on to leave
+    by `os._exit`: destructors of libraries must not run in an image that others have a copy of.
+    """
+    _become(command)
+    code = _run(command)
+    return _finish(code)
+
+
+def _become(command: Command) -> None:
+    os.environ.clear()
+    os.environ.update(command.env)
+    mark_process({name: command.env[name] for name in (MARKER, TASK_DIR) if name in command.env})
+    name_process("python")
+    if not sys.flags.safe_path:
+        sys.path.insert(0, command.cwd)
+    importlib.invalidate_caches()
+    sys.argv = [command.module, *command.args]
+    for stream in (sys.stdout, sys.stderr):
+        # The streams are those of the parent, on which its modules may have put handlers.
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as opened by Python
+    _renew_random_state()
+    _restore_blas_threads(command.env)
+    gc.enable()
+
+
+def _run(command: Command) -> int:
+    try:
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return _exit_code(end)
+    except KeyboardInterrupt as error:
+        sys.excepthook(type(error), error, _user_frames(error))
+        return 130
+    except BaseException as error:  # noqa: BLE001 - an interpreter prints all and ends with 1
+        sys.excepthook(type(error), error, _user_frames(error))
+        return 1
+    return 0
+
+
+def _exit_code(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    print(end.code, file=sys.stderr)  # noqa: T201 - as the interpreter does
+    return 1
+
+
+def _user_frames(error: BaseException) -> TracebackType | None:
+    return error.__traceback__.tb_next if error.__traceback__ else None
+
+
+def _finish(code: int) -> int:
+    """Do what an interpreter does at its end, in its order."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined] # waits for threads; no public way
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()  # there is no public way short of ending
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    return code
+
+
+def _renew_random_state() -> None:
+    """Give each task random state of its own, where the parent's would be shared."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _restore_blas_threads(env: Mapping[str, str]) -> None:
+    """Give OpenBLAS back the threads it would have had; it was loaded with one."""
+    asked = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
+    count = int(asked) if asked.isdigit() and int(asked) else len(os.sched_getaffinity(0))
+    for path in _loaded(re.compile(r"/\S*openblas\S*\.so\S*")):
+        library = ctypes.CDLL(path)
+        for name in _OPENBLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(count)
+                break
+
+
+def _loaded(pattern: re.Pattern[str]) -> set[str]:
+    return set(pattern.findall(Path("/proc/self/maps").read_text()))

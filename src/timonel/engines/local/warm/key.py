@@ -1,0 +1,110 @@
+"""What a warm parent is known by: everything a task would get from it, folded into one text.
+
+A task that is forked inherits modules, variables that were read at import, limits and control
+groups from its parent. A parent serves only those for whom all that is as they would have had it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import timonel
+
+# Read by libraries while they are imported or loaded.
+_PREFIXES = (
+    "ABSL_",
+    "CUDA_",
+    "GLIBC_",
+    "GRPC_",
+    "KERAS_",
+    "KMP_",
+    "LC_",
+    "LD_",
+    "MALLOC_",
+    "MKL_",
+    "MPL",
+    "NUMEXPR_",
+    "NVIDIA_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTHON",
+    "TF_",
+    "XLA_",
+)
+_NAMES = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
+# A cluster's description differs from task to task and is read when a cluster is made.
+_PER_TASK = frozenset({"TF_CONFIG"})
+_NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
+_LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def warm_key(preload: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return the key of the parent for tasks that preload these modules in this environment."""
+    parts = {
+        "python": [sys.executable, sys.version, sys.prefix],
+        "preload": list(preload),
+        "environment": import_environment(env),
+        "inherited": _inherited(),
+        "files": [list(stamp) for stamp in _stamps(preload)],
+    }
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def import_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may change what an import does."""
+    return {
+        name: value
+        for name, value in env.items()
+        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _PER_TASK
+    }
+
+
+def _inherited() -> dict[str, object]:
+    """Return what a child takes over from its parent and cannot or should not change itself."""
+    return {
+        "user": [os.getuid(), os.getgid(), sorted(os.getgroups())],
+        "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
+        "processors": sorted(os.sched_getaffinity(0)),
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+        "groups": Path("/proc/self/cgroup").read_text(),
+        "oom": Path("/proc/self/oom_score_adj").read_text(),
+        "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES],  # noqa: PTH115 - not paths
+    }
+
+
+def _stamps(preload: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield what changes when a package is installed or a source of ours or of theirs is edited."""
+    for entry in sys.path:
+        # Installing anything renews the folder's own time.
+        if Path(entry).name in {"site-packages", "dist-packages"}:
+            yield from _stamp(Path(entry))
+    for path in sorted(Path(timonel.__file__).parent.rglob("*.py")):
+        yield from _stamp(path)
+    for module in preload:
+        spec = _find(module.partition(".")[0])
+        if spec is not None:
+            yield from _stamp(Path(spec))
+
+
+def _find(module: str) -> str | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def _stamp(path: Path) -> Iterator[tuple[str, int, int]]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return
+    yield str(path), stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,57 @@
+"""The folder where warm parents listen: this user's alone, or it is not used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class WarmUnavailableError(Exception):
+    """A warm parent cannot be had; the text says why. Tasks are started plain then."""
+
+
+def runtime_dir() -> Path:
+    """Return the folder of this user's sockets, and make it if need be.
+
+    Raises:
+        WarmUnavailableError: Somebody else could write there.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(base, "timonel") if base else Path("/tmp", f"timonel-{os.getuid()}")  # noqa: S108 - checked below
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise WarmUnavailableError(f"cannot use {path}: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise WarmUnavailableError(f"expected {path} to be a folder of user {os.getuid()}")
+    if found.st_mode & 0o077:
+        raise WarmUnavailableError(f"expected {path} to be closed to others (mode 0700)")
+    return path
+
+
+def short_path(folder: int, name: str) -> str:
+    """Return a path to ``name`` in an open folder, short enough for a socket's address."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """Tell whether the other end of a connection belongs to this user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return bool(uid == os.getuid())
+
+
+def check_same_user(connection: socket.socket) -> None:
+    """Check that the other end of a connection belongs to this user.
+
+    Raises:
+        WarmUnavailableError: It does not.
+    """
+    if not is_same_user(connection):
+        raise WarmUnavailableError("the warm parent belongs to another user")

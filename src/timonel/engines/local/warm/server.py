@@ -1,0 +1,189 @@
+"""``python -m timonel.engines.local.warm.server <descriptor> <key> <module>...``: a warm parent.
+
+A fork server: it has imported modules, has initialised nothing of them, and forks agents that have
+them too. It has one thread, and refuses to fork if some import has started another. Agents are
+their jobs' own from then on: they do not need the parent any more, and it may end before them.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from timonel.engines.local.agent import run_agent
+from timonel.engines.local.loop import Loop
+from timonel.engines.local.processes import (
+    MARKER,
+    adopt_orphans,
+    descendants,
+    kill_all,
+    mark_process,
+    name_process,
+    reap,
+)
+from timonel.engines.local.warm.client import DEFAULT_LINGER_S, MESSAGE_BYTES
+from timonel.engines.local.warm.inside import run_module
+from timonel.engines.local.warm.runtime import is_same_user
+from timonel.storage import exclusive
+
+FIRST_REQUEST_S = 30.0
+"""Time that whoever started or found the parent has to ask it for something."""
+_LOOK_S = 10.0
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+logger = logging.getLogger(__name__)
+
+
+class WarmParent:
+    """Serves requests on a listening socket until it has had nothing to do for long enough.
+
+    Args:
+        listener: The socket.
+        path: Where the socket is bound; whoever finds it there may connect.
+        refusal: Why nothing can be forked, if an import failed.
+    """
+
+    def __init__(self, listener: socket.socket, path: Path, refusal: str | None) -> None:
+        adopt_orphans()
+        listener.setblocking(False)
+        self._listener = listener
+        self._path = path
+        self._inode = _inode(path)
+        self._refusal = refusal
+        self._linger_s = DEFAULT_LINGER_S
+        self._agents: set[int] = set()
+        self._waiting: set[socket.socket] = set()
+        self._loop = Loop(_SIGNALS)
+        self._loop.watch(listener.fileno(), self._accept)
+        self._idle_at = time.monotonic() + FIRST_REQUEST_S
+
+    def serve(self) -> None:
+        """Serve until told to end, or until nobody has asked for anything for too long."""
+        while not self._is_over():
+            signals = self._loop.wait(self._timeout_s())
+            if {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}.intersection(signals):
+                return
+            if signal.SIGCHLD in signals:
+                self._collect()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        if not is_same_user(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._waiting.add(connection)
+        self._idle_at = max(self._idle_at, time.monotonic() + FIRST_REQUEST_S)
+        self._loop.watch(connection.fileno(), lambda: self._answer(connection))
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 1)
+        except OSError:
+            message, descriptors = b"", []
+        self._loop.forget(connection.fileno())
+        self._waiting.discard(connection)
+        if message and descriptors:
+            answer = self._fork(json.loads(message), descriptors[0])
+            try:
+                connection.send(json.dumps(answer).encode())
+            except OSError:
+                logger.info("the asker has left")
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.close()
+
+    def _fork(self, request: dict[str, object], descriptor: int) -> dict[str, object]:
+        refusal = self._refusal or _too_many_threads()
+        self._linger_s = float(str(request["linger_s"]))
+        self._idle_at = time.monotonic() + self._linger_s
+        if refusal is not None:
+            logger.warning("refused: %s", refusal)
+            return {"refused": refusal}
+        pid = os.fork()
+        if pid == 0:
+            mark_process({MARKER: str(request["token"])})
+            run_agent(socket.socket(fileno=descriptor), run=run_module)
+        self._agents.add(pid)
+        return {"pid": pid}
+
+    def _collect(self) -> None:
+        for pid, _ in reap():
+            if pid in self._agents:
+                self._agents.discard(pid)
+                self._idle_at = time.monotonic() + self._linger_s
+        # What an agent left that was killed has come to this process.
+        kill_all(lambda: descendants(os.getpid(), spare=self._agents))
+
+    def _timeout_s(self) -> float:
+        if self._agents:
+            return _LOOK_S
+        return min(_LOOK_S, max(0.0, self._idle_at - time.monotonic()))
+
+    def _is_over(self) -> bool:
+        if _inode(self._path) != self._inode:
+            return True  # nobody can find it any more
+        if self._agents or self._waiting or time.monotonic() < self._idle_at:
+            return False
+        # Requests are made under this lock, or to a parent that was found under it before.
+        with exclusive(self._path.with_suffix(".lock")):
+            self._accept()
+            if self._waiting:
+                return False
+            self._path.unlink(missing_ok=True)
+            return True
+
+
+def main(arguments: list[str]) -> int:
+    """Import the modules, then serve."""
+    number, key, *modules = arguments
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    name_process("warm parent")
+    sys.path.pop(0)  # this process's folder; each task puts its own there
+    started = time.monotonic()
+    refusal = _import(modules)
+    logger.info("imported %s in %.1f s", ", ".join(modules), time.monotonic() - started)
+    # What exists now is shared by all tasks; a collector that looked at it would copy every page.
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(number)) as listener:
+        listener.set_inheritable(False)
+        WarmParent(listener, Path.cwd() / f"{key}.sock", refusal).serve()
+    return 0
+
+
+def _import(modules: list[str]) -> str | None:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except BaseException as error:  # whatever it may be, tasks start plain
+            logger.exception("cannot import %s", module)
+            return f"importing {module} failed: {type(error).__name__}: {error}"
+    return _too_many_threads()
+
+
+def _too_many_threads() -> str | None:
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count is all
+    return None if threads == 1 else f"it has {threads} threads, and only one may be there to fork"
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

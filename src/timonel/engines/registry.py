@@ -1,0 +1,39 @@
+"""Engines by name, from the entry-point group ``timonel.engines``.
+
+An entry point names a callable that takes the folder in which the engine keeps its jobs.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from timonel.engines.base import Engine
+from timonel.errors import SpecError
+from timonel.storage import Workspace
+
+GROUP = "timonel.engines"
+
+
+def get_engine(name: str, workspace: Workspace) -> Engine:
+    """Return the engine called ``name``, with its jobs in ``workspace``.
+
+    Raises:
+        SpecError: No engine of that name is installed.
+    """
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise SpecError(
+            f"expected the name of an engine, got {name!r}",
+            hint=f"installed are: {', '.join(engine_names()) or 'none'}",
+        )
+    engine = next(iter(found)).load()(workspace.jobs)
+    if not isinstance(engine, Engine):
+        raise SpecError(
+            f"expected the engine {name!r} to be an Engine, got {type(engine).__name__}"
+        )
+    return engine
+
+
+def engine_names() -> list[str]:
+    """Return the names of the engines that are installed."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})

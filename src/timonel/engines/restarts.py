@@ -1,0 +1,84 @@
+"""Whether and when a job is started again after a failure: a pure function of plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from timonel.engines.base import FailureCause, RestartPolicy
+
+# Trying again does not help: the same program on the same input ends the same way.
+NEVER_RETRIED = frozenset(
+    {
+        FailureCause.USER_ERROR,
+        FailureCause.OUT_OF_MEMORY,
+        FailureCause.STOPPED,
+        FailureCause.ENGINE,
+    }
+)
+# May be chance, may be the program: once more, and again only after it got further than before.
+RETRIED_ONCE = frozenset({FailureCause.CRASHED, FailureCause.START_TIMEOUT})
+
+
+@dataclass(frozen=True)
+class RestartHistory:
+    """What restarts have been used up by.
+
+    Attributes:
+        restarts: Restarts so far.
+        crashed: Whether one of them followed a failure that is retried once.
+        crash_progress: How far the job had come at the last such failure, if it said so.
+    """
+
+    restarts: int = 0
+    crashed: bool = False
+    crash_progress: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether to start again, after which delay, and what to remember."""
+
+    retry: bool
+    history: RestartHistory
+    delay_s: float = 0.0
+    reason: str | None = None
+
+
+def decide(
+    policy: RestartPolicy,
+    history: RestartHistory,
+    cause: FailureCause,
+    progress: float | None = None,
+) -> Decision:
+    """Decide what follows a failure of a whole generation.
+
+    Args:
+        policy: The budget and the delays.
+        history: What came before.
+        cause: The root cause of this failure.
+        progress: How far the job has come, such as its last checkpoint's step; None if unknown.
+    """
+    if cause in NEVER_RETRIED:
+        return Decision(retry=False, history=history)
+    once = cause in RETRIED_ONCE
+    if once and history.crashed and not _is_further(progress, history.crash_progress):
+        return Decision(retry=False, history=history, reason="it happened again at the same point")
+    if history.restarts >= policy.max_restarts:
+        reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
+        return Decision(retry=False, history=history, reason=reason)
+    after = replace(history, restarts=history.restarts + 1)
+    if once:
+        after = replace(after, crashed=True, crash_progress=progress)
+    return Decision(retry=True, history=after, delay_s=backoff_s(policy, after.restarts))
+
+
+def backoff_s(policy: RestartPolicy, restart: int) -> float:
+    """Return the delay before the ``restart``-th restart (from 1): doubling up to the maximum."""
+    # The exponent is bounded because 2.0 ** 1024 overflows.
+    return min(policy.backoff_s * 2.0 ** min(restart - 1, 64), policy.backoff_max_s)
+
+
+def _is_further(progress: float | None, before: float | None) -> bool:
+    if progress is None:
+        return False
+    return before is None or progress > before
