@@ -1,0 +1,60 @@
+"""``timonel jobs``: jobs and their tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from timonel.cli.commands.logs import logs
+from timonel.cli.commands.stop import stop
+from timonel.cli.groups import Command, noun
+from timonel.cli.settings import Settings
+
+app = noun("Jobs and their tasks: state, logs, stop.")
+
+JSON = typer.Option("--json", help="Print JSON.")
+
+
+@app.command("list", cls=Command)
+def list_(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(help="At most so many, newest first; 0 for all.")] = 20,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """List the jobs of the workspace, newest first."""
+    from timonel.cli.jobs import all_jobs
+    from timonel.cli.render import jobs as render
+    from timonel.cli.render.output import console, print_json
+
+    found = all_jobs(Settings.of(ctx).find())
+    shown = found[:limit] if limit > 0 else found
+    if json:
+        print_json({"jobs": [render.job_json(job) for job in shown]})
+    elif shown:
+        console().print(render.job_list(shown))
+    else:
+        typer.echo("no jobs yet: 'timonel train' makes them")
+
+
+@app.command(cls=Command)
+def show(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show one job: its state, and each of its tasks."""
+    from timonel.cli.jobs import engine_of, find_job
+    from timonel.cli.render import jobs as render
+    from timonel.cli.render.output import console, print_json
+
+    workspace = Settings.of(ctx).find()
+    status = engine_of(workspace).status(find_job(workspace, job))
+    if json:
+        print_json(render.job_json(status))
+    else:
+        console().print(render.job_page(status))
+
+
+app.command("logs", cls=Command)(logs)
+app.command("stop", cls=Command)(stop)

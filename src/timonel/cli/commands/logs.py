@@ -1,0 +1,34 @@
+"""``timonel logs``: what the tasks of a job have written."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from timonel.cli.groups import Command, single
+from timonel.cli.settings import Settings
+
+app = single()
+
+
+@app.command(cls=Command)
+def logs(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    task: Annotated[
+        str | None, typer.Option(help="Only this task, such as chief-0 or worker-0.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
+    ] = False,
+) -> None:
+    """Print what the tasks of a job have written."""
+    from timonel.cli.jobs import engine_of, find_job
+
+    workspace = Settings.of(ctx).find()
+    job_id = find_job(workspace, job)
+    engine = engine_of(workspace)
+    several = task is None and len(engine.status(job_id).tasks) > 1
+    for line in engine.logs(job_id, task_id=task, follow=follow):
+        typer.echo(f"{line.task_id}  {line.text}" if several else line.text)

@@ -1,0 +1,84 @@
+"""``timonel models``: the versions in the model repository."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timonel.cli.groups import Command, noun
+from timonel.cli.settings import Settings
+from timonel.errors import SpecError
+
+if TYPE_CHECKING:
+    from timonel.models import ModelRepository
+
+app = noun("Model versions: list, show, check, delete.")
+
+MODEL = typer.Argument(help="A model, model/version, or the folder of a SavedModel.")
+JSON = typer.Option("--json", help="Print JSON.")
+
+
+@app.command("list", cls=Command)
+def list_(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Only the versions of this model.")] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """List the versions of all models, or of one."""
+    from timonel.cli.render import models as render
+    from timonel.cli.render.output import console, print_json
+
+    repository = _repository(ctx)
+    if name is not None:
+        repository.get(name)
+    names = [name] if name is not None else repository.names()
+    found = [version for each in names for version in repository.versions(each)]
+    if json:
+        print_json({"models": [render.version_json(version) for version in found]})
+    elif found:
+        console().print(render.version_list(found))
+    else:
+        typer.echo("no models yet: 'timonel export' publishes them")
+
+
+@app.command(cls=Command)
+def show(
+    ctx: typer.Context, model: Annotated[str, MODEL], json: Annotated[bool, JSON] = False
+) -> None:
+    """Show a version: what it takes and gives, what its check found, where it is from."""
+    from timonel.cli.render import models as render
+    from timonel.cli.render.output import console, print_json
+
+    version = _repository(ctx).resolve(model)
+    if json:
+        print_json(version.describe())
+    else:
+        console().print(render.version_page(version))
+
+
+@app.command(cls=Command)
+def delete(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(help="The version to delete, as in digits/2.")],
+) -> None:
+    """Delete a version; a running server goes back to the one before.
+
+    Its number is not used again.
+    """
+    name, _, number = model.rpartition("/")
+    if not name or not number.isdecimal():
+        raise SpecError(
+            f"expected a version to delete such as digits/2, got {model!r}",
+            hint="'timonel models' lists the versions",
+        )
+    repository = _repository(ctx)
+    repository.delete(name, int(number))
+    left = ", ".join(str(version.number) for version in repository.versions(name))
+    typer.echo(f"deleted {model}; versions left: {left or 'none'}")
+
+
+def _repository(ctx: typer.Context) -> ModelRepository:
+    from timonel.models import ModelRepository
+
+    return ModelRepository(Settings.of(ctx).find().models)

@@ -1,0 +1,119 @@
+"""``timonel serve``: a model behind REST and gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timonel.cli.groups import Command, single
+from timonel.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from timonel.serving import Server
+
+app = single()
+
+GRPC_OFF = -1
+
+
+@app.command(cls=Command)
+def serve(
+    ctx: typer.Context,
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            help="A model, model/version, or a folder of numbered versions; or several."
+        ),
+    ],
+    *,
+    version: Annotated[int | None, typer.Option(help="Serve this version only.")] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 for every one.")
+    ] = "127.0.0.1",
+    rest_port: Annotated[int, typer.Option(help="The REST port; 0 picks a free one.")] = 8501,
+    grpc_port: Annotated[
+        int, typer.Option(help=f"The gRPC port; 0 picks a free one, {GRPC_OFF} turns gRPC off.")
+    ] = 8500,
+    poll_s: Annotated[float, typer.Option(help="Seconds between looks for new versions.")] = 1.0,
+    compute_threads: Annotated[
+        int | None, typer.Option(help="Requests computed at once; by default one per core.")
+    ] = None,
+    drain_s: Annotated[
+        float, typer.Option(help="Seconds that requests under way have at the end.")
+    ] = 30.0,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return at once; 'timonel servers stop' ends it.")
+    ] = False,
+) -> None:
+    """Serve a model over REST and gRPC, as TensorFlow Serving does.
+
+    New versions are picked up while it serves; deleting the newest goes back to the one before.
+    Ctrl-C answers what is under way, then ends.
+    """
+    import timonel
+
+    settings = Settings.of(ctx)
+    with contextlib.ExitStack() as watches:
+        timonel.serve(
+            model,
+            workspace=settings.workspace,
+            version=version,
+            host=host,
+            rest_port=rest_port,
+            grpc_port=None if grpc_port == GRPC_OFF else grpc_port,
+            block=not detach,
+            detach=detach,
+            poll_s=poll_s,
+            compute_threads=compute_threads,
+            drain_s=drain_s,
+            on_ready=lambda server: _announce(server, settings, watches, detach=detach),
+        )
+    typer.echo("runs in the background" if detach else "stopped")
+
+
+def _announce(
+    server: Server, settings: Settings, watches: contextlib.ExitStack, *, detach: bool
+) -> None:
+    """Print where the server answers and how it is asked, then what changes."""
+    from timonel.cli.render.output import console
+    from timonel.cli.watch import Watch
+
+    out = console()
+    out.print(f"serving [bold]{', '.join(server.models)}[/bold]")
+    out.print(f"  REST  {server.rest_url}/v1/models/{server.models[0]}", soft_wrap=True)
+    out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
+    out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
+    for name in server.models:
+        line = _ask_line(server, settings, name)
+        if line:
+            out.print(f"try: {line}", soft_wrap=True, markup=False)
+    if not detach:
+        out.print("Ctrl-C stops it", style="dim")
+        for name in server.models:
+            watches.enter_context(Watch(server.rest_url, name, lambda line: _tell(line)))
+
+
+def _ask_line(server: Server, settings: Settings, name: str) -> str | None:
+    from timonel.cli.examples import example_of
+    from timonel.cli.render.requests import curl_line
+    from timonel.errors import TimonelError
+    from timonel.models import ModelRepository
+
+    workspace = settings.find(create=True)
+    try:
+        version = ModelRepository(workspace.models).get(name)
+        signature = version.signatures["serving_default"]
+    except (TimonelError, KeyError):
+        return None  # served from a folder elsewhere, or without that signature
+    example = example_of(version, workspace)
+    if example is None and "image_bytes" in signature.inputs:
+        example = "some_image.png"
+    return curl_line(server.rest_url, name, signature, example)
+
+
+def _tell(line: str) -> None:
+    import time
+
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {line}")

@@ -1,0 +1,84 @@
+"""``timonel servers``: the servers of this workspace that run now."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Annotated
+
+import typer
+
+from timonel.cli.groups import Command, noun
+from timonel.cli.settings import Settings
+from timonel.errors import NotFoundError, ServingError
+
+app = noun("Running servers: list, stop.")
+
+POLL_S = 0.1
+
+
+@app.command("list", cls=Command)
+def list_(
+    ctx: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the servers that run now."""
+    from timonel.cli.render.output import clock, console, iso, print_json
+    from timonel.cli.render.tables import table
+    from timonel.serving.registry import running_servers
+
+    found = running_servers(Settings.of(ctx).find().servers)
+    if json:
+        print_json(
+            {
+                "servers": [
+                    {
+                        "pid": server.pid,
+                        "models": list(server.models),
+                        "rest_url": server.rest_url,
+                        "grpc_address": server.grpc_address,
+                        "started_at": iso(server.started),
+                        "log": server.log,
+                    }
+                    for server in found
+                ]
+            }
+        )
+        return
+    if not found:
+        typer.echo("no server runs: 'timonel serve' starts one")
+        return
+    rows = [
+        (s.pid, ", ".join(s.models), s.rest_url, s.grpc_address, clock(s.started)) for s in found
+    ]
+    console().print(table(("PID", "MODELS", "REST", "GRPC", "SINCE"), rows, wide=1))
+
+
+@app.command(cls=Command)
+def stop(
+    ctx: typer.Context,
+    server: Annotated[str, typer.Argument(help="A server's pid, or a model that it serves.")],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 60.0,
+) -> None:
+    """Stop a server; the requests under way are answered first."""
+    from timonel.serving.registry import running_servers
+
+    found = running_servers(Settings.of(ctx).find().servers)
+    chosen = [each for each in found if server == str(each.pid) or server in each.models]
+    if not chosen:
+        raise NotFoundError(
+            f"expected a running server, got {server!r}", hint="'timonel servers' lists them"
+        )
+    for each in chosen:
+        os.kill(each.pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    for each in chosen:
+        while each.is_alive:
+            if time.monotonic() > deadline:
+                raise ServingError(
+                    f"expected server {each.pid} to end within {timeout:g} s, but it goes on",
+                    hint=f"see its log: {each.log}",
+                )
+            time.sleep(POLL_S)
+        typer.echo(f"stopped server {each.pid} of {', '.join(each.models)}")

@@ -1,0 +1,61 @@
+"""Finding jobs by what a person calls them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from timonel.errors import NotFoundError, SpecError, TimonelError
+
+if TYPE_CHECKING:
+    from timonel.engines import Engine, JobStatus
+    from timonel.storage import Workspace
+
+
+def engine_of(workspace: Workspace) -> Engine:
+    """Return the engine whose jobs are in the workspace."""
+    from timonel.engines import get_engine
+
+    return get_engine("local", workspace)
+
+
+def all_jobs(workspace: Workspace) -> list[JobStatus]:
+    """Return the status of every job of the workspace, newest first."""
+    engine = engine_of(workspace)
+    found = []
+    for name in job_ids(workspace):
+        with contextlib.suppress(TimonelError):  # removed between the two looks
+            found.append(engine.status(name))
+    return sorted(found, key=lambda status: status.created_at, reverse=True)
+
+
+def find_job(workspace: Workspace, ref: str) -> str:
+    """Return the id of the job that ``ref`` means: an id, its beginning, or ``last``.
+
+    Raises:
+        NotFoundError: No job fits.
+        SpecError: Several begin so.
+    """
+    known = job_ids(workspace)
+    if ref in known:
+        return ref
+    if ref == "last" and known:
+        return all_jobs(workspace)[0].job_id
+    fits = [name for name in known if ref and name.startswith(ref)]
+    if len(fits) > 1:
+        raise SpecError(
+            f"expected the beginning of one job's id, got {ref!r}, which fits {len(fits)}",
+            hint=f"give more of it: {', '.join(fits[:3])}",
+        )
+    if not fits:
+        raise NotFoundError(
+            "expected a job, found none" if ref == "last" else f"expected a job, got {ref!r}",
+            hint="'timonel jobs' lists the jobs of this workspace",
+        )
+    return fits[0]
+
+
+def job_ids(workspace: Workspace) -> list[str]:
+    """Return the ids of all jobs of the workspace, sorted."""
+    folders = workspace.jobs.iterdir() if workspace.jobs.is_dir() else ()
+    return sorted(path.name for path in folders if path.is_dir() and path.name[0] != ".")

@@ -1,0 +1,93 @@
+"""What jobs look like: a list, one job with its tasks, and both as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from timonel.cli.render.output import clock, iso
+from timonel.cli.render.tables import pairs, status, table
+from timonel.units import format_seconds
+
+if TYPE_CHECKING:
+    from timonel.engines import JobStatus, TaskStatus
+
+
+def job_list(jobs: Sequence[JobStatus]) -> Table:
+    """Return jobs as a table, newest first."""
+    rows = [
+        (
+            job.job_id,
+            status(job.state.value),
+            len(job.tasks),
+            job.restarts,
+            format_seconds(duration_s(job)),
+            job.message or "",
+        )
+        for job in jobs
+    ]
+    return table(("JOB", "STATE", "TASKS", "RESTARTS", "TIME", "WHY"), rows, wide=5)
+
+
+def job_page(job: JobStatus) -> RenderableType:
+    """Return one job and its tasks."""
+    facts = {
+        "made": clock(job.created_at),
+        "took": format_seconds(duration_s(job)),
+        "generation": job.generation,
+        "restarts": job.restarts,
+        "cause": job.cause.value if job.cause else None,
+        "why": job.message,
+        "failed task": job.failed_task,
+    }
+    rows = [
+        (
+            task.task_id,
+            status(task.state),
+            task.pid,
+            task.address,
+            ending(task),
+            task.message or "",
+        )
+        for task in job.tasks
+    ]
+    return Group(
+        Text.assemble((job.job_id, "bold"), "  ", status(job.state.value)),
+        pairs({name: value for name, value in facts.items() if value is not None}),
+        table(("TASK", "STATE", "PID", "ADDRESS", "EXIT", "WHY"), rows, wide=5),
+    )
+
+
+def job_json(job: JobStatus) -> dict[str, Any]:
+    """Return a job as JSON."""
+    return {
+        "id": job.job_id,
+        "state": job.state.value,
+        "created_at": iso(job.created_at),
+        "started_at": iso(job.started_at),
+        "ended_at": iso(job.ended_at),
+        "duration_s": round(duration_s(job), 3),
+        "generation": job.generation,
+        "restarts": job.restarts,
+        "cause": job.cause.value if job.cause else None,
+        "message": job.message,
+        "failed_task": job.failed_task,
+        "tasks": [{"id": t.task_id, **t.model_dump(mode="json")} for t in job.tasks],
+    }
+
+
+def duration_s(job: JobStatus) -> float:
+    """Return the seconds from a job's beginning to its end, or to now."""
+    return max(0.0, (job.ended_at or time.time()) - job.created_at)
+
+
+def ending(task: TaskStatus) -> str | None:
+    """Return how a task ended: its exit code or the signal that killed it."""
+    if task.signal is not None:
+        return f"signal {task.signal}"
+    return None if task.exit_code is None else str(task.exit_code)

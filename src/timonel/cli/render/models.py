@@ -1,0 +1,110 @@
+"""What model versions look like: a list, one version in full, a check, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from timonel.cli.render.output import clock, iso
+from timonel.cli.render.tables import number, pairs, status, table
+from timonel.units import format_bytes
+
+if TYPE_CHECKING:
+    from timonel.models import ModelVersion
+    from timonel.models.schema import CheckResult, TensorInfo
+
+_CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+def version_list(versions: Sequence[ModelVersion]) -> Table:
+    """Return versions as a table."""
+    rows = [
+        (
+            version.name,
+            version.number,
+            clock(version.document.created_at) if version.document else None,
+            _accuracy(version.check),
+            status(version.check.status) if version.check else None,
+            version.run_id,
+        )
+        for version in versions
+    ]
+    return table(("MODEL", "VERSION", "MADE", "HELD OUT", "CHECK", "RUN"), rows, wide=5)
+
+
+def version_page(version: ModelVersion) -> RenderableType:
+    """Return one version: what it takes and gives, what its check found, where it is from."""
+    parts: list[RenderableType] = [Text(str(version), style="bold"), pairs(_facts(version))]
+    for name, signature in version.signatures.items():
+        parts += [
+            Text(f"\n{name}", style="bold"),
+            table(
+                ("", "TENSOR", "TYPE", "SHAPE"),
+                [
+                    *_tensors("takes", signature.inputs),
+                    *_tensors("gives", signature.outputs),
+                ],
+            ),
+        ]
+    if version.check is not None:
+        parts += [Text("\nCheck", style="bold"), check_line(version.check)]
+    return Group(*parts)
+
+
+def check_line(check: CheckResult) -> Text:
+    """Return what a check found as one line."""
+    return Text.assemble((check.status, _CHECK_STYLES[check.status]), f"  {check.message}")
+
+
+def version_json(version: ModelVersion) -> dict[str, Any]:
+    """Return a version as a line of a listing in JSON."""
+    document = version.document
+    return {
+        "name": version.name,
+        "version": version.number,
+        "path": version.uri,
+        "created_at": iso(document.created_at) if document else None,
+        "digest": document.digest if document else None,
+        "size_bytes": document.export.size_bytes if document else None,
+        "labels": list(version.labels) if version.labels else None,
+        "run": version.run_id,
+        "check": version.check.model_dump(mode="json") if version.check else None,
+    }
+
+
+def _facts(version: ModelVersion) -> dict[str, Any]:
+    facts: dict[str, Any] = {"where": version.uri, "run": version.run_id}
+    if version.document is not None:
+        export = version.document.export
+        facts |= {
+            "made": clock(version.document.created_at),
+            "model": f"{export.model.name}, {export.model.parameters:,} parameters",
+            "size": format_bytes(export.size_bytes),
+            "takes": export.preparation.input_kind,
+            "labels": ", ".join(export.labels) if export.labels else None,
+            "digest": version.document.digest,
+        }
+        facts |= {f"note {i}": note for i, note in enumerate(export.notes, 1)}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _tensors(verb: str, tensors: Mapping[str, TensorInfo]) -> list[tuple[str, str, str, str]]:
+    return [(verb, name, info.dtype, _shape(info.shape)) for name, info in sorted(tensors.items())]
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    if shape is None:
+        return "any"
+    return "[" + ", ".join("?" if size < 0 else str(size) for size in shape) + "]"
+
+
+def _accuracy(check: CheckResult | None) -> str | None:
+    if check is None:
+        return None
+    if check.accuracy is not None:
+        return f"{check.accuracy:.1%}"
+    return None if check.mae is None else f"mae {number(check.mae)}"

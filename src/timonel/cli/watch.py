@@ -1,0 +1,110 @@
+"""Following the versions of a running server, over the status that TensorFlow Serving offers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+INTERVAL_S = 1.0
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """What a server says of one version: ``LOADING``, ``AVAILABLE``, ``END``, and an error."""
+
+    state: str
+    error: str = ""
+
+
+States = Mapping[int, VersionState]
+
+
+def read_states(rest_url: str, model: str) -> dict[int, VersionState]:
+    """Ask a server for the states of a model's versions.
+
+    Raises:
+        OSError: It does not answer.
+    """
+    url = f"{rest_url}/v1/models/{model}"
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own server
+        return parse_states(json.load(answer))
+
+
+def parse_states(answer: Mapping[str, Any]) -> dict[int, VersionState]:
+    """Return the states in a ``GetModelStatus`` answer."""
+    states = {}
+    for entry in answer.get("model_version_status", []):
+        problem = entry.get("status", {})
+        failed = problem.get("error_code", "OK") != "OK"
+        error = problem.get("error_message", "") if failed else ""
+        states[int(entry["version"])] = VersionState(entry["state"], error)
+    return states
+
+
+def changes(before: States, after: States) -> list[str]:
+    """Return what happened between two looks, one line for each version."""
+    lines = []
+    for version in sorted({*before, *after}):
+        old, new = before.get(version), after.get(version)
+        was_there = old is not None and old.state == "AVAILABLE"
+        is_there = new is not None and new.state == "AVAILABLE"
+        if is_there and not was_there:
+            lines.append(f"loaded version {version}")
+        elif was_there and not is_there:
+            lines.append(f"unloaded version {version}")
+        if new is not None and new.error and (old is None or old.error != new.error):
+            lines.append(f"version {version} cannot be served: {new.error}")
+    return lines
+
+
+class Watch:
+    """Calls ``tell`` for each change of a model's versions, from a thread of its own.
+
+    Args:
+        rest_url: The server.
+        model: The model.
+        tell: Gets one line.
+    """
+
+    def __init__(self, rest_url: str, model: str, tell: Callable[[str], None]) -> None:
+        self._rest_url = rest_url
+        self._model = model
+        self._tell = tell
+        self._known: States = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch-{model}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_TIMEOUT_S)
+
+    def look(self) -> None:
+        """Ask once, and tell what has changed."""
+        try:
+            found = read_states(self._rest_url, self._model)
+        except (OSError, ValueError):
+            return  # it is ending, or a load keeps it busy: the next look will tell
+        for line in changes(self._known, found):
+            self._tell(f"{self._model}: {line}")
+        self._known = found
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self.look()
