@@ -28,6 +28,8 @@ def main() -> int:
     )
     # grpc.aio and uvicorn tell at this level what this server logs itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Its warnings are about the API that we call, not about the model.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     settings = ServerSettings.model_validate(orders["settings"])
     report: int = orders["report"]
 

@@ -26,6 +26,7 @@ from timonel.serving.versions import (
     State,
     Tracked,
     after_failure,
+    may_yet_serve,
     of_interest,
     plan,
     statuses,
@@ -161,7 +162,7 @@ class Loader:
             self._begin_load(watched, candidate)
         for number in todo.unload:
             self._begin_unload(watched, number)
-        watched.waiting = _may_yet_serve(candidates, watched.tracked)
+        watched.waiting = may_yet_serve(candidates, watched.tracked)
 
     def _forget(self, watched: _Watched, folders: Mapping[int, Path]) -> None:
         """Let a version that was removed be tried afresh when it comes back."""
@@ -269,18 +270,6 @@ def _submit(pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
 def _report(done: Future[None]) -> None:
     if (error := done.exception()) is not None:
         _LOG.error("a version could not be unloaded", exc_info=error)
-
-
-def _may_yet_serve(candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]) -> bool:
-    """Tell whether a version may become available without a change on disk."""
-    return any(
-        not candidate.complete
-        or (record := tracked.get(candidate.number)) is None
-        or record.in_memory
-        or record.retry_at is not None
-        or record.fingerprint != candidate.fingerprint
-        for candidate in candidates
-    )
 
 
 def _as_status(error: BaseException) -> StatusError:

@@ -147,6 +147,18 @@ def after_failure(
     )
 
 
+def may_yet_serve(candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]) -> bool:
+    """Tell whether a version may become available without a change on disk."""
+    return any(
+        not candidate.complete
+        or (record := tracked.get(candidate.number)) is None
+        or record.in_memory
+        or record.retry_at is not None
+        or record.fingerprint != candidate.fingerprint
+        for candidate in candidates
+    )
+
+
 def statuses(tracked: Mapping[int, Tracked]) -> tuple[VersionStatus, ...]:
     """Return what clients are told, ascending by version."""
     return tuple(

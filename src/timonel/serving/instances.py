@@ -1,0 +1,251 @@
+"""From what a person has (image files, a CSV, JSON, arrays) to the instances of a request."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timonel.errors import DataError, InputError, NotFoundError
+from timonel.serving.runtimes.base import STRING
+from timonel.serving.wanted import Input, Kind, Wanted
+
+_IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_TABLE_SUFFIXES = {".csv", ".json", ".jsonl", ".ndjson"}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One thing to predict: where it came from, and its JSON form."""
+
+    source: str
+    value: Any
+
+
+def instances(inputs: object, wanted: Wanted) -> list[Instance]:
+    """Return one instance per image, row or tensor in ``inputs``.
+
+    Args:
+        inputs: Paths of images, of a CSV or of JSON; encoded images as bytes; rows as dicts;
+            JSON text; an array or nested lists.
+        wanted: What the model takes.
+
+    Raises:
+        NotFoundError: A file does not exist.
+        DataError: A file is no image, CSV or JSON.
+        InputError: The model takes something else, or other columns.
+    """
+    if wanted.kind is Kind.IMAGE:
+        found = [_image(item, wanted) for item in _as_list(inputs)]
+    elif wanted.kind is Kind.ROW:
+        found = list(_rows(inputs, wanted))
+    else:
+        found = _tensors(inputs, wanted)
+    if not found:
+        raise InputError("expected something to predict, got nothing", hint=_hint(wanted))
+    return found
+
+
+def _image(item: object, wanted: Wanted) -> Instance:
+    if isinstance(item, bytes):
+        source, content = "bytes", item
+    elif isinstance(item, str | os.PathLike):
+        source, content = os.fspath(item), _read(Path(item))
+    else:
+        raise _mismatch(item, wanted)
+    if not content.startswith(_IMAGE_STARTS):
+        raise DataError(
+            f"expected an image as PNG, JPEG, GIF or BMP, got {source}",
+            hint=f"{wanted.model} takes {Kind.IMAGE.value}",
+        )
+    return Instance(source, {"b64": base64.b64encode(content).decode()})
+
+
+def _rows(inputs: object, wanted: Wanted) -> Iterator[Instance]:
+    for item in _as_list(inputs):
+        if isinstance(item, Mapping):
+            yield _row("row", item, wanted, strict=True)
+        elif isinstance(item, str | os.PathLike):
+            yield from _rows_of_text(item, wanted)
+        else:
+            raise _mismatch(item, wanted)
+
+
+def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted) -> Iterator[Instance]:
+    text = os.fspath(item)
+    if text.lstrip().startswith(("{", "[")):
+        rows = enumerate(_json_rows(text, "the JSON given"), start=1)
+        yield from (_row(f"row {i}", row, wanted, strict=True) for i, row in rows)
+        return
+    path = Path(text)
+    if path.suffix.lower() not in _TABLE_SUFFIXES and path.is_file():
+        raise _mismatch(item, wanted)
+    content = _read(path)
+    try:
+        decoded = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected text in UTF-8 in {path}, got {error.reason}") from error
+    is_csv = path.suffix.lower() == ".csv"
+    found = _csv_rows(decoded, path) if is_csv else _json_rows(decoded, str(path))
+    for index, row in enumerate(found, start=1):
+        yield _row(f"{path}, row {index}", row, wanted, strict=not is_csv)
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
+    reader = csv.DictReader(text.splitlines())
+    for number, row in enumerate(reader, start=1):
+        if None in row or None in row.values():
+            raise DataError(
+                f"expected {len(reader.fieldnames or ())} fields in {path}, row {number}, "
+                f"got {'more' if None in row else 'fewer'}"
+            )
+        yield row
+
+
+def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        # One object a line is a common form of many rows.
+        try:
+            value = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise DataError(f"expected JSON in {origin}, got {error}") from error
+    if isinstance(value, dict) and isinstance(value.get("instances"), list):
+        value = value["instances"]
+    rows = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise InputError(
+            f"expected JSON objects in {origin}, got something else",
+            hint='give rows such as {"column": 1.0}',
+        )
+    return rows
+
+
+def _row(source: str, row: Mapping[str, Any], wanted: Wanted, *, strict: bool) -> Instance:
+    names = [spec.name for spec in wanted.inputs]
+    missing = [name for name in names if name not in row]
+    extra = [str(name) for name in row if name not in names]
+    if missing or (strict and extra):
+        problem = f"{', '.join(missing)} missing" if missing else f"unknown {', '.join(extra)}"
+        raise InputError(
+            f"expected the columns {', '.join(names)}, got {', '.join(map(str, row))} ({source})",
+            hint=f"correct the columns: {problem}",
+        )
+    return Instance(
+        source, {spec.name: _cell(row[spec.name], spec, source) for spec in wanted.inputs}
+    )
+
+
+def _cell(value: Any, spec: Input, source: str) -> Any:
+    try:
+        converted = _convert(value, spec.dtype)
+    except (ValueError, KeyError, TypeError):
+        kind = "a number" if spec.dtype != "DT_BOOL" else "true or false"
+        raise InputError(
+            f"expected {kind} in column {spec.name}, got {value!r} ({source})",
+            hint="correct or fill in the value",
+        ) from None
+    return [converted] if spec.instance_shape == (1,) and not _is_list(value) else converted
+
+
+def _convert(value: Any, dtype: str) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    if dtype == STRING:
+        return value if isinstance(value, list | dict) else str(value)
+    if not isinstance(value, str):
+        if value is None:
+            raise ValueError("expected a value")
+        return value
+    if dtype in {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}:
+        return float(value)
+    return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
+
+
+def _tensors(inputs: object, wanted: Wanted) -> list[Instance]:
+    value = _array_like(inputs, wanted)
+    rank = len(wanted.inputs[0].shape or ())
+    array = np.asarray(value, dtype=object) if wanted.inputs[0].dtype == STRING else None
+    depth = array.ndim if array is not None else _depth(value)
+    if rank and depth == rank - 1:
+        value = [value]
+    elif rank and depth != rank:
+        raise InputError(
+            f"expected arrays of {rank - 1} dimensions, or a batch of them, got {depth} dimensions",
+            hint=_hint(wanted),
+        )
+    return [Instance(f"instance {i}", each) for i, each in enumerate(value, start=1)]
+
+
+def _array_like(inputs: object, wanted: Wanted) -> Any:
+    if isinstance(inputs, np.ndarray | np.generic):
+        return inputs.tolist()
+    if isinstance(inputs, str | os.PathLike):
+        text = os.fspath(inputs)
+        if not text.lstrip().startswith("["):
+            if Path(text).suffix.lower() != ".json":
+                raise _mismatch(inputs, wanted)
+            text = _read(Path(text)).decode(errors="replace")
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"expected JSON, got {error}") from error
+        return value["instances"] if isinstance(value, dict) and "instances" in value else value
+    if isinstance(inputs, list | tuple) and not any(
+        isinstance(item, str | bytes | os.PathLike | Mapping) for item in inputs
+    ):
+        return [item.tolist() if isinstance(item, np.ndarray) else item for item in inputs]
+    raise _mismatch(inputs, wanted)
+
+
+def _depth(value: Any) -> int:
+    depth = 0
+    while _is_list(value):
+        depth += 1
+        if not value:
+            break
+        value = value[0]
+    return depth
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _as_list(inputs: object) -> Sequence[object]:
+    return inputs if isinstance(inputs, list | tuple) else [inputs]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError(f"expected a file, found nothing at {path}") from None
+    except OSError as error:
+        raise InputError(f"expected to read {path}, got {error.strerror}") from error
+
+
+def _mismatch(item: object, wanted: Wanted) -> InputError:
+    got = os.fspath(item) if isinstance(item, str | os.PathLike) else type(item).__name__
+    return InputError(
+        f"expected {wanted.kind.value} for {wanted.model}, got {got!s}", hint=_hint(wanted)
+    )
+
+
+def _hint(wanted: Wanted) -> str:
+    if wanted.kind is Kind.IMAGE:
+        return "give image files"
+    if wanted.kind is Kind.ROW:
+        return f"give a CSV, JSON or dicts with {', '.join(i.name for i in wanted.inputs)}"
+    return f"give an array or nested lists for {wanted.description}"
