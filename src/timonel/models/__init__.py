@@ -1,1 +1,38 @@
-"""Models: exporting them, checking and publishing versions, and looking into them."""
+"""Models: exporting live ones, checking and publishing versions, looking into them.
+
+``export_live`` needs TensorFlow, which is imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from timonel.models.inspection import signatures_of
+from timonel.models.publish import check_version, export
+from timonel.models.repository import ModelRepository
+from timonel.models.schema import CheckResult, Export, Signature, TensorInfo
+from timonel.models.versions import ModelVersion
+
+if TYPE_CHECKING:
+    from timonel.models.savedmodel import export_live
+
+__all__ = [
+    "CheckResult",
+    "Export",
+    "ModelRepository",
+    "ModelVersion",
+    "Signature",
+    "TensorInfo",
+    "check_version",
+    "export",
+    "export_live",
+    "signatures_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "export_live":
+        from timonel.models.savedmodel import export_live  # noqa: PLC0415 - imports TensorFlow
+
+        return export_live
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,9 @@ from typing import Any
 
 from timonel._version import __version__
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
-from timonel.models.exports import read_export, saved_model_of
-from timonel.models.schema import VERSION_FILE, CheckResult, VersionDocument
+from timonel.models.exports import read_export, reference_of, saved_model_of
+from timonel.models.reference import write_reference
+from timonel.models.schema import KEPT_REFERENCE, VERSION_FILE, CheckResult, Export, VersionDocument
 from timonel.models.versions import (
     MODEL_NAME,
     VERSION_NUMBER,
@@ -102,6 +103,7 @@ class ModelRepository:
             )
             with publish_dir(folder / str(number)) as target:
                 _copy(saved_model_of(export_folder), target, export.digest)
+                _copy_reference(export_folder, export, target)
                 document = target / VERSION_FILE
                 write_document(document, "model-version", body.model_dump(mode="json"))
             write_text(folder / _HIGHEST, f"{number}\n")
@@ -218,3 +220,12 @@ def _copy(source: Path, target: Path, digest: str) -> None:
             f"expected the SavedModel in {source} to have digest {digest}, found {found}",
             hint="it was changed or cut off after the export; train again, then export",
         )
+
+
+def _copy_reference(export_folder: Path, export: Export, target: Path) -> None:
+    """Keep the held-out predictions in the version, so that it can be checked again."""
+    examples = reference_of(export_folder, export)
+    if examples:
+        path = target / KEPT_REFERENCE
+        path.parent.mkdir(exist_ok=True)
+        write_reference(path, examples)

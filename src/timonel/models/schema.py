@@ -24,6 +24,7 @@ EXPORT_FILE = "export.json"
 REFERENCE_FILE = "reference.jsonl"
 LABELS_FILE = "assets/labels.txt"
 VERSION_FILE = "assets.extra/timonel.json"
+KEPT_REFERENCE = f"assets.extra/{REFERENCE_FILE}"
 PREDICT_METHOD = "tensorflow/serving/predict"
 
 

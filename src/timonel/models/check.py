@@ -1,0 +1,187 @@
+"""The check's process: ``python -m timonel.models.check REQUEST ANSWERS``.
+
+It loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` as a client
+would: the bytes of image files, the values of rows. What comes out goes to a file as JSON; whether
+that is right is decided by the process that asked (`timonel.models.verdict`). TensorFlow is
+imported here and nowhere else on that side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from timonel.errors import ModelError, TimonelError
+from timonel.models.inspection import signatures_of
+from timonel.models.reference import ReferenceExample, read_reference
+from timonel.models.schema import Stored
+from timonel.models.verdict import Answer, Answers
+from timonel.storage import digest_bytes, write_json
+
+_BATCH = 32
+_SPLIT_ORDER = ("validation", "test", "train")
+
+
+class Request(Stored):
+    """What the check is asked to do."""
+
+    saved_model: Path = Field(description="The SavedModel.")
+    reference: Path = Field(description="The held-out examples.")
+    input_kind: Literal["image", "table"] = Field(description="What a raw input is.")
+    output: Literal["scores", "value"] = Field(description="The output to compare.")
+    data_root: Path | None = Field(
+        default=None, description="Where the raw files are now, by their keys."
+    )
+    dataset: Path | None = Field(default=None, description="Whose records to fall back to.")
+
+
+class _RawInputs:
+    """Finds raw inputs: the file where it was, else the record of the dataset."""
+
+    def __init__(self, request: Request, examples: Sequence[ReferenceExample]) -> None:
+        self._request = request
+        found = {example.key: self._outside(example) for example in examples}
+        lacking = {key for key, raw in found.items() if raw is None}
+        records = _records(request, lacking) if lacking else {}
+        self.from_records = len(records)
+        self.by_key = {key: raw for key, raw in {**found, **records}.items() if raw is not None}
+
+    def _outside(self, example: ReferenceExample) -> Any:
+        """Return a row, or the bytes of an image file that is still what it was."""
+        if self._request.input_kind == "table":
+            return example.source
+        root = self._request.data_root
+        path = root / example.key if root else Path(str(example.source or ""))
+        if not path.is_file():
+            return None
+        content = path.read_bytes()
+        changed = example.digest is not None and digest_bytes(content) != example.digest
+        return None if changed else content
+
+
+def answer(request: Request) -> Answers:
+    """Ask the exported model for the held-out examples.
+
+    Raises:
+        ModelError: It cannot be loaded, or fails on an example.
+        CorruptError: The held-out examples cannot be read.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - the seconds are spent once the request was read
+
+    examples = read_reference(request.reference)
+    inputs = _RawInputs(request, examples)
+    keys = list(inputs.by_key)
+    started = time.perf_counter()
+    answers: dict[str, Answer] = {}
+    with _as_model_errors(tf):
+        signature = tf.saved_model.load(str(request.saved_model)).signatures["serving_default"]
+        loaded = time.perf_counter()
+        for begin in range(0, len(keys), _BATCH):
+            batch = keys[begin : begin + _BATCH]
+            raw = [inputs.by_key[key] for key in batch]
+            outputs = signature(**_tensors(request, signature, raw))
+            answers.update(zip(batch, _answers(request, outputs), strict=True))
+    return Answers(
+        answers=answers,
+        from_records=inputs.from_records,
+        seconds=time.perf_counter() - loaded,
+        load_seconds=loaded - started,
+    )
+
+
+@contextlib.contextmanager
+def _as_model_errors(tf: Any) -> Iterator[None]:
+    """Turn what TensorFlow raises on loading or running a model into one line."""
+    try:
+        yield
+    except (tf.errors.OpError, OSError, ValueError, TypeError, KeyError) as error:
+        first = next(iter(str(error).strip().splitlines()), "no message")
+        raise ModelError(
+            "expected the exported model to answer held-out raw inputs, got "
+            f"{type(error).__name__}: {first[:300]}",
+            hint="see the log of the check for all of it",
+        ) from error
+
+
+def _tensors(request: Request, signature: Any, raw: Sequence[Any]) -> dict[str, Any]:
+    import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
+
+    if request.input_kind == "image":
+        (name,) = signature.structured_input_signature[1]
+        return {name: tf.constant(raw, tf.string)}
+    # The names that clients use; TensorFlow's own structure may have altered ones.
+    declared = signatures_of(request.saved_model)["serving_default"].inputs
+    return {
+        name: tf.constant([_cell(row.get(name), info.dtype) for row in raw], info.dtype)
+        for name, info in declared.items()
+    }
+
+
+def _cell(value: Any, dtype: str) -> Any:
+    if dtype == "string":
+        return "" if value is None else str(value)
+    return float("nan") if value in {None, ""} else float(value)
+
+
+def _answers(request: Request, outputs: Mapping[str, Any]) -> Iterator[Answer]:
+    values = outputs[request.output].numpy()
+    labels = outputs["label"].numpy() if "label" in outputs else [None] * len(values)
+    for value, label in zip(values, labels, strict=True):
+        scores = tuple(float(each) for each in value.reshape(-1))
+        yield Answer(scores=scores, label=None if label is None else label.decode())
+
+
+def _records(request: Request, keys: set[str]) -> dict[str, Any]:
+    """Read the raw inputs of ``keys`` from the dataset's records, as far as they are there."""
+    import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
+
+    found: dict[str, Any] = {}
+    for shard in _shards(request.dataset):
+        for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
+            features = tf.train.Example.FromString(record).features.feature
+            key = features["key"].bytes_list.value[0].decode()
+            if key in keys:
+                found[key] = _raw_of(request, features)
+        if len(found) == len(keys):
+            break
+    return found
+
+
+def _shards(dataset: Path | None) -> Iterable[Path]:
+    """Return a dataset's shards; held-out examples are hardly ever in those for training."""
+    found = sorted(dataset.glob("*.tfrecord")) if dataset else []
+    order = {split: number for number, split in enumerate(_SPLIT_ORDER)}
+    return sorted(found, key=lambda path: order.get(path.name.partition("-")[0], 0))
+
+
+def _raw_of(request: Request, features: Mapping[str, Any]) -> Any:
+    if request.input_kind == "image":
+        return features["image"].bytes_list.value[0]
+    row: dict[str, Any] = {}
+    for name, feature in features.items():
+        values = getattr(feature, feature.WhichOneof("kind") or "float_list").value
+        first = values[0] if values else None
+        row[name] = first.decode() if isinstance(first, bytes) else first
+    return row
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer the request in the first file into the second; 1 if that cannot be done."""
+    request_path, answers_path = map(Path, arguments)
+    try:
+        found = answer(Request.model_validate_json(request_path.read_text()))
+    except TimonelError as error:
+        write_json(answers_path, {"error": error.message, "hint": error.hint})
+        raise
+    write_json(answers_path, found.model_dump(mode="json"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

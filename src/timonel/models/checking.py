@@ -1,0 +1,121 @@
+"""The control side of the check: asks a process with TensorFlow, then judges its answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import ModelError
+from timonel.models.check import Request
+from timonel.models.reference import ReferenceExample
+from timonel.models.schema import CheckResult, Export
+from timonel.models.verdict import Answers, judge
+
+_TIMEOUT_S = 900.0
+
+
+def check_saved_model(
+    saved_model: Path,
+    export: Export,
+    reference: Path,
+    examples: Sequence[ReferenceExample],
+    *,
+    log: Path | None = None,
+    data_root: Path | None = None,
+    dataset: Path | None = None,
+) -> CheckResult:
+    """Feed held-out raw inputs to a SavedModel and compare with what training predicted.
+
+    Args:
+        saved_model: The folder of the SavedModel.
+        export: What is known of it.
+        reference: The file of the held-out examples.
+        examples: What that file holds.
+        log: Where the process' output goes.
+        data_root: Where the raw files are now, if they were moved.
+        dataset: The dataset whose records hold the bytes, should raw files be gone.
+
+    Returns:
+        The result, of status ``skipped`` where there is nothing to compare.
+
+    Raises:
+        ModelError: The model cannot be loaded or fails on an input.
+    """
+    reason = _why_not(export, examples)
+    if reason is not None:
+        return CheckResult(status="skipped", message=f"not checked: {reason}")
+    request = Request.model_validate(
+        {
+            "saved_model": saved_model,
+            "reference": reference,
+            "input_kind": export.preparation.input_kind,
+            "output": "scores" if export.meaning.task == "classification" else "value",
+            "data_root": data_root,
+            "dataset": dataset,
+        }
+    )
+    return judge(examples, _ask(request, log), export.labels)
+
+
+def _why_not(export: Export, examples: Sequence[ReferenceExample]) -> str | None:
+    if export.preparation.input_kind == "tensor":
+        return "the model takes tensors, so raw files cannot be fed to it"
+    if export.meaning.task == "tensor":
+        return "the model's outputs are neither scores of labels nor one value"
+    if not examples:
+        return "training left no held-out predictions to compare with"
+    return None
+
+
+def _ask(request: Request, log: Path | None) -> Answers:
+    with tempfile.TemporaryDirectory() as scratch:
+        asked, answered = Path(scratch, "request.json"), Path(scratch, "answers.json")
+        asked.write_text(request.model_dump_json())
+        output = log or Path(scratch, "check.log")
+        code = _run([str(asked), str(answered)], output)
+        answers = _read(answered)
+        if code == 0 and "error" not in answers:
+            return Answers.model_validate(answers)
+        message = answers.get("error") or f"the check's process ended with code {code}"
+        hint = answers.get("hint") or _last_line(output)
+        raise ModelError(str(message), hint=f"see {log}" if log else str(hint))
+
+
+def _run(arguments: Sequence[str], log: Path) -> int:
+    command = [sys.executable, "-m", "timonel.models.check", *arguments]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+        try:
+            return process.wait(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ModelError(
+                f"expected the exported model to answer within {_TIMEOUT_S:g} s, it did not",
+                hint="export without the check, or look into the model",
+            ) from error
+        finally:
+            # Nothing is left behind, by Ctrl-C either.
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it wrote nothing"

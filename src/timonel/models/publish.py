@@ -1,0 +1,235 @@
+"""Making a run's model a version: verify, check, publish, record. Without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import ModelError, NotFoundError
+from timonel.models.checking import check_saved_model
+from timonel.models.evaluation import write_confusion_png
+from timonel.models.exports import reference_of, saved_model_of, verify_export
+from timonel.models.repository import ModelRepository
+from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
+from timonel.models.versions import ModelVersion, check_name
+from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
+from timonel.tracking import Artifact, RunRecord, RunWriter, read_run, start_run
+
+CONFUSION_FILE = "confusion.png"
+CHECK_LOG = "check.log"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A training run and the export it made."""
+
+    record: RunRecord
+    artifact: Artifact
+    folder: Path
+    export: Export
+
+    @property
+    def datasets(self) -> list[Artifact]:
+        """The datasets the model was trained on."""
+        return [artifact for artifact in self.record.inputs if artifact.type == "dataset"]
+
+
+def export(  # noqa: PLR0913 - the options of the command line, all keywords
+    run: str = "last",
+    *,
+    name: str,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    repository: ModelRepository | str | os.PathLike[str] | None = None,
+    check: bool = True,
+    data_root: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> ModelVersion:
+    """Publish the model that a run has made as the next version of ``name``.
+
+    Held-out raw files are fed to the exported model first, in a process of its own, and what it
+    answers is compared with what the training pipeline predicted. The work is recorded as a run
+    of kind ``export``, so that the version's lineage leads to the run, its data and their source.
+
+    Args:
+        run: A training run: its id or the beginning of it, its name, or ``last``.
+        name: The model's name in the repository.
+        workspace: Where the run is; found as every command finds it by default.
+        repository: Where versions go; the workspace's ``models`` by default.
+        check: Whether to check.
+        data_root: Where the raw files are now, if they are not where they were converted from.
+        force: Publish even if the check fails.
+        progress: Called with a line at the beginning of each step.
+
+    Returns:
+        The new version; its ``check`` says what was found.
+
+    Raises:
+        SpecError: The name cannot be one of a model.
+        NotFoundError: There is no such run.
+        ModelError: The run has no model, the model does not work, or the check failed.
+        CorruptError: The export was changed or cut off.
+        InputError: The repository cannot be written.
+    """
+    check_name(name)
+    place = _workspace(workspace)
+    models = _repository(repository, place)
+    record = read_run(place, run, kind="train")
+    say = progress or (lambda _: None)
+    artifact = _savedmodel(record)
+    inputs = [artifact, *(each for each in record.inputs if each.type == "dataset")]
+    params = {"model": name, "run": record.id, "check": check, "force": force}
+    with start_run(place, "export", params=params, inputs=inputs) as writer:
+        say(f"verifying the export of {record.id}")
+        found = _Found(record, artifact, local_path(artifact.uri), _verified(artifact))
+        result = _check(found, writer, data_root, say) if check else None
+        _refuse_failed(result, force=force)
+        say(f"publishing {name}")
+        version = models.publish(name, found.folder, _provenance(found, writer), result)
+        _record(version, writer)
+    return version
+
+
+def check_version(
+    version: ModelVersion, *, data_root: str | os.PathLike[str] | None = None
+) -> CheckResult:
+    """Check a published version again, against the held-out predictions kept in it.
+
+    Raises:
+        ModelError: timonel did not publish it, or the model does not work.
+        CorruptError: The held-out predictions were changed or cut off.
+    """
+    if version.document is None:
+        raise ModelError(
+            f"expected a version that timonel published, got {version}",
+            hint="only those hold what training predicted",
+        )
+    extra = version.path / "assets.extra"
+    dataset = version.document.provenance.get("dataset") or {}
+    return check_saved_model(
+        version.path,
+        version.document.export,
+        extra / REFERENCE_FILE,
+        reference_of(extra, version.document.export),
+        data_root=None if data_root is None else local_path(data_root),
+        dataset=_local(dataset.get("uri")),
+    )
+
+
+def _workspace(workspace: Workspace | str | os.PathLike[str] | None) -> Workspace:
+    if isinstance(workspace, Workspace):
+        return workspace
+    return find_workspace(workspace, create=False)
+
+
+def _repository(
+    repository: ModelRepository | str | os.PathLike[str] | None, workspace: Workspace
+) -> ModelRepository:
+    if isinstance(repository, ModelRepository):
+        return repository
+    return ModelRepository(workspace.models if repository is None else local_path(repository))
+
+
+def _savedmodel(record: RunRecord) -> Artifact:
+    made = [artifact for artifact in record.outputs if artifact.type == "savedmodel"]
+    if made:
+        return made[-1]
+    reason = f": {record.message}" if record.message else ""
+    hint = "train with model.fit to its end, or call timonel.training.context().export(model)"
+    if record.status == "running":
+        hint = "it is still running: wait for its end"
+    elif record.status == "failed":
+        hint = f"see 'timonel logs {record.job_id or record.id}', mend the script, train again"
+    raise ModelError(
+        f"expected run {record.id} to have made a model, but it {_ended(record)} without one"
+        f"{reason}",
+        hint=hint,
+    )
+
+
+def _ended(record: RunRecord) -> str:
+    return "is running" if record.status == "running" else f"ended ({record.status})"
+
+
+def _verified(artifact: Artifact) -> Export:
+    folder = local_path(artifact.uri)
+    try:
+        export = verify_export(folder)
+    except NotFoundError as error:
+        raise ModelError(
+            f"expected the run's model in {folder}, found none",
+            hint="the job's folder was removed or emptied: train again",
+        ) from error
+    if artifact.digest not in {None, export.digest}:
+        raise ModelError(
+            f"expected the model of digest {artifact.digest} in {folder}, found {export.digest}",
+            hint="another export took its place: export the later run, or train again",
+        )
+    return export
+
+
+def _check(
+    found: _Found, writer: RunWriter, data_root: str | os.PathLike[str] | None, say: Progress
+) -> CheckResult:
+    examples = reference_of(found.folder, found.export)
+    say(f"checking on {len(examples)} held-out raw inputs")
+    result = check_saved_model(
+        saved_model_of(found.folder),
+        found.export,
+        found.folder / REFERENCE_FILE,
+        examples,
+        log=writer.folder / CHECK_LOG,
+        data_root=None if data_root is None else local_path(data_root),
+        dataset=_local(found.datasets[0].uri) if found.datasets else None,
+    )
+    measured = ("max_abs_diff", "label_agreement", "accuracy", "mae", "rmse", "seconds")
+    values = {name: getattr(result, name) for name in measured}
+    writer.metrics({name: value for name, value in values.items() if value is not None})
+    writer.event("check", status=result.status, message=result.message)
+    if result.confusion and result.labels:
+        path = writer.folder / CONFUSION_FILE
+        write_confusion_png(path, result.confusion, result.labels)
+        writer.output(Artifact("report", path, name="confusion matrix"))
+    return result
+
+
+def _refuse_failed(result: CheckResult | None, *, force: bool) -> None:
+    if result is not None and result.status == "failed" and not force:
+        raise ModelError(
+            f"expected the check to pass, but {result.message}; nothing was published",
+            hint="see that serving prepares inputs as training does, or publish with --force",
+        )
+
+
+def _provenance(found: _Found, writer: RunWriter) -> dict[str, Any]:
+    record = found.record
+    dataset = found.datasets[0] if found.datasets else None
+    return {
+        "run_id": record.id,
+        "run_name": record.name,
+        "job_id": record.job_id,
+        "export_run_id": writer.run_id,
+        "git": record.header.git,
+        "source": [_told(artifact) for artifact in record.inputs if artifact.type == "source"],
+        "dataset": _told(dataset) if dataset else None,
+    }
+
+
+def _told(artifact: Artifact) -> dict[str, Any]:
+    return {"uri": artifact.uri, "digest": artifact.digest, "name": artifact.name}
+
+
+def _record(version: ModelVersion, writer: RunWriter) -> None:
+    # Of the whole folder: with where it comes from, the same weights are another thing.
+    digest = digest_tree(version.path)
+    metadata = {"model": version.name, "version": version.number}
+    writer.output(Artifact("model", version.path, digest, str(version), metadata))
+
+
+def _local(uri: Any) -> Path | None:
+    return local_path(uri) if isinstance(uri, str) and is_local(uri) else None
