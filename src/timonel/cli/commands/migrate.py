@@ -14,19 +14,13 @@ app = single()
 def migrate(ctx: typer.Context) -> None:
     """Lift the workspace to the formats of this release.
 
-    Documents of a format that is still read are left as they are.
+    All or nothing: a document that cannot be lifted leaves everything as it was.
     """
-    from timonel.storage.migrations import migrate as lift
+    from timonel.storage.migrations import migrate_workspace
 
     root = Settings.of(ctx).find().root
-    report = lift(root)
-    for path in report.lifted:
-        typer.echo(f"lifted {path}")
-    for path, reason in report.refused:
-        typer.echo(f"left {path}: {reason}")
-    typer.echo(
-        f"{root}: {report.current} documents in the present format, {len(report.lifted)} lifted, "
-        f"{len(report.refused)} left"
-    )
-    if report.refused:
-        raise typer.Exit(4)
+    lifted = migrate_workspace(root)
+    for each in lifted:
+        place = each.path.relative_to(root)
+        typer.echo(f"{place}: {each.kind} format {each.from_format} to {each.to_format}")
+    typer.echo(f"{root}: {len(lifted)} documents lifted" if lifted else f"{root}: nothing to lift")

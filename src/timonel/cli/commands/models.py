@@ -8,7 +8,7 @@ import typer
 
 from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
-from timonel.errors import SpecError
+from timonel.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
     from timonel.models import ModelRepository
@@ -55,6 +55,29 @@ def show(
         print_json(version.describe())
     else:
         console().print(render.version_page(version))
+
+
+@app.command(cls=Command)
+def check(
+    ctx: typer.Context,
+    model: Annotated[str, MODEL],
+    data_root: Annotated[
+        str | None, typer.Option(help="Where the raw files are now, if they were moved.")
+    ] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Check a published version again: does it answer as training predicted?"""
+    from timonel.cli.render import models as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.models import check_version
+
+    result = check_version(_repository(ctx).resolve(model), data_root=data_root)
+    if json:
+        print_json(result.model_dump(mode="json"))
+    else:
+        console().print(render.check_line(result), soft_wrap=True)
+    if result.status == "failed":
+        raise typer.Exit(ModelError.exit_code)
 
 
 @app.command(cls=Command)

@@ -86,31 +86,24 @@ def _announce(
     out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
     for name in server.models:
-        line = _ask_line(server, settings, name)
-        if line:
-            out.print(f"try: {line}", soft_wrap=True, markup=False)
+        out.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
     if not detach:
         out.print("Ctrl-C stops it", style="dim")
         for name in server.models:
-            watches.enter_context(Watch(server.rest_url, name, lambda line: _tell(line)))
+            watches.enter_context(Watch(server.rest_url, name, _tell))
 
 
-def _ask_line(server: Server, settings: Settings, name: str) -> str | None:
-    from timonel.cli.examples import example_of
-    from timonel.cli.render.requests import curl_line
+def _ask_line(server: Server, settings: Settings, name: str) -> str:
+    from timonel.cli.examples import held_out_image
     from timonel.errors import TimonelError
     from timonel.models import ModelRepository
+    from timonel.serving import curl_example
 
     workspace = settings.find(create=True)
-    try:
-        version = ModelRepository(workspace.models).get(name)
-        signature = version.signatures["serving_default"]
-    except (TimonelError, KeyError):
-        return None  # served from a folder elsewhere, or without that signature
-    example = example_of(version, workspace)
-    if example is None and "image_bytes" in signature.inputs:
-        example = "some_image.png"
-    return curl_line(server.rest_url, name, signature, example)
+    image = None
+    with contextlib.suppress(TimonelError):  # served from a folder elsewhere
+        image = held_out_image(ModelRepository(workspace.models).get(name), workspace)
+    return curl_example(server, name, image=image or "some_image.png")
 
 
 def _tell(line: str) -> None:

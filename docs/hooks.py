@@ -1,0 +1,101 @@
+"""Pages that are written from the code when the site is built."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import typer
+from mkdocs.structure.files import File, Files
+
+from timonel.cli.catalogue import ENTRIES
+from timonel.cli.main import app
+from timonel.errors import TimonelError
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the generated pages."""
+    pages = {
+        "reference/cli.md": command_line(),
+        "reference/errors.md": errors(),
+        "changelog.md": Path(config.config_file_path).with_name("CHANGELOG.md").read_text(),
+    }
+    for place, text in pages.items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def command_line() -> str:
+    """Return the reference of every command, from its own parameters."""
+    group = typer.main.get_command(app)
+    context = typer.Context(group, info_name="timonel")
+    parts = ["# Command line\n", intro(group), options(group, context)]
+    for section in dict.fromkeys(entry.section for entry in ENTRIES):
+        parts.append(f"\n## {section}\n")
+        for entry in (each for each in ENTRIES if each.section == section):
+            command = group.get_command(context, entry.name)
+            parts += command_pages(command, f"timonel {entry.name}", context)
+    return "\n".join(parts)
+
+
+def intro(group: Any) -> str:
+    """Return what the program is and the options of every command."""
+    return f"{group.help}\n\nThese options may stand anywhere before `--`:\n"
+
+
+def command_pages(command: Any, path: str, parent: typer.Context) -> list[str]:
+    """Return a command's section, and those of its verbs."""
+    context = typer.Context(command, info_name=path.rpartition(" ")[2], parent=parent)
+    if hasattr(command, "list_commands"):
+        parts = [f"### `{path}`\n", f"{command.help}\n"]
+        for name in command.list_commands(context):
+            parts += command_pages(command.get_command(context, name), f"{path} {name}", context)
+        return parts
+    usage = " ".join(piece for piece in command.collect_usage_pieces(context))
+    level = "###" if path.count(" ") == 1 else "####"
+    body = inspect.cleandoc(command.help or "")
+    return [
+        f"{level} `{path}`\n",
+        f"```\n{path} {usage}\n```\n",
+        f"{body}\n",
+        options(command, context),
+    ]
+
+
+def options(command: Any, context: typer.Context) -> str:
+    """Return a command's arguments and options as a table."""
+    rows = [param.get_help_record(context) for param in command.get_params(context)]
+    lines = [
+        f"| `{escape(record[0])}` | {escape(record[1])} |"
+        for record in rows
+        if record and "--help" not in record[0] and "completion" not in record[0]
+    ]
+    return "\n".join(["| | |", "|---|---|", *lines, ""]) if lines else ""
+
+
+def errors() -> str:
+    """Return the tree of errors with their exit codes."""
+    lines = [
+        "# Errors and exit codes\n",
+        "Errors end as one line on the standard error: what was expected, what came, what to do.",
+        "`--debug` shows the traceback as well. Anything that is not in this table is a defect:",
+        "exit code 1, and the line says where its traceback was written.\n",
+        "| Exit code | Class | When |",
+        "|---|---|---|",
+    ]
+    for kind in tree(TimonelError):
+        doc = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+        lines.append(f"| {kind.exit_code} | `{kind.__name__}` | {doc} |")
+    return "\n".join(lines) + "\n"
+
+
+def tree(kind: type[TimonelError]) -> list[type[TimonelError]]:
+    """Return a class and all below it that timonel.errors defines."""
+    below = [each for each in kind.__subclasses__() if each.__module__ == "timonel.errors"]
+    return [kind, *[found for each in below for found in tree(each)]]
+
+
+def escape(text: str) -> str:
+    """Return ``text`` as it may stand in a table."""
+    return " ".join(text.split()).replace("|", "\\|")

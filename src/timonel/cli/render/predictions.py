@@ -1,0 +1,83 @@
+"""What predictions look like: labels with bars, numbers, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from timonel.cli.render.sparkline import bar
+from timonel.cli.render.tables import number
+
+if TYPE_CHECKING:
+    from timonel.serving import Prediction
+
+_BAR_WIDTH = 24
+
+
+def predictions_page(predictions: Sequence[Prediction], *, top: int) -> RenderableType:
+    """Return predictions: one in full, several as a line each.
+
+    Args:
+        predictions: What the model said.
+        top: So many of the scores are shown for a single input.
+    """
+    if len(predictions) == 1:
+        return _one(predictions[0], top)
+    width = max((len(each.source) for each in predictions), default=0)
+    return Group(*[_line(each, min(width, 48)) for each in predictions])
+
+
+def prediction_json(prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as JSON."""
+    return {
+        "input": prediction.source,
+        "model": prediction.model,
+        "version": prediction.version,
+        "label": prediction.label,
+        "scores": dict(prediction.scores),
+        "value": prediction.value,
+        "outputs": dict(prediction.outputs) if not (prediction.scores or prediction.label) else {},
+    }
+
+
+def _one(prediction: Prediction, top: int) -> RenderableType:
+    head = Text.assemble(
+        (prediction.source, "dim"),
+        "  ",
+        (answer(prediction), "bold green"),
+        (f"  {prediction.model}/{prediction.version}", "dim"),
+    )
+    scores = list(prediction.scores.items())[:top]
+    width = max((len(label) for label, _ in scores), default=0)
+    lines = [
+        Text.assemble(
+            f"  {label:<{width}}  ",
+            (bar(score, _BAR_WIDTH), "green" if label == prediction.label else "dim"),
+            f"  {score:6.1%}",
+        )
+        for label, score in scores
+    ]
+    return Group(head, *lines)
+
+
+def _line(prediction: Prediction, width: int) -> Text:
+    name = (
+        prediction.source
+        if len(prediction.source) <= width
+        else f"…{prediction.source[1 - width :]}"
+    )
+    text = Text.assemble((f"{name:<{width}}  ", "dim"), (answer(prediction), "bold green"))
+    best = next(iter(prediction.scores.values()), None)
+    return text if best is None else text.append(f"  {bar(best, 10)}  {best:.1%}")
+
+
+def answer(prediction: Prediction) -> str:
+    """Return what the model said in a word: the label, the value, or its bare outputs."""
+    if prediction.label is not None:
+        return prediction.label
+    if prediction.value is not None:
+        return number(prediction.value)
+    return ", ".join(f"{name} {value}" for name, value in prediction.outputs.items())

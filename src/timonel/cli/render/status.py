@@ -1,0 +1,40 @@
+"""Steps of unknown length: a spinner on a terminal, a line for each step in a pipe."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+
+class Steps:
+    """Shows which step is being done; call it with the step's name as it begins."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, step: str) -> None:
+        """Show ``step`` as the one that is being done."""
+        if not self._console.is_terminal:
+            self._console.print(step, soft_wrap=True)
+        elif self._status is None:
+            self._status = self._console.status(step)
+            self._status.start()
+        else:
+            self._status.update(step)
