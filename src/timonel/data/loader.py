@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from timonel.data import session
 from timonel.data.dataset import Dataset, check_split
-from timonel.data.preprocess import image_one, table_batch
+from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.preprocessing import (
     ImagePreprocessing,
     Preprocessing,
@@ -111,19 +111,20 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     )
     mode = _label_mode(dataset, label_mode)
     stream = Stream(_record(dataset, wanted, schedule, preprocessing, mode, name), schedule)
-    result = _pipeline(stream, open_store(dataset, wanted, parse_bytes(memory)))
+    result = _pipeline(dataset, stream, open_store(dataset, wanted, parse_bytes(memory)))
     session.register(result, stream)
     return result
 
 
-def _pipeline(stream: Stream, fetch: Fetch) -> Any:
-    spec = stream.record.preprocessing
-    if isinstance(spec, ImagePreprocessing):
-        batches = _image_batches(_steps(stream), fetch, spec, stream.schedule)
-    else:
-        batches = _table_batches(_steps(stream), fetch, spec)
-    finish = _labels(stream.record)
-    result = batches.map(lambda x, y: (x, finish(y))).prefetch(tf.data.AUTOTUNE)
+def _pipeline(dataset: Dataset, stream: Stream, fetch: Fetch) -> Any:
+    inputs, labels = _inputs(dataset, stream.record.preprocessing), _labels(stream.record)
+
+    def batch(rows: Any) -> Any:
+        found = fetch(tf.boolean_mask(rows, rows >= 0))
+        return inputs(found), labels(found[LABEL_FEATURE])
+
+    result = _steps(stream).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+    result = result.prefetch(tf.data.AUTOTUNE)
     if stream.schedule.shard.count == 1:
         return result
     options = tf.data.Options()
@@ -145,45 +146,13 @@ def _steps(stream: Stream) -> Any:
     return tf.data.Dataset.from_tensors(0).map(begin).unbatch()
 
 
-def _image_batches(steps: Any, fetch: Fetch, spec: ImagePreprocessing, schedule: Schedule) -> Any:
-    blank = tf.zeros((spec.height, spec.width, spec.channels))
-
-    def read(rows: Any) -> Any:
-        found = fetch(tf.maximum(rows, 0))
-        return rows, found[IMAGE_FEATURE], found[LABEL_FEATURE]
-
-    def decode(row: Any, content: Any, label: Any) -> Any:
-        if schedule.is_even:
-            return row, image_one(spec, content), label
-        return row, tf.cond(row < 0, lambda: blank, lambda: image_one(spec, content)), label
-
-    def narrow(rows: Any, images: Any, labels: Any) -> Any:
-        # What is absent is at the end: slicing the first axis copies nothing.
-        present = tf.math.count_nonzero(rows >= 0)
-        return images[:present], labels[:present]
-
-    batches = (
-        steps.map(read, num_parallel_calls=tf.data.AUTOTUNE)
-        .unbatch()
-        .map(decode, num_parallel_calls=tf.data.AUTOTUNE)
-        .batch(schedule.width, drop_remainder=True)
-    )
-    if schedule.is_even:
-        return batches.map(lambda _, images, labels: (images, labels))
-    return batches.map(narrow)
-
-
-def _table_batches(steps: Any, fetch: Fetch, spec: TablePreprocessing) -> Any:
-    def read(rows: Any) -> Any:
-        found = fetch(tf.boolean_mask(rows, rows >= 0))
-        columns = {
-            name.removeprefix(COLUMN_PREFIX): values
-            for name, values in found.items()
-            if name != LABEL_FEATURE
-        }
-        return table_batch(spec, columns), found[LABEL_FEATURE]
-
-    return steps.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+def _inputs(dataset: Dataset, spec: Preprocessing) -> Callable[[dict[str, Any]], Any]:
+    if isinstance(spec, TablePreprocessing):
+        names = {COLUMN_PREFIX + column.column: column.column for column in spec.columns}
+        return lambda found: table_batch(spec, {names[key]: found[key] for key in names})
+    schema = dataset.manifest.record_schema
+    known = isinstance(schema, ImageSchema) and schema.size == (spec.height, spec.width)
+    return lambda found: image_batch(spec, found[IMAGE_FEATURE], resize=not known)
 
 
 def _labels(record: LoadRecord) -> Callable[[Any], Any]:
