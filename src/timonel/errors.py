@@ -74,7 +74,12 @@ class MissingExtraError(InputError):
             f"{feature} needs the extra '{extra}', which is not installed",
             hint=f"pip install 'timonel[{extra}]'",
         )
+        self.feature = feature
         self.extra = extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        # An exception is unpickled from its arguments, which here are not those of its class.
+        return type(self), (self.feature, self.extra)
 
 
 class DataError(TimonelError):

@@ -6,7 +6,9 @@ Both ways are plain functions. Pydantic models take the annotated types ``ByteSi
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -55,13 +57,14 @@ def parse_seconds(text: str | float) -> float:
     Raises:
         SpecError: The text is no duration.
     """
-    return _parse(text, _SECONDS, "a duration such as 90s, 5m or 2h")
+    return float(_parse(text, _SECONDS, "a duration such as 90s, 5m or 2h"))
 
 
 def format_bytes(count: float) -> str:
     """Return ``count`` bytes in the largest decimal unit that leaves a number of at least one."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
+        # What rounding would make 1000 of this unit is 1 of the next.
+        if abs(count) < (999.5 if unit == "B" else 999.95):
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
@@ -81,16 +84,23 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600}h"
 
 
-def _parse(text: str | float, units: dict[str, float] | dict[str, int], expected: str) -> float:
+def _parse(
+    text: str | float, units: Mapping[str, int] | Mapping[str, float], expected: str
+) -> int | float:
     if isinstance(text, int | float) and not isinstance(text, bool):
-        if text >= 0:
-            return float(text)
+        if math.isfinite(text) and text >= 0:
+            return text
         raise SpecError(f"expected {expected}, got {text}")
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in units:
         raise SpecError(f"expected {expected}, got {text!r}")
-    return float(match.group(1)) * units[unit]
+    # Whole numbers stay exact, however many bytes they are.
+    number = match.group(1)
+    value = (int(number) if number.isdigit() else float(number)) * units[unit]
+    if not math.isfinite(value):
+        raise SpecError(f"expected {expected}, got {text!r}")
+    return value
 
 
 def _as_value_error(parse: object) -> BeforeValidator:

@@ -1,16 +1,20 @@
 """Writing so that a reader sees all or nothing: write aside, fsync, rename.
 
-Everything written aside has a name that starts with ``.tmp-``; readers skip such names and
-`sweep` removes those whose writer is gone. Local file systems only.
+Everything written aside has a name that starts with ``.tmp-`` and says which process of which
+host writes it; readers skip such names, and `sweep` removes those whose writer is gone. Local file
+systems only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import hashlib
 import json
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +23,8 @@ from typing import Any
 from timonel.errors import AlreadyExistsError, InputError
 
 ASIDE_PREFIX = ".tmp-"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -27,7 +33,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         InputError: The folder cannot be written.
     """
-    aside = path.with_name(_aside_name(path.name))
+    aside = path.with_name(aside_name(path.name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_durably(aside, content)
@@ -58,16 +64,16 @@ def create_bytes(path: Path, content: bytes) -> None:
         AlreadyExistsError: The file exists; it is as it was.
         InputError: The folder cannot be written.
     """
-    aside = path.with_name(_aside_name(path.name))
+    aside = path.with_name(aside_name(path.name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_durably(aside, content)
         # Unlike a rename, a link does not replace what is there.
         os.link(aside, path)
         sync_dir(path.parent)
-    except FileExistsError as error:
-        raise exists(path) from error
     except OSError as error:
+        if error.errno == errno.EEXIST and path.exists():
+            raise exists(path) from error
         raise unwritable(path, error) from error
     finally:
         with contextlib.suppress(OSError):
@@ -122,18 +128,17 @@ def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace and target.exists():
         raise exists(target)
-    aside = target.with_name(_aside_name(target.name))
+    aside = target.with_name(aside_name(target.name))
     try:
         aside.mkdir(parents=True)
     except OSError as error:
         raise unwritable(target, error) from error
     try:
         yield aside
-        sync_tree(aside)
-        _rename_dir(aside, target, replace=replace)
-    except BaseException:
+        _publish(aside, target, replace=replace)
+    finally:
+        # After a success this is what was replaced, or nothing.
         shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 def sync_dir(path: Path) -> None:
@@ -161,12 +166,15 @@ def sync_tree(root: Path) -> None:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove what writers that are gone have left aside in ``folder``; return what was removed."""
+    """Remove what writers that are gone have left aside in ``folder``; return what was removed.
+
+    What writers of other hosts have aside there is let be: nobody here can tell whether they live.
+    """
     removed = []
-    for path in folder.glob(f"{ASIDE_PREFIX}*"):
+    for path in folder.glob(f"{ASIDE_PREFIX}*-{_host_tag()}-*"):
         pid = path.name.removeprefix(ASIDE_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -190,6 +198,12 @@ def unwritable(path: Path, error: OSError) -> InputError:
     )
 
 
+def aside_name(name: str) -> str:
+    """Return a new name to write aside under, for what will be called ``name``."""
+    # Cut, as the whole must not be longer than a file name may be.
+    return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-{uuid.uuid4().hex[:8]}-{name[:64]}"
+
+
 def _write_durably(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
@@ -197,22 +211,40 @@ def _write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _rename_dir(aside: Path, target: Path, *, replace: bool) -> None:
-    if replace and target.exists():
-        # Two renames: a reader may for an instant see no folder, never a mixed one.
-        old = target.with_name(_aside_name(target.name))
+def _publish(aside: Path, target: Path, *, replace: bool) -> None:
+    try:
+        sync_tree(aside)
+        if replace and target.exists():
+            _exchange(aside, target)
+        else:
+            aside.rename(target)
+        sync_dir(target.parent)
+    except OSError as error:
+        if target.exists() and not replace:
+            raise exists(target) from error
+        raise unwritable(target, error) from error
+
+
+def _exchange(aside: Path, target: Path) -> None:
+    """Let two folders change places in one step, so that at no instant there is no ``target``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        renameat2 = libc.renameat2
+    except AttributeError:
+        found = errno.ENOSYS
+    else:
+        names = os.fsencode(aside), os.fsencode(target)
+        failed = renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+        found = ctypes.get_errno() if failed else 0
+    if found in {errno.ENOSYS, errno.EINVAL}:
+        # Some file systems cannot: for an instant a reader sees no folder, never a mixed one.
+        old = target.with_name(aside_name(target.name))
         target.rename(old)
         aside.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        try:
-            aside.rename(target)
-        except OSError as error:
-            if target.exists():
-                raise exists(target) from error
-            raise unwritable(target, error) from error
-    sync_dir(target.parent)
+        old.rename(aside)
+    elif found:
+        raise OSError(found, os.strerror(found), str(target))
 
 
-def _aside_name(name: str) -> str:
-    return f"{ASIDE_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}-{name}"
+def _host_tag() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]

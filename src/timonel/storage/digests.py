@@ -31,7 +31,8 @@ def digest_lines(lines: Iterable[str]) -> str:
     """Return the digest of ``lines``, each ended by a line feed."""
     sha = hashlib.sha256()
     for line in lines:
-        sha.update(line.encode())
+        # Names that are no UTF-8 have bytes all the same.
+        sha.update(line.encode(errors="surrogateescape"))
         sha.update(b"\n")
     return f"sha256:{sha.hexdigest()}"
 
@@ -44,14 +45,12 @@ def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
         exclude: Relative paths (POSIX) to leave out, such as the file that will hold the digest.
     """
     left_out = set(exclude)
-    lines = []
-    for path in root.rglob("*"):
-        relative = path.relative_to(root).as_posix()
-        if relative in left_out or path.name.startswith(ASIDE_PREFIX) or not path.is_file():
-            continue
-        lines.append(f"{digest_file(path)} {path.stat().st_size} {relative}")
-    lines.sort(key=lambda line: line.split(" ", 2)[2])
-    return digest_lines(lines)
+    named = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    return digest_lines(
+        f"{digest_file(path)} {path.stat().st_size} {_one_line(name)}"
+        for name, path in sorted(named.items())
+        if name not in left_out and not _is_aside(name)
+    )
 
 
 def verify_file(path: Path, expected: str) -> None:
@@ -66,3 +65,12 @@ def verify_file(path: Path, expected: str) -> None:
             f"expected {path} to have digest {expected}, found {found}",
             hint="the file was changed or cut off; make it again from its source",
         )
+
+
+def _is_aside(name: str) -> bool:
+    return any(part.startswith(ASIDE_PREFIX) for part in name.split("/"))
+
+
+def _one_line(name: str) -> str:
+    """Return a name that cannot pass for several lines, and is no other name's."""
+    return name.replace("\\", "\\\\").replace("\n", "\\n")

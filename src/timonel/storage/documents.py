@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from timonel.errors import CorruptError, FormatError, NotFoundError
+from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
 from timonel.storage.atomic import write_json
 
 FORMATS: Mapping[str, int] = {
@@ -22,6 +22,7 @@ FORMATS: Mapping[str, int] = {
     "job": 1,
     "job-status": 1,
     "run": 1,
+    "train": 1,
     "export": 1,
     "model-version": 1,
     "checkpoint": 1,
@@ -54,13 +55,18 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
 
     Raises:
         NotFoundError: There is no such file.
+        InputError: The file cannot be read.
         CorruptError: It is no JSON object of that kind.
         FormatError: Its format is newer than this release, or older than the one before.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"expected a {kind} document at {path}, found none") from None
+    except OSError as error:
+        raise InputError(f"expected to read {path}, got {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"expected JSON in {path}, got {error}") from error
     return parse_document(text, kind, str(path))
 
 

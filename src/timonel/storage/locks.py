@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.errors import TimonelError
+from timonel.storage.atomic import unwritable
 
 
 @contextlib.contextmanager
@@ -17,13 +18,18 @@ def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
     """Hold the lock file at ``path`` during the block.
 
     The kernel frees the lock when its holder dies, so there is no stale lock to remove. Works
-    between processes of one machine; not re-entrant.
+    between processes and threads of one machine; not re-entrant. A child that is forked during the
+    block holds it as well.
 
     Raises:
+        InputError: The lock file cannot be made.
         TimonelError: Another process held it for ``timeout_s`` seconds.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unwritable(path, error) from error
     try:
         _acquire(descriptor, path, timeout_s)
         yield

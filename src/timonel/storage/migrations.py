@@ -1,96 +1,125 @@
-"""Lifting documents of older formats: ``timonel migrate``.
+"""Lifting documents of older formats to the present one: what ``timonel migrate`` does.
 
-A lift takes the body of a document of format N and returns that of format N + 1. A release that
-raises a format number adds its lift here, and a document of the old format to the tests.
+A step takes a document's body in one format and returns it in the next. Steps are pure and stay
+for good, so that a workspace of any age can be lifted.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from timonel.errors import CorruptError, FormatError
 from timonel.storage.atomic import ASIDE_PREFIX, write_json
 from timonel.storage.documents import FORMATS
+from timonel.storage.locks import exclusive
 
-Lift = Callable[[dict[str, Any]], dict[str, Any]]
+Step = Callable[[dict[str, Any]], dict[str, Any]]
 
-LIFTS: Mapping[tuple[str, int], Lift] = {}
-"""The lifts there are, by kind and the format they start from. Every kind is at its first."""
+STEPS: Mapping[tuple[str, int], Step] = {}
+"""The step from each (kind, format) to the next format. All kinds are in their first format."""
 
-
-@dataclass
-class Report:
-    """What a migration did."""
-
-    current: int = 0
-    lifted: list[Path] = field(default_factory=list)
-    refused: list[tuple[Path, str]] = field(default_factory=list)
+_MARKER = "FORMAT"
+# Its entries are made again if they cannot be read.
+_LEFT_OUT = "cache"
 
 
-def migrate(
+@dataclass(frozen=True)
+class Migrated:
+    """A document that was lifted."""
+
+    path: Path
+    kind: str
+    from_format: int
+    to_format: int
+
+
+def migrate_workspace(
     root: Path,
     *,
-    lifts: Mapping[tuple[str, int], Lift] = LIFTS,
+    steps: Mapping[tuple[str, int], Step] = STEPS,
     formats: Mapping[str, int] = FORMATS,
-) -> Report:
-    """Lift every document below ``root`` to its present format, each atomically.
+) -> list[Migrated]:
+    """Lift every document of a workspace; return those that were lifted.
 
-    Documents that are newer, or of a kind that is not known, are left and named. Running it again
-    after a crash goes on where it stopped.
+    All is read and lifted in memory before the first document is written, so that a document that
+    cannot be lifted leaves everything as it was. The workspace's own document comes last: a
+    migration that breaks off is taken up by the next.
+
+    Args:
+        root: The workspace's folder.
+        steps: The steps to use.
+        formats: The present format of each kind.
+
+    Raises:
+        FormatError: A document is of a newer format, or a step is missing.
+        CorruptError: The workspace's own document cannot be read.
     """
-    report = Report()
-    for path, document in _documents(root):
-        kind, found = document["kind"], document["format"]
-        wanted = formats.get(kind)
-        if wanted is None:
-            report.refused.append((path, f"unknown kind {kind!r}"))
-        elif found == wanted:
-            report.current += 1
-        elif found > wanted:
-            report.refused.append((path, f"format {found} is of a newer timonel: upgrade timonel"))
-        else:
-            _lift(path, document, wanted, lifts, report)
-    return report
+    with exclusive(root / "migrate.lock"):
+        lifted = [
+            (Migrated(path, body["kind"], body["format"], formats[body["kind"]]), new)
+            for path, body in _documents(root, formats)
+            if (new := lift(body, str(path), steps=steps, formats=formats)) != body
+        ]
+        for migrated, body in lifted:
+            write_json(migrated.path, body)
+    return [migrated for migrated, _ in lifted]
 
 
-def _lift(
-    path: Path,
-    document: dict[str, Any],
-    wanted: int,
-    lifts: Mapping[tuple[str, int], Lift],
-    report: Report,
-) -> None:
-    kind = document["kind"]
-    for number in range(document["format"], wanted):
-        lift = lifts.get((kind, number))
-        if lift is None:
-            reason = f"no way from {kind} format {number}: go through an older timonel first"
-            report.refused.append((path, reason))
-            return
-        document = {**lift(document), "kind": kind, "format": number + 1}
-    write_json(path, document)
-    report.lifted.append(path)
+def lift(
+    body: Mapping[str, Any],
+    origin: str,
+    *,
+    steps: Mapping[tuple[str, int], Step] = STEPS,
+    formats: Mapping[str, int] = FORMATS,
+) -> dict[str, Any]:
+    """Return a document's body in the present format of its kind.
+
+    Raises:
+        FormatError: It is of a newer format, or a step is missing.
+    """
+    kind, number = body["kind"], body["format"]
+    if number > formats[kind]:
+        raise FormatError(
+            f"expected {kind} format {formats[kind]} or older in {origin}, got {number}",
+            hint="it was written by a newer timonel: upgrade timonel",
+        )
+    lifted = dict(body)
+    for step_from in range(number, formats[kind]):
+        if (kind, step_from) not in steps:
+            raise FormatError(
+                f"expected to lift {origin} from {kind} format {step_from}, but no step does"
+            )
+        rest = steps[kind, step_from](lifted)
+        lifted = {**rest, "kind": kind, "format": step_from + 1}
+    return lifted
 
 
-def _documents(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the documents of a workspace; other JSON files, of users and jobs, are passed over."""
-    for path in sorted([root / "FORMAT", *root.rglob("*.json")]):
-        if any(part.startswith(ASIDE_PREFIX) for part in path.relative_to(root).parts):
+def _documents(root: Path, formats: Mapping[str, int]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield every document below ``root``, the workspace's own one last."""
+    for path in sorted(root.rglob("*.json")):
+        parts = path.relative_to(root).parts
+        if parts[0] == _LEFT_OUT or any(part.startswith(ASIDE_PREFIX) for part in parts):
             continue
-        try:
-            value = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        if _is_document(value):
-            yield path, value
+        body = _document(path, formats)
+        if body is not None:
+            yield path, body
+    marker = _document(root / _MARKER, formats)
+    if marker is None:
+        raise CorruptError(f"expected a workspace document at {root / _MARKER}, found none")
+    yield root / _MARKER, marker
 
 
-def _is_document(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("kind"), str)
-        and isinstance(value.get("format"), int)
-    )
+def _document(path: Path, formats: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return the document at ``path``, or None if it is some other file."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_document = isinstance(body, dict) and body.get("kind") in formats
+    number = body.get("format") if is_document else None
+    is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 1
+    return body if is_number else None

@@ -21,11 +21,13 @@ def normalise(location: str | os.PathLike[str]) -> str:
     """Return the one spelling of ``location``: an absolute path, or ``scheme://...``.
 
     Raises:
-        SpecError: The location is empty.
+        SpecError: The location is empty, or a scheme without a place.
     """
     text = os.fspath(location)
     if not text.strip():
         raise SpecError("expected a path or URI, got an empty text")
+    if text.rstrip("/").endswith(":") and "://" in text:
+        raise SpecError(f"expected a bucket or path after the scheme, got {text!r}")
     if text.startswith("file://"):
         text = unquote(urlsplit(text).path)
     if "://" in text:
@@ -72,6 +74,10 @@ def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(text)  # type: ignore[no-any-return]
     except ImportError as error:
-        raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME.get(scheme, scheme)) from error
+        if scheme in _EXTRA_BY_SCHEME:
+            raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
+        raise SpecError(
+            f"expected a location that can be opened, got {text}", hint=str(error)
+        ) from error
     except ValueError as error:
         raise SpecError(f"expected a path, s3:// or gs://, got {text}") from error

@@ -1,0 +1,129 @@
+"""The verified cache: local copies of what is in buckets, kept by the digest of their content.
+
+TensorFlow opens local paths only, so everything it reads from a bucket comes through here.
+
+    <cache>/sha256-<hex>/entry.json       the document: where from, and each file's size and time
+    <cache>/sha256-<hex>/content/<name>   the file or folder
+    <cache>/sha256-<hex>.lock
+
+An entry appears at once and whole. It was verified when it was fetched; each later use looks at
+names, sizes and times, which costs no reading, and fetches it again if they differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import CorruptError, SpecError, TimonelError
+from timonel.storage.atomic import publish_dir, sweep
+from timonel.storage.digests import digest_tree, verify_file
+from timonel.storage.documents import read_document, write_document
+from timonel.storage.locks import exclusive
+from timonel.storage.remote import fetch
+from timonel.storage.uris import is_local, local_path, normalise
+
+Verify = Callable[[Path, str], None]
+
+_ENTRY = "entry.json"
+_CONTENT = "content"
+# Another process may be fetching the same gigabytes.
+_LOCK_TIMEOUT_S = 3600.0
+
+
+def localize(
+    uri: str | os.PathLike[str],
+    digest: str,
+    cache_dir: Path,
+    *,
+    verify: Verify | None = None,
+    recheck: bool = False,
+) -> Path:
+    """Return a local path of the content at ``uri``; fetch and verify it if need be.
+
+    Safe between processes: one fetches, the others wait and use what it has fetched.
+
+    Args:
+        uri: A file or folder. A local one is returned as it is, unverified: it may be huge, and
+            it is the user's.
+        digest: The content's digest, under which it is kept.
+        cache_dir: The cache.
+        verify: Called with the fetched path and the digest, raises CorruptError if they do not
+            fit. By default the digest is that of the file, or of the folder's tree; what has
+            digests of its own, such as a dataset, brings its own check.
+        recheck: Verify what is in the cache in full, too.
+
+    Raises:
+        SpecError: The digest cannot name an entry.
+        NotFoundError: There is nothing at ``uri``.
+        InputError: It cannot be read, or the cache cannot be written.
+        CorruptError: What was fetched does not have the digest.
+    """
+    if is_local(uri):
+        return local_path(uri)
+    check = verify or verify_content
+    entry = cache_dir / _entry_name(digest)
+    content = entry / _CONTENT / normalise(uri).rpartition("/")[2]
+    with exclusive(cache_dir / f"{entry.name}.lock", timeout_s=_LOCK_TIMEOUT_S):
+        if not _is_sound(entry, content, digest, check if recheck else None):
+            sweep(cache_dir)
+            _fetch(normalise(uri), digest, entry, check)
+    return content
+
+
+def verify_content(path: Path, digest: str) -> None:
+    """Check that a file, or a folder's tree, has a digest.
+
+    Raises:
+        CorruptError: It has not.
+    """
+    if not path.is_dir():
+        verify_file(path, digest)
+    elif (found := digest_tree(path)) != digest:
+        raise CorruptError(f"expected {path} to have digest {digest}, found {found}")
+
+
+def _fetch(uri: str, digest: str, entry: Path, check: Verify) -> None:
+    with publish_dir(entry, replace=True) as aside:
+        content = aside / _CONTENT / uri.rpartition("/")[2]
+        fetch(uri, content)
+        try:
+            check(content, digest)
+        except CorruptError as error:
+            raise CorruptError(
+                f"expected digest {digest} of {uri}, but what was fetched has another",
+                hint="it was changed after its digest was recorded, or cut off: make it again",
+            ) from error
+        body = {"uri": uri, "digest": digest, "files": _listing(aside / _CONTENT)}
+        write_document(aside / _ENTRY, "cache-entry", body)
+
+
+def _is_sound(entry: Path, content: Path, digest: str, check: Verify | None) -> bool:
+    """Tell whether an entry is there and as it was when it was verified."""
+    try:
+        found: dict[str, Any] = read_document(entry / _ENTRY, "cache-entry")
+        if found.get("files") != _listing(entry / _CONTENT) or not content.exists():
+            return False
+        if check is not None:
+            check(content, digest)
+    except (TimonelError, OSError):
+        return False
+    return True
+
+
+def _listing(root: Path) -> dict[str, list[int]]:
+    """Return size and time of every file below ``root``, as JSON keeps them."""
+    return {
+        path.relative_to(root).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns]
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _entry_name(digest: str) -> str:
+    algorithm, _, digits = digest.partition(":")
+    if algorithm != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
+        raise SpecError(f"expected a digest such as sha256:<64 digits>, got {digest!r}")
+    return f"{algorithm}-{digits}"

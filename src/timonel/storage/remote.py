@@ -1,0 +1,140 @@
+"""Folders in buckets: published with one file last, fetched whole.
+
+A bucket has no rename, so a folder there is not made at once. What makes it a folder that readers
+accept is one file, its manifest, which is written after all others and removed before them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import AlreadyExistsError, InputError, NotFoundError, TimonelError
+from timonel.storage.atomic import ASIDE_PREFIX
+from timonel.storage.uris import filesystem, normalise
+
+
+def publish(
+    folder: Path, uri: str | os.PathLike[str], *, last: str = "manifest.json", replace: bool = False
+) -> None:
+    """Copy a local folder to ``uri``, the file ``last`` after all others.
+
+    A publish that breaks off leaves no ``last`` and can be made again. What a folder that is
+    replaced had more is removed.
+
+    Args:
+        folder: The folder; files that a writer has aside are left out.
+        uri: The folder to be, anywhere that fsspec can write.
+        last: The file, relative to the folder, that tells readers that all is there.
+        replace: Take the place of a folder that is there; otherwise that is an error.
+
+    Raises:
+        NotFoundError: The folder has no file ``last``.
+        AlreadyExistsError: A whole folder is there and ``replace`` is false.
+        InputError: It cannot be written, or what arrived has another size.
+    """
+    names = _local_files(folder)
+    if last not in names:
+        raise NotFoundError(f"expected {last} in {folder}, found none")
+    fs, root = filesystem(uri)
+    with _translated("write", normalise(uri)):
+        _withdraw(fs, root, last, replace=replace)
+        names.remove(last)
+        _put(fs, folder, root, names)
+        stale = sorted(set(_remote_files(fs, root)) - set(names) - {last})
+        if stale:
+            fs.rm([posixpath.join(root, name) for name in stale])
+        _put(fs, folder, root, [last])
+
+
+def fetch(uri: str | os.PathLike[str], target: Path) -> None:
+    """Copy the file or folder at ``uri`` to the local path ``target``, which must not exist.
+
+    Raises:
+        NotFoundError: There is nothing.
+        InputError: It cannot be read or written, or a name in it would lead out of the folder.
+    """
+    fs, root = filesystem(uri)
+    with _translated("read", normalise(uri)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if fs.isfile(root):
+            fs.get_file(root, str(target))
+            return
+        names = _remote_files(fs, root)
+        if not names:
+            raise NotFoundError(f"expected a file or folder at {normalise(uri)}, found none")
+        paths = [_below(target, name) for name in names]
+        for path in {path.parent for path in paths}:
+            path.mkdir(parents=True, exist_ok=True)
+        fs.get([posixpath.join(root, name) for name in names], [str(path) for path in paths])
+
+
+def _withdraw(fs: Any, root: str, last: str, *, replace: bool) -> None:
+    """Take back the file that makes a folder whole, if one is there."""
+    place = posixpath.join(root, last)
+    # Another process may have written here since this one last listed it.
+    fs.invalidate_cache()
+    if not fs.exists(place):
+        return
+    if not replace:
+        raise AlreadyExistsError(
+            f"expected {root} not to exist, but it does",
+            hint="choose another place, remove it, or give --overwrite where there is one",
+        )
+    fs.rm_file(place)
+
+
+def _put(fs: Any, folder: Path, root: str, names: list[str]) -> None:
+    if not names:
+        return
+    places = [posixpath.join(root, name) for name in names]
+    fs.put([str(folder / name) for name in names], places)
+    fs.invalidate_cache()
+    for name, place in zip(names, places, strict=True):
+        expected, found = (folder / name).stat().st_size, fs.size(place)
+        if found != expected:
+            raise InputError(f"expected {expected} bytes at {place}, found {found}")
+
+
+def _local_files(folder: Path) -> list[str]:
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not any(part.startswith(ASIDE_PREFIX) for part in path.relative_to(folder).parts)
+    )
+
+
+def _remote_files(fs: Any, root: str) -> list[str]:
+    fs.invalidate_cache()
+    prefix = root.rstrip("/") + "/"
+    found = fs.find(root)
+    # A bucket may hold an empty object in the place of a folder.
+    names = [place[len(prefix) :] for place in found if place.startswith(prefix)]
+    return sorted(name for name in names if name and not name.endswith("/"))
+
+
+def _below(target: Path, name: str) -> Path:
+    if ".." in name.split("/"):
+        raise InputError(f"expected names below the folder, got {name!r}")
+    return target / name
+
+
+@contextlib.contextmanager
+def _translated(verb: str, uri: str) -> Iterator[None]:
+    """Turn what file systems raise into errors of ours."""
+    try:
+        yield
+    except TimonelError:
+        raise
+    except FileNotFoundError as error:
+        raise NotFoundError(f"expected to {verb} {uri}, found no such place: {error}") from error
+    except Exception as error:  # each file system raises its own vendor's classes
+        raise InputError(
+            f"expected to {verb} {uri}, got {type(error).__name__}: {error}",
+            hint="check the address, your credentials, and that the network is up",
+        ) from error
