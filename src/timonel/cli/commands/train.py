@@ -1,0 +1,138 @@
+"""``timonel train``: a script becomes a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from timonel.cli.groups import Command, single
+from timonel.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from timonel.storage import Workspace
+    from timonel.training import Run
+
+app = single()
+
+
+@app.command(cls=Command)
+def train(
+    ctx: typer.Context,
+    entry: Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT")],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(help="After '--': what reaches the script unchanged.", metavar="[-- ARGS]"),
+    ] = None,
+    *,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A dataset for timonel.data.load(); repeatable with names.",
+            metavar="[NAME=]FOLDER",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that train together.")] = 1,
+    devices_per_worker: Annotated[int, typer.Option(help="Devices of each of them.")] = 1,
+    strategy: Annotated[
+        Literal["auto", "none", "mirrored", "multi-worker-mirrored"],
+        typer.Option(help="How training is distributed; 'none' leaves it to the script."),
+    ] = "auto",
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="A parameter: reaches the script as --NAME=VALUE.", metavar="NAME=VALUE"
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    engine: Annotated[str, typer.Option(help="Where the job runs.")] = "local",
+    max_restarts: Annotated[
+        int, typer.Option(help="How often a job that lost a process goes on.")
+    ] = 3,
+    warm: Annotated[
+        bool, typer.Option("--warm/--no-warm", help="Start from a process that has TensorFlow.")
+    ] = True,
+    pass_job_dir: Annotated[
+        bool, typer.Option("--pass-job-dir", help="Give the script --job-dir=FOLDER too.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return at once; see 'timonel jobs' and 'logs'.")
+    ] = False,
+) -> None:
+    """Run a training script, on as many workers as you say.
+
+    The script is plain Keras; where it runs and with how many others is not its business. Ctrl-C
+    stops the job; its checkpoints are kept.
+    """
+    import timonel
+    from timonel.cli.follow import pairs_of
+    from timonel.errors import Interrupted
+
+    workspace = Settings.of(ctx).find(create=True)
+    run = timonel.train(
+        entry,
+        data=parse_data(data),
+        workers=workers,
+        devices_per_worker=devices_per_worker,
+        strategy=strategy,
+        params=pairs_of(params, "--set"),
+        args=tuple(args or ()),
+        workspace=workspace,
+        engine=engine,
+        detach=True,
+        pass_job_dir=pass_job_dir,
+        name=name,
+        max_restarts=max_restarts,
+        warm=warm,
+    )
+    typer.echo(f"job {run.id}" if detach else f"job {run.id}, its logs: timonel logs {run.id}")
+    if detach:
+        return
+    try:
+        _watch(run, workspace)
+    except KeyboardInterrupt:
+        run.job.stop()
+        run.job.wait()
+        raise Interrupted(
+            f"interrupted, {run.id} has stopped", hint="its checkpoints are kept"
+        ) from None
+
+
+def _watch(run: Run, workspace: Workspace) -> None:
+    from timonel.cli.follow import follow
+    from timonel.cli.render.output import console
+    from timonel.cli.render.training import outcome_line
+
+    follow(run, workspace)
+    run.wait()
+    record = run.record
+    line = outcome_line(run.id, record.status, record.duration_s, record.metrics)
+    out = console()
+    out.print(line, soft_wrap=True)
+    out.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
+
+
+def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
+    """Return what ``--data`` named: one dataset, several by name, or none.
+
+    Raises:
+        SpecError: Several, and one of them has no name.
+    """
+    from timonel.errors import SpecError
+
+    if not words:
+        return None
+    if len(words) == 1 and not _is_named(words[0]):
+        return words[0]
+    unnamed = [word for word in words if not _is_named(word)]
+    if unnamed:
+        raise SpecError(
+            f"expected a name for each of several datasets, got {unnamed[0]!r}",
+            hint="give --data NAME=FOLDER, and load(name=NAME) in the script",
+        )
+    return {name: place for name, _, place in (word.partition("=") for word in words)}
+
+
+def _is_named(word: str) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name.isidentifier()

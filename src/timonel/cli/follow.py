@@ -1,0 +1,104 @@
+"""Following a job from the terminal: its run's events and its tasks' states, to the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from timonel.cli.render.output import console
+from timonel.cli.render.training import TrainingView, roles_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from timonel.engines import JobStatus
+    from timonel.storage import Workspace
+    from timonel.training import Run
+
+_REFRESH_PER_S = 4
+_PIPE_WIDTH = 200
+
+
+def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> None:
+    """Show a run until its job has ended.
+
+    On a terminal the present epoch and the tasks are shown live; in a pipe there are lines only.
+
+    Args:
+        run: A run whose job was submitted.
+        workspace: Where its record is.
+        out: Where to; the standard output by default.
+    """
+    from timonel.tracking import follow_events
+
+    screen = out or console()
+    view = TrainingView(screen.width if screen.is_terminal else _PIPE_WIDTH)
+    with _live(screen, view):
+        for event in follow_events(workspace, run.id, stop=_ended(run, view, screen)):
+            for line in view.feed(event):
+                screen.print(line, soft_wrap=True)
+        for line in view.end():
+            screen.print(line, soft_wrap=True)
+
+
+def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
+    """Return what is asked whenever there is no new event: has the job ended?"""
+    shown: list[str] = [""]
+
+    def ended() -> bool:
+        status = run.job.status()
+        view.job(status)
+        if not screen.is_terminal:
+            _tell_change(status, shown, screen)
+        return status.state.is_final
+
+    return ended
+
+
+def _tell_change(status: JobStatus, shown: list[str], screen: Console) -> None:
+    line = roles_line(status)
+    if line.plain != shown[0]:
+        shown[0] = line.plain
+        screen.print(line, soft_wrap=True)
+
+
+@contextmanager
+def _live(screen: Console, view: TrainingView) -> Iterator[None]:
+    if not screen.is_terminal:
+        yield
+        return
+    from rich.live import Live
+
+    with Live(
+        get_renderable=view.live,
+        console=screen,
+        refresh_per_second=_REFRESH_PER_S,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
+        yield
+
+
+def show_traceback(text: str) -> None:
+    """Print the traceback of the user's own program, once and as it is."""
+    sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def pairs_of(words: list[str] | None, option: str) -> dict[str, Any]:
+    """Return ``NAME=VALUE`` words as a mapping.
+
+    Raises:
+        SpecError: One has no ``=`` or no name.
+    """
+    from timonel.errors import SpecError
+
+    found = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise SpecError(f"expected {option} as NAME=VALUE, got {word!r}")
+        found[name] = value
+    return found

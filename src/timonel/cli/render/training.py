@@ -1,0 +1,174 @@
+"""What training looks like while it goes on: finished epochs as lines, the present one live.
+
+A view is fed with events of the run and states of the job; it knows no terminal and no clock but
+the events' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from timonel.cli.render.tables import STATUS_STYLES, number
+from timonel.units import format_seconds
+
+if TYPE_CHECKING:
+    from timonel.engines import JobStatus
+
+_RATE = "examples_per_s"
+_BAR_WIDTH = 24
+
+
+class TrainingView:
+    """Turns events into lines to keep, and into what is shown of the present moment.
+
+    Not safe for use by several threads.
+
+    Args:
+        width: Columns that a kept line may take; the rate is left out where it does not fit.
+    """
+
+    def __init__(self, width: int = 80) -> None:
+        self._width = width
+        self._progress: Mapping[str, Any] = {}
+        self._pending: Mapping[str, Any] | None = None
+        self._epoch_began: float | None = None
+        self._job: JobStatus | None = None
+
+    def feed(self, event: Mapping[str, Any]) -> list[Text]:
+        """Take one event; return the lines that it completes."""
+        kind = event["type"]
+        if kind == "progress":
+            lines = self._flush(event)
+            if event.get("fit") != self._progress.get("fit") or self._epoch_began is None:
+                self._epoch_began = event["t"]
+            self._progress = event
+            return lines
+        lines = self._flush(None)
+        if kind == "metrics" and event.get("epoch") is not None:
+            self._pending = event
+        elif kind == "restart":
+            lines.append(_restart_line(event))
+            self._epoch_began = None
+        return lines
+
+    def job(self, status: JobStatus) -> None:
+        """Take the state of the job and its tasks."""
+        self._job = status
+
+    def live(self) -> RenderableType:
+        """Return what is shown of the present moment."""
+        parts: list[RenderableType] = []
+        if self._progress:
+            parts.append(self._present())
+        if self._job is not None:
+            parts.append(roles_line(self._job))
+        return Group(*parts)
+
+    def end(self) -> list[Text]:
+        """Return the lines that still wait for an event that will not come."""
+        return self._flush(None)
+
+    def _flush(self, progress: Mapping[str, Any] | None) -> list[Text]:
+        # An epoch's metrics are followed by a progress event that knows its number in its fit.
+        done, self._pending = self._pending, None
+        if done is None:
+            return []
+        took = None if self._epoch_began is None else done["t"] - self._epoch_began
+        self._epoch_began = done["t"]
+        return [epoch_line(done, progress or self._progress, took, self._width)]
+
+    def _present(self) -> RenderableType:
+        now = self._progress
+        grid = Table.grid(padding=(0, 1))
+        step, steps = now.get("step", 0), now.get("steps")
+        left = now.get("eta_s")
+        grid.add_row(
+            f"epoch {_of(now.get('epoch'), now.get('epochs'))}",
+            ProgressBar(total=steps, completed=step, width=_BAR_WIDTH, pulse=steps is None),
+            f"step {_of(step, steps)}",
+            f"loss {number(now['loss'])}" if "loss" in now else "",
+            f"{now[_RATE]:,.0f} examples/s" if _RATE in now else "",
+            f"{format_seconds(left)} left" if left is not None else "",
+        )
+        return grid
+
+
+def epoch_line(
+    done: Mapping[str, Any], progress: Mapping[str, Any], took_s: float | None, width: int
+) -> Text:
+    """Return a finished epoch as a line.
+
+    Args:
+        done: Its metrics event.
+        progress: The progress event after it, or the last one before it.
+        took_s: How long it took, if that is known.
+        width: Columns to stay within, if the metrics do.
+    """
+    is_same = progress.get("epoch") is not None
+    epoch = progress["epoch"] if is_same else done["epoch"] + 1
+    epochs = progress.get("epochs")
+    digits = len(str(epochs or ""))
+    values = dict(done["metrics"])
+    rate = values.pop(_RATE, None)
+    text = Text.assemble(("epoch ", "dim"), f"{epoch:>{digits}}", (f"/{epochs}" if epochs else ""))
+    for name, value in values.items():
+        text.append(f"  {name} ", style="dim").append(_number(value))
+    for extra in (
+        format_seconds(took_s) if took_s is not None and took_s >= 0 else None,
+        f"{rate:,.0f} examples/s" if isinstance(rate, int | float) else None,
+    ):
+        if extra is not None and text.cell_len + 2 + len(extra) <= width:
+            text.append(f"  {extra}", style="dim")
+    return text
+
+
+def roles_line(job: JobStatus) -> Text:
+    """Return the state of every task in a line."""
+    text = Text()
+    for task in job.tasks:
+        text.append(f"{task.task_id} ", style="dim")
+        text.append(f"{task.state}  ", style=STATUS_STYLES.get(task.state, ""))
+    if job.restarts:
+        text.append(f"restarts {job.restarts}", style="yellow")
+    return text
+
+
+def outcome_line(job_id: str, status: str, duration_s: float, metrics: Mapping[str, float]) -> Text:
+    """Return how a run ended, as the last line."""
+    style = STATUS_STYLES.get(status, "")
+    text = Text.assemble(
+        (job_id, "bold"), " ", (status, style), f" in {format_seconds(duration_s)}"
+    )
+    for name in _best_known(metrics):
+        text.append(f"  {name} {number(metrics[name])}")
+    return text
+
+
+def _best_known(metrics: Mapping[str, float]) -> Sequence[str]:
+    for names in (("val_accuracy", "val_loss"), ("accuracy", "loss"), ("val_loss",), ("loss",)):
+        if all(name in metrics for name in names):
+            return names
+    return list(metrics)[:2]
+
+
+def _restart_line(event: Mapping[str, Any]) -> Text:
+    reason = event.get("message") or event.get("cause") or event.get("reason")
+    attempt = event.get("generation")
+    text = Text("restarted", style="yellow")
+    if attempt is not None:
+        text.append(f" as generation {attempt}")
+    return text.append(f": {reason}") if reason else text
+
+
+def _of(part: object, whole: object) -> str:
+    return f"{part}/{whole}" if whole is not None else f"{part}"
+
+
+def _number(value: object) -> str:
+    return number(value) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,152 @@
+"""Converting and looking at datasets, and every bad input that the command line can meet there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Timonel
+from timonel.cli import samples
+from timonel.cli.commands.convert import parse_columns, parse_splits
+from timonel.errors import SpecError
+
+
+@pytest.fixture
+def digits(here: Path) -> Path:
+    """A hundred digits in label folders."""
+    samples.write_digits(here / "digits", 100)
+    return here / "digits"
+
+
+def nothing_left(folder: Path) -> bool:
+    """Tell whether a failed conversion has left nothing behind but its record."""
+    return not [path.name for path in folder.iterdir() if path.name.startswith((".tmp-", "data"))]
+
+
+def test_convert_reports_what_it_made(here: Path, timonel: Timonel, digits: Path) -> None:
+    outcome = timonel("convert", "digits", "data/digits")
+    assert outcome.exit_code == 0
+    assert "100 images" in outcome.out
+    assert "next: timonel train train.py --data data/digits" in outcome.out
+    assert "\x1b[" not in outcome.out
+    assert (here / "data" / "digits" / "manifest.json").is_file()
+
+
+def test_convert_as_json_is_the_manifest(timonel: Timonel, digits: Path) -> None:
+    value = json.loads(timonel("data", "convert", "digits", "data/digits", "--json").out)
+    assert sum(value["counts"].values()) == 100
+    assert value["uri"].endswith("data/digits")
+    assert value == json.loads(timonel("data", "show", "data/digits", "--json").out)
+
+
+def test_list_show_and_verify(here: Path, timonel: Timonel, digits: Path) -> None:
+    timonel("convert", "digits", "data/digits", "--splits", "0.5,0.25,0.25")
+    (entry,) = json.loads(timonel("data", "--json").out)["datasets"]
+    assert set(entry) == {"name", "uri", "digest", "records", "created_at", "run"}
+    assert (entry["name"], entry["records"]) == ("digits", 100)
+    assert "digits" in timonel("data", "list").out
+    assert "LABEL" in timonel("data", "show", "data/digits").out
+    assert "all as written" in timonel("data", "verify", "data/digits").out
+    shard = next((here / "data" / "digits").glob("*.tfrecord"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    outcome = timonel("data", "verify", "data/digits")
+    assert outcome.exit_code == 3
+    assert shard.name in outcome.error_line
+
+
+def test_lineage_leads_back_to_the_raw_files(timonel: Timonel, digits: Path) -> None:
+    timonel("convert", "digits", "data/digits")
+    assert "files digits" in timonel("lineage", "data/digits").out
+    graph = json.loads(timonel("lineage", "data/digits", "--json").out)
+    assert set(graph) == {"focus", "nodes", "edges"}
+    assert {node["node"] for node in graph["nodes"]} == {"run", "artifact"}
+    assert timonel("lineage", "--mermaid").out.startswith("flowchart LR")
+    outcome = timonel("lineage", "nothing-of-that-name")
+    assert outcome.exit_code == 2
+    assert "nothing-of-that-name" in outcome.error_line
+
+
+@pytest.mark.parametrize(
+    ("make", "source", "argv"),
+    [
+        (lambda d: None, "absent", []),
+        (lambda d: (d / "empty").mkdir(), "empty", []),
+        (lambda d: samples.write_digits(d / "one" / "x", 1), "one/x/0", []),
+        (lambda d: samples.write_table(d / "t.csv"), "t.csv", ["--label", "nope"]),
+        (lambda d: samples.write_table(d / "t.csv"), "t.csv", []),
+        (lambda d: None, "digits", ["--splits", "a,b"]),
+        (lambda d: None, "digits", ["--splits", "0.9,0.9,0.9"]),
+        (lambda d: None, "digits", ["--shard-bytes", "many"]),
+    ],
+    ids=[
+        "no such folder",
+        "empty folder",
+        "no labels",
+        "missing column",
+        "no label",
+        "splits are words",
+        "splits exceed one",
+        "no size",
+    ],
+)
+def test_a_bad_source_is_one_line(
+    make, source: str, argv: list[str], here: Path, timonel: Timonel, digits: Path
+) -> None:
+    make(here)
+    outcome = timonel("convert", source, "data", *argv)
+    # Whether the request or the data is wrong is for the data package to say.
+    assert outcome.exit_code in {2, 3}
+    assert outcome.error_line
+    assert nothing_left(here)
+
+
+def test_one_label_only(here: Path, timonel: Timonel) -> None:
+    samples.write_digits(here / "all", 40)
+    (here / "one").mkdir()
+    (here / "all" / "3").rename(here / "one" / "3")
+    outcome = timonel("convert", "one", "data")
+    assert outcome.exit_code in {2, 3}
+    assert "label" in outcome.error_line
+    assert nothing_left(here)
+
+
+def test_an_unreadable_image_names_itself(here: Path, timonel: Timonel, digits: Path) -> None:
+    victim = min((digits / "3").iterdir())
+    victim.write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    outcome = timonel("convert", "digits", "data")
+    assert outcome.exit_code == 3
+    assert victim.name in outcome.error_line
+    assert nothing_left(here)
+    outcome = timonel("convert", "digits", "data", "--skip-bad")
+    assert outcome.exit_code == 0
+    assert "1 skipped" in outcome.out
+
+
+def test_an_output_that_exists(here: Path, timonel: Timonel, digits: Path) -> None:
+    timonel("convert", "digits", "data")
+    before = (here / "data" / "manifest.json").read_bytes()
+    outcome = timonel("convert", "digits", "data")
+    assert outcome.exit_code == 2
+    assert "--overwrite" in outcome.error_line
+    assert (here / "data" / "manifest.json").read_bytes() == before
+    assert timonel("convert", "digits", "data", "--overwrite").exit_code == 0
+
+
+def test_an_unwritable_output(here: Path, timonel: Timonel, digits: Path) -> None:
+    (here / "file").write_text("")
+    outcome = timonel("convert", "digits", "file/data")
+    assert outcome.exit_code == 2
+    assert "expected to write" in outcome.error_line
+
+
+def test_splits_and_columns_are_parsed() -> None:
+    assert parse_splits("0.5, 0.25,0.25") == (0.5, 0.25, 0.25)
+    assert parse_columns(["zip=categorical", "a=b=numeric"]) == {
+        "zip": "categorical",
+        "a=b": "numeric",
+    }
+    for wrong in ("zip", "zip=word", "=numeric"):
+        with pytest.raises(SpecError, match="NAME=numeric"):
+            parse_columns([wrong])

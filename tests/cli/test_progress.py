@@ -1,0 +1,59 @@
+"""Counting progress, in a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from timonel.cli.render.progress import Counter
+from timonel.cli.render.status import Steps
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_in_a_pipe_a_line_comes_now_and_then() -> None:
+    clock, file = Clock(), io.StringIO()
+    with Counter(Console(file=file, width=80), "converting", "records", clock=clock) as count:
+        for second in range(1, 12):
+            clock.now = second
+            count(second * 10, 200)
+        count(200, 200)
+    assert file.getvalue().splitlines() == [
+        "converting 50 of 200 records, 10/s, 15s left",
+        "converting 100 of 200 records, 10/s, 10s left",
+    ]
+
+
+def test_on_a_terminal_there_is_a_bar_that_is_cleared_at_the_end() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True)
+    with Counter(console, "converting", "records") as count:
+        count(50, 200)
+        count(200, 200)
+    assert "converting" in file.getvalue()
+    assert "\x1b[" in file.getvalue()
+
+
+def test_steps_are_lines_in_a_pipe() -> None:
+    file = io.StringIO()
+    with Steps(Console(file=file)) as steps:
+        steps("checking")
+        steps("publishing")
+    assert file.getvalue().splitlines() == ["checking", "publishing"]
+
+
+def test_steps_spin_on_a_terminal() -> None:
+    file = io.StringIO()
+    with Steps(Console(file=file, force_terminal=True)) as steps:
+        steps("checking")
+        steps("publishing")
+    assert "publishing" in file.getvalue()
