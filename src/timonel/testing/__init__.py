@@ -1,1 +1,22 @@
-"""Package testing."""
+"""Contract suites and fakes for those who write plug-ins; needs the development packages.
+
+Everything loads on first use: programs of the suites run from this package without pytest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "EngineContract": "timonel.testing.engines",
+    "EngineHarness": "timonel.testing.engines",
+}
+
+__all__ = ["EngineContract", "EngineHarness"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

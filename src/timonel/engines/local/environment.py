@@ -36,8 +36,7 @@ def job_environment(spec: JobSpec, token: str) -> dict[str, str]:
 def role_environment(spec: JobSpec, role: RoleSpec) -> dict[str, str]:
     """Return what all tasks of a role have in common, and a warm parent for them too."""
     # Output goes to a file, which Python would fill block by block; logs are to be followed.
-    shared = {"PYTHONUNBUFFERED": "1", **inherited(), **spec.env, **role.env}
-    return {**shared, JOB_DIR: spec.job_dir}
+    return {"PYTHONUNBUFFERED": "1", **inherited(), **spec.env, **role.env, JOB_DIR: spec.job_dir}
 
 
 def task_environment(

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from timonel.engines.local.processes import RESERVED, RESERVED_BYTES
-from timonel.engines.local.warm.key import warm_key
+from timonel.engines.local.warm.key import import_environment, warm_key
 from timonel.engines.local.warm.runtime import (
     WarmUnavailableError,
     check_same_user,
     runtime_dir,
     short_path,
 )
+from timonel.engines.local.warm.stamps import is_current
 from timonel.errors import SpecError, TimonelError
 from timonel.storage import exclusive
 from timonel.units import parse_seconds
@@ -81,7 +82,8 @@ def ensure_parent(preload: Sequence[str], env: Mapping[str, str]) -> None:
     try:
         with exclusive(folder / f"{key}.lock"), _opened(folder) as descriptor:
             path = short_path(descriptor, f"{key}.sock")
-            if not _is_listening(path):
+            # A parent whose socket is taken from it sees that and ends.
+            if not (_is_listening(path) and is_current(folder / f"{key}.files")):
                 _start(folder, key, path, preload, env)
     except (OSError, TimonelError) as error:
         raise WarmUnavailableError(f"cannot start a warm parent: {error}") from error
@@ -153,15 +155,13 @@ def _start(
     folder: Path, key: str, path: str, preload: Sequence[str], env: Mapping[str, str]
 ) -> None:
     """Start a parent on a socket that listens already, so that requests can queue at once."""
-    (folder / f"{key}.sock").unlink(missing_ok=True)
+    for suffix in ("sock", "files"):
+        (folder / f"{key}.{suffix}").unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen(_BACKLOG)
         number = str(listener.fileno())
         command = [sys.executable, "-m", "timonel.engines.local.warm.server", number, key, *preload]
-        # numpy's OpenBLAS starts its threads on import, and a process with threads must not fork.
-        # Tasks get the user's own value back.
-        extra = {"OPENBLAS_NUM_THREADS": "1", RESERVED: " " * RESERVED_BYTES}
         with (folder / f"{key}.log").open("wb") as log:
             subprocess.Popen(
                 command,
@@ -170,7 +170,25 @@ def _start(
                 stderr=log,
                 # Its folder is the first of its path for imports: not one that others fill.
                 cwd=folder,
-                env={**env, **extra},
+                env=_parent_environment(env),
                 start_new_session=True,
                 pass_fds=(listener.fileno(),),
             )
+
+
+def _parent_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which imports start no threads: a process with some must not fork.
+
+    Only what the key is made of is in it, so that all parents of one key are alike. Tasks get all
+    of ``env``, with its own values.
+    """
+    shared = import_environment(env)
+    arrow = shared.get("JE_ARROW_MALLOC_CONF")
+    return {
+        **shared,
+        # numpy's linear algebra starts as many threads as there are processors when it is loaded,
+        "OPENBLAS_NUM_THREADS": "1",
+        # and pyarrow's allocator one that frees memory in the background.
+        "JE_ARROW_MALLOC_CONF": ",".join(filter(None, [arrow, "background_thread:false"])),
+        RESERVED: " " * RESERVED_BYTES,
+    }

@@ -2,6 +2,7 @@
 
 A task that is forked inherits modules, variables that were read at import, limits and control
 groups from its parent. A parent serves only those for whom all that is as they would have had it.
+Whether its modules are still those on disk is for `timonel.engines.local.warm.stamps` to say.
 """
 
 from __future__ import annotations
@@ -11,11 +12,8 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import timonel
 
 # Read by libraries while they are imported or loaded.
 _PREFIXES = (
@@ -23,6 +21,8 @@ _PREFIXES = (
     "CUDA_",
     "GLIBC_",
     "GRPC_",
+    "JAX_",
+    "JE_ARROW_",
     "KERAS_",
     "KMP_",
     "LC_",
@@ -52,7 +52,6 @@ def warm_key(preload: Sequence[str], env: Mapping[str, str]) -> str:
         "preload": list(preload),
         "environment": import_environment(env),
         "inherited": _inherited(),
-        "files": [list(stamp) for stamp in _stamps(preload)],
     }
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -78,33 +77,3 @@ def _inherited() -> dict[str, object]:
         "oom": Path("/proc/self/oom_score_adj").read_text(),
         "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES],  # noqa: PTH115 - not paths
     }
-
-
-def _stamps(preload: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield what changes when a package is installed or a source of ours or of theirs is edited."""
-    for entry in sys.path:
-        # Installing anything renews the folder's own time.
-        if Path(entry).name in {"site-packages", "dist-packages"}:
-            yield from _stamp(Path(entry))
-    for path in sorted(Path(timonel.__file__).parent.rglob("*.py")):
-        yield from _stamp(path)
-    for module in preload:
-        spec = _find(module.partition(".")[0])
-        if spec is not None:
-            yield from _stamp(Path(spec))
-
-
-def _find(module: str) -> str | None:
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    return spec.origin if spec is not None and spec.has_location else None
-
-
-def _stamp(path: Path) -> Iterator[tuple[str, int, int]]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return
-    yield str(path), stat.st_mtime_ns, stat.st_size

@@ -32,6 +32,7 @@ from timonel.engines.local.processes import (
 from timonel.engines.local.warm.client import DEFAULT_LINGER_S, MESSAGE_BYTES
 from timonel.engines.local.warm.inside import run_module
 from timonel.engines.local.warm.runtime import is_same_user
+from timonel.engines.local.warm.stamps import loaded_files, write_stamps
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0
@@ -151,9 +152,10 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     name_process("warm parent")
     sys.path.pop(0)  # this process's folder; each task puts its own there
-    started = time.monotonic()
+    started_ns = time.time_ns()
     refusal = _import(modules)
-    logger.info("imported %s in %.1f s", ", ".join(modules), time.monotonic() - started)
+    logger.info("imported %s in %.1f s", ", ".join(modules), (time.time_ns() - started_ns) / 1e9)
+    write_stamps(Path.cwd() / f"{key}.files", loaded_files(started_ns))
     # What exists now is shared by all tasks; a collector that looked at it would copy every page.
     gc.collect()
     gc.freeze()

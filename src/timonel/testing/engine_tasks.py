@@ -1,0 +1,159 @@
+"""``python -m timonel.testing.engine_tasks <step>...``: a task that does as it is told.
+
+A step is ``[<when>@]<name>[:<value>]``. ``<when>`` is a comma-separated list of what must hold for
+the step to be taken: a task's name such as ``worker-1``, or a generation such as ``g1``.
+
+    ready             report that the task is up
+    print:<text>      write a line
+    dump:<name>       write environment, arguments and the like as JSON into the job folder
+    touch:<name>      make a file in the job folder
+    await:<name>      wait for such a file
+    append:<name>     add the job's outcome to a file in the job folder, as one line
+    progress:<n>      say how far the task has come
+    report:<cause>    say why the task is about to fail
+    ignore-term       ignore SIGTERM
+    stray             leave a process behind that has a session and a parent of its own
+    signal:<n>        get a signal
+    raise:<text>      raise an exception
+    wait              wait to be ended
+    exit:<n>          end
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_POLL_S = 0.01
+
+
+def main(steps: list[str]) -> None:
+    """Take the steps in turn."""
+    facts = _facts()
+    for step in steps:
+        when, _, what = step.rpartition("@")
+        if all(condition in facts for condition in when.split(",") if condition):
+            name, _, value = what.partition(":")
+            _STEPS[name](value)
+
+
+def _facts() -> set[str]:
+    told = json.loads(os.environ.get("TIMONEL_CLUSTER", "{}"))
+    if not told:
+        return set()
+    return {f"{told['task']['type']}-{told['task']['index']}", f"g{told['generation']}"}
+
+
+def _job_file(name: str) -> Path:
+    return Path(os.environ["TIMONEL_JOB_DIR"], name)
+
+
+def _task_file(name: str) -> Path:
+    return Path(os.environ["TIMONEL_TASK_DIR"], name)
+
+
+def _ready(_value: str) -> None:
+    _task_file("ready").touch()
+
+
+def _print(value: str) -> None:
+    print(value)  # noqa: T201 - the task's output is what is tested
+
+
+def _dump(value: str) -> None:
+    content = {
+        "environ": dict(os.environ),
+        "argv": sys.argv,
+        "cwd": str(Path.cwd()),
+        "path": sys.path,
+        "name": __name__,
+        "random": random.random(),
+        "session": os.getsid(0),
+        "pid": os.getpid(),
+        "term": int(signal.getsignal(signal.SIGTERM) or 0),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "modules": sorted(sys.modules),
+        "descriptors": sorted(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names are wanted
+    }
+    path = _job_file(value)
+    aside = path.with_name(f"{path.name}.part")
+    aside.write_text(json.dumps(content))
+    aside.rename(path)
+
+
+def _touch(value: str) -> None:
+    _job_file(value).touch()
+
+
+def _await(value: str) -> None:
+    while not _job_file(value).exists():
+        time.sleep(_POLL_S)
+
+
+def _append(value: str) -> None:
+    with _job_file(value).open("a") as file:
+        file.write(os.environ["TIMONEL_JOB_OUTCOME"] + "\n")
+
+
+def _progress(value: str) -> None:
+    _task_file("progress").write_text(value)
+
+
+def _report(value: str) -> None:
+    report = {"cause": value, "message": f"reported {value}", "traceback": None}
+    _task_file("report.json").write_text(json.dumps(report))
+
+
+def _ignore_term(_value: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _stray(_value: str) -> None:
+    # The shell ends at once; what it started has neither its session nor a living parent.
+    subprocess.run(["/bin/sh", "-c", "setsid sleep 300 &"], check=True)
+
+
+def _signal(value: str) -> None:
+    os.kill(os.getpid(), int(value))
+    _wait("")
+
+
+def _raise(value: str) -> None:
+    raise RuntimeError(value)
+
+
+def _wait(_value: str) -> None:
+    while True:
+        signal.pause()
+
+
+def _exit(value: str) -> None:
+    sys.exit(int(value))
+
+
+_STEPS: dict[str, Callable[[str], None]] = {
+    "ready": _ready,
+    "print": _print,
+    "dump": _dump,
+    "touch": _touch,
+    "await": _await,
+    "append": _append,
+    "progress": _progress,
+    "report": _report,
+    "ignore-term": _ignore_term,
+    "stray": _stray,
+    "signal": _signal,
+    "raise": _raise,
+    "wait": _wait,
+    "exit": _exit,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

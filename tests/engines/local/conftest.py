@@ -1,0 +1,44 @@
+"""Fixtures of the local engine's tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from timonel.testing.engines import eventually
+
+
+@pytest.fixture(scope="session")
+def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for the warm parents of the session: saves an import per test."""
+    folder = tmp_path_factory.mktemp("runtime")
+    yield folder
+    for pid in warm_parents(folder):
+        os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not warm_parents(folder))
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def warm_runtime(warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(warm_folder))
+    return warm_folder
+
+
+def warm_parents(folder: Path) -> list[int]:
+    """Return the warm parents whose sockets are in ``folder``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            here = (process / "cwd").readlink()
+        except OSError:
+            continue
+        if b"timonel.engines.local.warm.server" in command and here == folder / "timonel":
+            found.append(int(process.name))
+    return found
