@@ -114,7 +114,7 @@ def ports(
 ) -> Iterator[Check]:
     """Try the ports that ``timonel serve`` takes by default."""
     for name, port in wanted:
-        if _is_free(port):
+        if is_free(port):
             yield Check(AREA, f"port {port}", Verdict.OK, f"free for {name}")
         else:
             hint = f"see 'timonel servers', or give serve another: --{name.lower()}-port 0"
@@ -132,7 +132,8 @@ def shared_memory(mount: Path) -> Check:
     return Check("speed", "tmpfs", verdict, f"{format_bytes(free)} in {mount}", hint)
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Tell whether nothing listens on a port of this machine."""
     with socket.socket() as trial:
         # As servers do: a connection that lingers after a server's end is no obstacle.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

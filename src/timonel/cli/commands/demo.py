@@ -1,0 +1,29 @@
+"""``timonel demo``: the whole path, on real data, in minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from timonel.cli.groups import Command, single
+
+app = single()
+
+
+@app.command(cls=Command)
+def demo(
+    folder: Annotated[
+        Path, typer.Option(help="Where to work; an earlier demo there is gone on with.")
+    ] = Path("demo"),
+) -> None:
+    """Run the whole path on real handwritten digits.
+
+    Writes 900 images, converts, trains with two workers, exports, serves and asks; then trains
+    and exports again while clients ask, and rolls back. It runs the commands that you would type.
+    """
+    from timonel.cli.demo import tell
+    from timonel.cli.render.output import console
+
+    tell(folder.absolute(), console())

@@ -1,0 +1,134 @@
+"""How the demo ends: what was measured, where everything lies, what to try next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timonel.cli.demo.hammer import Tally
+from timonel.cli.examples import shorter
+from timonel.cli.render.confusion import confusion_table
+from timonel.cli.render.tables import pairs, table
+from timonel.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from timonel.models import ModelVersion
+    from timonel.storage import Workspace
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the demo has done.
+
+    Args:
+        folder: Where.
+        workspace: Its workspace.
+        model: The model's name.
+        tally: What the clients have seen.
+        change: The version before and the one that took its place for a while.
+        took_s: Seconds of each step.
+    """
+
+    folder: Path
+    workspace: Workspace
+    model: str
+    tally: Tally
+    change: tuple[int, int]
+    took_s: Mapping[str, float]
+
+
+def print_ending(ending: Ending, out: Console, total_s: float) -> None:
+    """Print the end of the demo."""
+    from timonel.models import ModelRepository
+
+    version = ModelRepository(ending.workspace.models).get(ending.model)
+    out.print()
+    _print_check(version, ending, out)
+    _print_clients(ending, out)
+    out.print("[bold]Time of each step[/]")
+    rows = [(name, format_seconds(seconds)) for name, seconds in ending.took_s.items()]
+    out.print(table(("STEP", "TIME"), [*rows, ("all", format_seconds(total_s))]))
+    out.print("\n[bold]Where everything lies[/]")
+    out.print(pairs(_places(version, ending)))
+    out.print("\n[bold]What to try next[/]")
+    for line in _next(ending):
+        out.print(f"  {line}", soft_wrap=True, markup=False)
+
+
+def _print_check(version: ModelVersion, ending: Ending, out: Console) -> None:
+    check = version.check
+    if check is None or check.accuracy is None:
+        return
+    out.print(
+        f"[bold]Held-out accuracy {check.accuracy:.1%}[/] of {version}, "
+        f"on {check.examples} raw images that no training has seen"
+    )
+    if check.confusion and check.labels:
+        out.print(confusion_table(check.confusion, check.labels))
+        picture = confusion_png(version, ending.workspace)
+        if picture is not None:
+            out.print(f"as a picture: {shorter(picture)}", soft_wrap=True, style="dim")
+    out.print()
+
+
+def _print_clients(ending: Ending, out: Console) -> None:
+    tally = ending.tally
+    before, after = ending.change
+    failed = len(tally.failures)
+    style = "green" if failed == 0 else "bold red"
+    out.print(
+        f"[bold]{tally.requests:,} requests[/] while version {after} came and went, "
+        f"[{style}]{failed} failed[/]; half within {tally.latency_ms(0.5):.0f} ms, "
+        f"99% within {tally.latency_ms(0.99):.0f} ms"
+    )
+    for failure in tally.failures[:3]:
+        out.print(f"  {failure}", style="red", markup=False, soft_wrap=True)
+    for moment, version in tally.versions:
+        clock = time.strftime("%H:%M:%S", time.localtime(moment))
+        out.print(f"  {clock}  version {version} answers", style="dim")
+    if tally.versions and tally.versions[-1][1] == before:
+        out.print(f"  deleting version {after} has rolled back to version {before}", style="dim")
+    out.print()
+
+
+def confusion_png(version: ModelVersion, workspace: Workspace) -> Path | None:
+    """Return the picture of a version's confusion matrix, which its export has drawn."""
+    from timonel.tracking import list_runs
+
+    for run in list_runs(workspace, kind="export"):
+        if any(item.uri == version.uri for item in run.outputs):
+            pictures = [Path(item.uri) for item in run.outputs if item.type == "report"]
+            return next((path for path in pictures if path.is_file()), None)
+    return None
+
+
+def _places(version: ModelVersion, ending: Ending) -> dict[str, str]:
+    root = ending.workspace.root
+    job = version.document.provenance.get("job_id") if version.document else None
+    places = {
+        "raw images": ending.folder / "digits",
+        "script": ending.folder / "train.py",
+        "dataset": ending.folder / "data" / "digits",
+        "logs": root / "jobs" / str(job) / "logs",
+        "TensorBoard": root / "jobs" / str(job) / "tensorboard",
+        "run records": root / "runs",
+        "versions": root / "models" / ending.model,
+    }
+    return {name: shorter(path) for name, path in places.items() if path.exists()}
+
+
+def _next(ending: Ending) -> list[str]:
+    return [
+        f"cd {shorter(ending.folder)}",
+        "timonel runs show train                # parameters, metrics and their curves",
+        f"timonel models show {ending.model}             # what the version takes and gives",
+        f"timonel serve {ending.model}                   # it has ended with the demo",
+        "edit train.py, then train and export again",
+        "timonel init table ../patients         # the same path for a CSV file",
+        "mlflow ui, in this folder, if the extra 'mlflow' is installed",
+    ]

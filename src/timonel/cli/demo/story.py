@@ -1,0 +1,203 @@
+"""The demo, step by step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timonel.cli.demo.hammer import Hammer
+from timonel.cli.demo.report import Ending, print_ending
+from timonel.cli.demo.shell import Shell
+from timonel.cli.watch import read_states
+from timonel.errors import AlreadyExistsError, InputError, ServingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from timonel.serving import ServerRecord
+    from timonel.storage import Workspace
+
+MARKER = ".timonel-demo"
+NAME = "digits"
+DATASET = "data/digits"
+TRAIN = f"timonel train train.py --data {DATASET} --workers 2"
+EXPORT = f"timonel export --name {NAME}"
+_READY_S = 120.0
+_SWITCH_S = 60.0
+_HELD_OUT = 40
+
+
+def tell(folder: Path, out: Console) -> None:
+    """Run the whole path in ``folder``.
+
+    Args:
+        folder: Where to; one that an earlier demo has made is gone on with.
+        out: The console.
+
+    Raises:
+        AlreadyExistsError: The folder holds something else.
+        TimonelError: A step failed.
+    """
+    started = time.monotonic()
+    _enter(folder, out)
+    os.environ.pop("TIMONEL_WORKSPACE", None)
+    shell = Shell(folder, out)
+    with _ending_with(shell):
+        _prepare(shell)
+        shell.run(TRAIN, step="train")
+        shell.run(EXPORT, step="export")
+        workspace = _workspace(folder)
+        server = _serve(shell, workspace)
+        _ask(shell, server)
+        tally, change = _switch(shell, workspace, server)
+        shell.run(f"timonel lineage {NAME}", step="lineage")
+        ending = Ending(folder, workspace, NAME, tally, change, dict(shell.took_s))
+    print_ending(ending, out, time.monotonic() - started)
+
+
+def _enter(folder: Path, out: Console) -> None:
+    """Make the demo's folder, or go on in one that a demo has made."""
+    if folder.exists() and not folder.is_dir():
+        raise AlreadyExistsError(
+            f"expected a folder at {folder}, got a file", hint="choose another with --folder"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).exists():
+        raise AlreadyExistsError(
+            f"expected {folder} not to exist or to be an earlier demo's, but it holds other files",
+            hint="choose another with --folder",
+        )
+    again = (folder / MARKER).exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARKER).touch()
+    except OSError as error:
+        raise InputError(
+            f"expected to write {folder}, got {error.strerror}", hint="choose another with --folder"
+        ) from error
+    verb = "going on in" if again else "working in"
+    out.print(f"{verb} [bold]{folder}[/]: 900 real handwritten digits, from files to an endpoint\n")
+    shell = Shell(folder, out)
+    shell.prompt(f"cd {folder}")
+
+
+@contextmanager
+def _ending_with(shell: Shell) -> Iterator[None]:
+    """End every command with the demo, also when it is asked to end by SIGTERM."""
+
+    def leave(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        shell.close()
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _prepare(shell: Shell) -> None:
+    if not (shell.folder / "train.py").exists():
+        shell.run("timonel init image .", step="init")
+    if not (shell.folder / DATASET / "manifest.json").exists():
+        shell.run(f"timonel convert digits/ {DATASET}", step="convert")
+
+
+def _workspace(folder: Path) -> Workspace:
+    from timonel.storage import find_workspace
+
+    return find_workspace(folder / ".timonel", create=False)
+
+
+def _serve(shell: Shell, workspace: Workspace) -> ServerRecord:
+    """Start the server in the background and wait until it answers."""
+    from timonel.cli.doctor.machine import is_free
+
+    free = is_free(8501) and is_free(8500)
+    line = f"timonel serve {NAME}" + ("" if free else " --rest-port 0 --grpc-port 0")
+    started = time.monotonic()
+    child = shell.background(
+        line, lambda text: shell.out.print(f"  {text}", style="dim", markup=False, soft_wrap=True)
+    )
+    deadline = started + _READY_S
+    while (record := _record(workspace, child.pid)) is None:
+        if child.poll() is not None or time.monotonic() > deadline:
+            raise ServingError(
+                f"expected '{line}' to answer within {_READY_S:g} s, but it did not",
+                hint="what it said is above",
+            )
+        time.sleep(0.1)
+    time.sleep(0.5)  # its announcement is on the way through a pipe
+    shell.took_s["serve"] = time.monotonic() - started
+    shell.out.print()
+    return record
+
+
+def _record(workspace: Workspace, started_by: int) -> ServerRecord | None:
+    import psutil
+
+    from timonel.serving import running_servers
+
+    for record in running_servers(workspace.servers):
+        try:
+            if psutil.Process(record.pid).ppid() == started_by:
+                return record
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def _ask(shell: Shell, server: ServerRecord) -> None:
+    """Ask by the command line and by curl, about an image that was not trained on."""
+    from timonel.serving import curl_example
+
+    image = held_out(shell.folder)[0].relative_to(shell.folder)
+    shell.run(f"timonel predict {NAME} {image}", step="predict")
+    shell.run(curl_example(server.rest_url, NAME, image=str(image)), step="curl")
+
+
+def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[Any, Any]:
+    """Train and export again, then roll back, while clients ask without pause."""
+    before = max(read_states(server.rest_url, NAME))
+    shell.out.print("[bold]Once more, while clients ask the running server without pause[/]\n")
+    with Hammer(server.rest_url, NAME, held_out(shell.folder)) as hammer:
+        shell.run(f"{TRAIN} --set epochs=25", step="train")
+        shell.run(EXPORT, step="export")
+        newest = _newest(workspace)
+        _expect(hammer, newest)
+        shell.run(f"timonel models delete {NAME}/{newest}", step="roll back")
+        _expect(hammer, before)
+        hammer.stop()
+    return hammer.tally, (before, newest)
+
+
+def _expect(hammer: Hammer, version: int) -> None:
+    if not hammer.wait_for_version(version, _SWITCH_S):
+        raise ServingError(
+            f"expected the server to switch to version {version} within {_SWITCH_S:g} s, "
+            "but it did not",
+            hint="see 'timonel servers' for its log",
+        )
+
+
+def _newest(workspace: Workspace) -> int:
+    from timonel.models import ModelRepository
+
+    return ModelRepository(workspace.models).get(NAME).number
+
+
+def held_out(folder: Path) -> list[Path]:
+    """Return image files of the test split, which no training has seen."""
+    from timonel.data import Dataset
+
+    dataset = Dataset.open(folder / DATASET)
+    keys = [example["key"] for example in dataset.examples("test")][:_HELD_OUT]
+    return [Path(dataset.manifest.source.uri, key) for key in keys]
