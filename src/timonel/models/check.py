@@ -11,20 +11,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from timonel.errors import ModelError, TimonelError
-from timonel.models.inspection import signatures_of
 from timonel.models.reference import ReferenceExample, read_reference
 from timonel.models.schema import Stored
 from timonel.models.verdict import Answer, Answers
 from timonel.storage import digest_bytes, write_json
 
 _BATCH = 32
+_DT_STRING = 7  # tensorflow/core/framework/types.proto
 _SPLIT_ORDER = ("validation", "test", "train")
 
 
@@ -79,13 +79,12 @@ def answer(request: Request) -> Answers:
     keys = list(inputs.by_key)
     started = time.perf_counter()
     answers: dict[str, Answer] = {}
-    with _as_model_errors(tf):
-        signature = tf.saved_model.load(str(request.saved_model)).signatures["serving_default"]
+    with _as_model_errors(tf), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        serve = _load(request, session)
         loaded = time.perf_counter()
         for begin in range(0, len(keys), _BATCH):
             batch = keys[begin : begin + _BATCH]
-            raw = [inputs.by_key[key] for key in batch]
-            outputs = signature(**_tensors(request, signature, raw))
+            outputs = serve([inputs.by_key[key] for key in batch])
             answers.update(zip(batch, _answers(request, outputs), strict=True))
     return Answers(
         answers=answers,
@@ -109,29 +108,38 @@ def _as_model_errors(tf: Any) -> Iterator[None]:
         ) from error
 
 
-def _tensors(request: Request, signature: Any, raw: Sequence[Any]) -> dict[str, Any]:
+def _load(request: Request, session: Any) -> Callable[[Sequence[Any]], Mapping[str, Any]]:
+    """Load the model as TensorFlow Serving does, and feed it by the names that clients use."""
     import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
 
-    if request.input_kind == "image":
-        (name,) = signature.structured_input_signature[1]
-        return {name: tf.constant(raw, tf.string)}
-    # The names that clients use; TensorFlow's own structure may have altered ones.
-    declared = signatures_of(request.saved_model)["serving_default"].inputs
-    return {
-        name: tf.constant([_cell(row.get(name), info.dtype) for row in raw], info.dtype)
-        for name, info in declared.items()
-    }
+    meta = tf.compat.v1.saved_model.load(session, ["serve"], str(request.saved_model))
+    signature = meta.signature_def["serving_default"]
+    fetches = {name: tensor.name for name, tensor in signature.outputs.items()}
+
+    def serve(raw: Sequence[Any]) -> Mapping[str, Any]:
+        if request.input_kind == "image":
+            (tensor,) = signature.inputs.values()
+            feed = {tensor.name: list(raw)}
+        else:
+            feed = {
+                tensor.name: [_cell(row.get(name), tensor.dtype) for row in raw]
+                for name, tensor in signature.inputs.items()
+            }
+        found: Mapping[str, Any] = session.run(fetches, feed)
+        return found
+
+    return serve
 
 
-def _cell(value: Any, dtype: str) -> Any:
-    if dtype == "string":
+def _cell(value: Any, dtype: int) -> Any:
+    if dtype == _DT_STRING:
         return "" if value is None else str(value)
     return float("nan") if value in {None, ""} else float(value)
 
 
 def _answers(request: Request, outputs: Mapping[str, Any]) -> Iterator[Answer]:
-    values = outputs[request.output].numpy()
-    labels = outputs["label"].numpy() if "label" in outputs else [None] * len(values)
+    values = outputs[request.output]
+    labels = outputs["label"] if "label" in outputs else [None] * len(values)
     for value, label in zip(values, labels, strict=True):
         scores = tuple(float(each) for each in value.reshape(-1))
         yield Answer(scores=scores, label=None if label is None else label.decode())

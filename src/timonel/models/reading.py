@@ -83,7 +83,7 @@ def summary_of(model: Any) -> ModelSummary:
     return ModelSummary(
         name=str(getattr(model, "name", type(model).__name__)),
         type=type(model).__name__,
-        parameters=_size(model.variables),
+        parameters=int(model.count_params()),
         trainable_parameters=_size(model.trainable_variables),
     )
 

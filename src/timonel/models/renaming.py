@@ -62,7 +62,10 @@ def _rename_signature(
     inputs.clear()
     for name, tensor in tensors.items():
         inputs[name].CopyFrom(tensor)
-    # What tf.saved_model.load takes the names of keyword arguments from.
+    if len({re.sub(r"\W", "_", name) for name in names.values()}) < len(names):
+        # tf.saved_model.load makes identifiers of these names and cannot load two equal ones.
+        # Such a model keeps the traced names there; servers go by the signature above.
+        return
     for node in _signature_functions(meta_graph, signature):
         keywords = node.bare_concrete_function.argument_keywords
         keywords[:] = [names.get(name, name) for name in keywords]

@@ -22,8 +22,14 @@ from typing import Any
 from timonel._version import __version__
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.models.exports import read_export, reference_of, saved_model_of
-from timonel.models.reference import write_reference
-from timonel.models.schema import KEPT_REFERENCE, VERSION_FILE, CheckResult, Export, VersionDocument
+from timonel.models.schema import (
+    KEPT_REFERENCE,
+    REFERENCE_FILE,
+    VERSION_FILE,
+    CheckResult,
+    Export,
+    VersionDocument,
+)
 from timonel.models.versions import (
     MODEL_NAME,
     VERSION_NUMBER,
@@ -224,8 +230,7 @@ def _copy(source: Path, target: Path, digest: str) -> None:
 
 def _copy_reference(export_folder: Path, export: Export, target: Path) -> None:
     """Keep the held-out predictions in the version, so that it can be checked again."""
-    examples = reference_of(export_folder, export)
-    if examples:
+    if reference_of(export_folder, export):
         path = target / KEPT_REFERENCE
         path.parent.mkdir(exist_ok=True)
-        write_reference(path, examples)
+        shutil.copyfile(export_folder / REFERENCE_FILE, path)

@@ -17,6 +17,7 @@ from timonel.models.meaning import meaning_of
 from timonel.models.reading import (
     ModelInputs,
     call_in_inference,
+    keras_of,
     name_outputs,
 )
 from timonel.models.renaming import plain_names
@@ -95,9 +96,11 @@ def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
 
     Its result is brought to the type that the model takes, and must have its shape.
     """
+    # A plain function's ifs and loops become a graph as they do in Dataset.map.
+    traced = tf.function(preprocess)
 
     def one(example: Any) -> Any:
-        made = tf.nest.flatten(preprocess(example))
+        made = tf.nest.flatten(traced(example))
         if len(made) != len(inputs.specs):
             raise ModelError(
                 f"expected preprocess to give {len(inputs.specs)} tensors, got {len(made)}",
@@ -118,23 +121,24 @@ def build_graph(
 
     Without ``raw`` both signatures take the model's own tensors.
     """
-    traced = _trace(
-        lambda *tensors: name_outputs(model, call_in_inference(model, inputs.pack(tensors))),
-        inputs.specs,
-        inputs.names,
-    )
+
+    def call(*tensors: Any) -> dict[str, Any]:
+        return name_outputs(model, call_in_inference(model, inputs.pack(tensors)))
+
+    # tf-keras leaves it to AutoGraph to make graphs of a subclassed model's ifs and loops; Keras 3
+    # has no such models, and needs no AutoGraph.
+    autograph = keras_of(model)[0] == "tf_keras"
+    traced = _trace(call, inputs.specs, inputs.names, autograph=autograph)
     outputs = traced.function.get_concrete_function().structured_outputs
     meaning = meaning_of(model, outputs, labels)
 
-    def answer(prepared: Any) -> dict[str, Any]:
-        outputs = name_outputs(model, call_in_inference(model, prepared))
-        return read_outputs(meaning, outputs, labels)
+    def serve(*tensors: Any) -> dict[str, Any]:
+        prepared = inputs.pack(tensors) if raw is None else raw.prepare(tensors)
+        named = name_outputs(model, call_in_inference(model, prepared))
+        return read_outputs(meaning, named, labels)
 
-    if raw is None:
-        serving = _trace(lambda *t: answer(inputs.pack(t)), inputs.specs, inputs.names)
-    else:
-        names = list(raw.dtypes)
-        serving = _trace(lambda *t: answer(raw.prepare(t)), raw.specs(), names)
+    specs, names = (raw.specs(), list(raw.dtypes)) if raw else (inputs.specs, inputs.names)
+    serving = _trace(serve, specs, names, autograph=autograph)
     return Graph({SERVING: serving, TENSOR: traced}, meaning)
 
 
@@ -175,15 +179,18 @@ def scores_of(meaning: Meaning, output: Any) -> Any:
 
 
 def _trace(
-    function: Callable[..., Any], specs: Sequence[tf.TensorSpec], names: Sequence[str]
+    function: Callable[..., Any],
+    specs: Sequence[tf.TensorSpec],
+    names: Sequence[str],
+    *,
+    autograph: bool,
 ) -> Traced:
     plain = plain_names(names)
     named = [
         tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for spec, name in zip(specs, plain, strict=True)
     ]
-    # Keras code is not rewritten by AutoGraph; a user's tf.function keeps its own.
-    wrapped = tf.function(function, input_signature=named, autograph=False)
+    wrapped = tf.function(function, input_signature=named, autograph=autograph)
     return Traced(wrapped, dict(zip(plain, names, strict=True)))
 
 
