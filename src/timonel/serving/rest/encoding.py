@@ -103,7 +103,8 @@ def _for_json(name: str, array: Array) -> Any:
         return _strings(name, array)
     if array.dtype == np.float32:
         # The digits of a float32 read as a float64 are the same digits again when written.
-        return _each(array.astype(object).tolist(), lambda number: float(str(number)))
+        short = [float(str(number)) for number in array.reshape(-1)]
+        return np.array(short).reshape(array.shape).tolist()
     return array.tolist()
 
 

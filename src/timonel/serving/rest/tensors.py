@@ -69,6 +69,8 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
             # is not the same.
             return array.astype(np.float64, copy=False).astype(NUMPY_TYPES[dtype], copy=False)
     bounds = _INTEGER_RANGES.get(dtype)
+    if bounds is not None and array.size == 0:
+        return array.astype(NUMPY_TYPES[dtype])
     if bounds is None or array.dtype.kind not in "iu" or not _within(array, bounds):
         return None
     return array.astype(NUMPY_TYPES[dtype], copy=False)
@@ -91,7 +93,7 @@ def is_b64(value: object) -> bool:
 
 
 def _within(array: Array, bounds: tuple[int, int]) -> bool:
-    return array.size == 0 or (int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1])
+    return int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1]
 
 
 def _fill(

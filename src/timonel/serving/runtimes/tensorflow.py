@@ -82,7 +82,7 @@ class _SessionModel(LoadedModel):
         except (TypeError, ValueError) as error:
             # What numpy or the conversion to a C++ tensor refuses is the caller's array.
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from error
-        return dict(zip(names, map(np.asarray, values), strict=True))
+        return dict(zip(names, map(_as_array, values), strict=True))
 
     def close(self) -> None:
         self._callables.clear()
@@ -114,6 +114,11 @@ def _load(session: Any, path: Path, tags: Sequence[str], errors: type[Exception]
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
         # A damaged file surfaces as any of these, depending on where the damage is.
         raise StatusError(Code.INVALID_ARGUMENT, f"{type(error).__name__}: {error}") from error
+
+
+def _as_array(value: Any) -> Array:
+    # A scalar string comes as plain bytes, which numpy would cut at trailing zeros.
+    return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def _status(error: Any) -> StatusError:

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import gc
+import inspect
+import weakref
+
+import numpy as np
+import pytest
+
+from timonel.serving.config import RuntimeSettings
+from timonel.serving.runtimes import _private
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.status import Code, StatusError
+from timonel.testing.runtimes import RuntimeContract
+
+SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
+
+
+class TestContract(RuntimeContract):
+    @pytest.fixture
+    def runtime(self):
+        return TensorFlowRuntime()
+
+    @pytest.fixture
+    def version(self, exports):
+        return exports / "doubler"
+
+
+@pytest.fixture
+def shapes(exports):
+    model = TensorFlowRuntime().load(exports / "shapes", SETTINGS)
+    yield model
+    model.close()
+
+
+def test_scalars_bytes_and_unequal_sizes(shapes):
+    outputs = shapes.run("serving_default", {"n": np.array(3, np.int32)})
+    assert outputs["squared"] == 9
+    assert outputs["squared"].shape == ()
+    assert outputs["range"].tolist() == [0, 1, 2]
+    assert outputs["raw_bytes"].item() == b"\xff\x00"
+
+
+def test_shapes_are_the_kernels_business(exports):
+    model = TensorFlowRuntime().load(exports / "versioned-2", SETTINGS)
+    # A session would refuse a matrix for the [-1] placeholder; TensorFlow Serving does not.
+    outputs = model.run("serving_default", {"x": np.ones((2, 2), np.float32)})
+    assert outputs["y"].tolist() == [[2, 2], [2, 2]]
+    model.close()
+
+
+def test_kernel_errors_keep_their_text(exports):
+    model = TensorFlowRuntime().load(exports / "images", SETTINGS)
+    images = np.array([b"no image"], dtype=object)
+    with pytest.raises(StatusError, match="Unknown image file format") as caught:
+        model.run("serving_default", {"image_bytes": images})
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    model.close()
+
+
+def test_a_damaged_graph_and_missing_variables_are_told(exports, tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01nonsense")
+    with pytest.raises(StatusError) as caught:
+        TensorFlowRuntime().load(tmp_path, SETTINGS)
+    assert caught.value.message
+    (tmp_path / "saved_model.pb").write_bytes(
+        (exports / "versioned-1" / "saved_model.pb").read_bytes()
+    )
+    with pytest.raises(StatusError) as caught:
+        TensorFlowRuntime().load(tmp_path, SETTINGS)
+    assert caught.value.message
+
+
+def test_other_tags_are_not_there(exports):
+    with pytest.raises(StatusError, match="gpu"):
+        TensorFlowRuntime().load(exports / "doubler", RuntimeSettings(tags=("gpu",)))
+
+
+def test_unloading_frees_the_graph(exports):
+    model = TensorFlowRuntime().load(exports / "versioned-1", SETTINGS)
+    model.run("serving_default", {"x": np.ones(1, np.float32)})
+    graph = weakref.ref(model._session.graph)
+    model.close()
+    del model
+    gc.collect()
+    assert graph() is None
+
+
+def test_the_private_api_is_as_we_know_it():
+    """A release that changes it must be looked at before it is supported."""
+    import tensorflow as tf
+
+    method = tf.compat.v1.Session._make_callable_from_options
+    assert list(inspect.signature(method).parameters) == ["self", "callable_options"]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 1], name="x")
+        tf.identity(2 * x, name="y")
+        call = _private.make_callable(session, ["x:0"], ["y:0"])
+        (plain,) = call(np.ones(3, np.float32))
+        assert plain.tolist() == [2, 2, 2]
+        assert plain.dtype == np.float32
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            call(np.ones(3, np.float64))

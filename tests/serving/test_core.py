@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from timonel.serving.core import DataPlane
+from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
+from timonel.serving.servables import Catalogue, ModelSpec, Servable
+from timonel.serving.status import Code, StatusError
+from timonel.serving.versions import State, VersionStatus
+
+ONE = np.ones(1, np.float32)
+
+
+def spec(name):
+    return TensorSpec(f"{name}:0", "DT_FLOAT", (-1,))
+
+
+class Sums(LoadedModel):
+    """Adds up whatever it is given."""
+
+    def __init__(self, defaults=()):
+        self.signatures = {
+            "serving_default": Signature(
+                "serving_default",
+                inputs={"a": spec("in_a"), "b": spec("in_b")},
+                outputs={"sum": spec("sum"), "product": spec("product")},
+                defaults=dict.fromkeys(defaults, ONE),
+            )
+        }
+
+    def run(self, signature, inputs, outputs=None):
+        if inputs["a"][0] < 0:
+            raise ZeroDivisionError("a defect")
+        values = {"sum": inputs["a"] + inputs["b"], "product": inputs["a"] * inputs["b"]}
+        return {name: values[name] for name in outputs or values}
+
+    def close(self):
+        pass
+
+
+def plane_of(model):
+    catalogue = Catalogue({"m": {}, "other": {}})
+    status = (VersionStatus(3, State.AVAILABLE),)
+    catalogue.publish("m", {3: Servable("m", 3, model, ("cat", "dog"))}, status)
+    return DataPlane(catalogue)
+
+
+def predict(inputs, output_filter=(), defaults=()):
+    with plane_of(Sums(defaults)).call(ModelSpec("m")) as call:
+        return call.predict(call.signature(""), inputs, output_filter)
+
+
+def test_outputs_can_be_chosen():
+    assert predict({"a": ONE, "b": ONE}).keys() == {"sum", "product"}
+    assert list(predict({"a": ONE, "b": ONE}, ["product"])) == ["product"]
+
+
+def test_defaults_stand_in_for_what_is_left_out():
+    assert predict({"a": 2 * ONE}, defaults=["b"])["sum"] == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "defaults", "output_filter", "code", "message"),
+    [
+        (
+            {"a": ONE},
+            (),
+            (),
+            Code.INVALID_ARGUMENT,
+            (
+                "input size does not match signature: 1!=2 len({a}) != len({a,b}). "
+                "Sent extra: {}. Missing but required: {b}."
+            ),
+        ),
+        (
+            {"a": ONE, "b": ONE, "c": ONE},
+            ("b",),
+            (),
+            Code.INVALID_ARGUMENT,
+            (
+                "input size does not match signature: 3!=2 len({a,b,c}) != len({a,b}). "
+                "Sent extra: {c}. Missing but required: {}."
+            ),
+        ),
+        (
+            {"a": ONE, "x": ONE},
+            (),
+            (),
+            Code.INVALID_ARGUMENT,
+            (
+                "Signature input alias: b(feed name: in_b:0) not found in request and no default "
+                "value provided. Inputs expected to be in the request {a,b}, or default input alias "
+                "set: {}"
+            ),
+        ),
+        (
+            {"a": ONE, "x": ONE},
+            ("b",),
+            (),
+            Code.INVALID_ARGUMENT,
+            "Inputs contains invalid name. Used request inputs: {a}, request input: {a,x}",
+        ),
+        (
+            {"a": ONE, "b": ONE},
+            (),
+            ["mean"],
+            Code.INVALID_ARGUMENT,
+            (
+                "output tensor alias not found in signature: mean Outputs expected to be in the set "
+                "{product,sum}."
+            ),
+        ),
+        (
+            {"a": ONE, "b": ONE},
+            (),
+            ["sum", "sum"],
+            Code.INVALID_ARGUMENT,
+            "duplicate output tensor alias: sum",
+        ),
+        ({"a": -ONE, "b": ONE}, (), (), Code.INTERNAL, "ZeroDivisionError: a defect"),
+    ],
+)
+def test_what_does_not_fit_is_worded_as_in_tensorflow_serving(
+    inputs, defaults, output_filter, code, message
+):
+    with pytest.raises(StatusError) as caught:
+        predict(inputs, output_filter, defaults)
+    assert (caught.value.code, caught.value.message) == (code, message)
+
+
+def test_an_unknown_signature_is_a_failed_precondition():
+    with plane_of(Sums()).call(ModelSpec("m")) as call:
+        assert call.find("nope") is None
+        with pytest.raises(StatusError) as caught:
+            call.signature("nope")
+    assert str(caught.value) == 'FAILED_PRECONDITION: Serving signature key "nope" not found.'
+
+
+def test_status_metadata_and_what_is_not_ready():
+    plane = plane_of(Sums())
+    assert plane.status("m", 3) == plane.status("m") == (VersionStatus(3, State.AVAILABLE),)
+    metadata = plane.metadata(ModelSpec("m"))
+    assert (metadata.name, metadata.version) == ("m", 3)
+    assert plane.models() == {"m": plane.status("m"), "other": ()}
+    assert plane.labels("m", 3) == ("cat", "dog")
+    assert plane.labels("m", 4) == ()
+    assert plane.unready() == ["other"]
+    for name, version, message in [
+        ("m", 4, "Could not find version 4 of model m"),
+        ("other", None, "Could not find any versions of model other"),
+        ("nope", 1, "Could not find any versions of model nope"),
+    ]:
+        with pytest.raises(StatusError, match=message):
+            plane.status(name, version)
