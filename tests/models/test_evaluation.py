@@ -1,0 +1,75 @@
+"""Counts, scores and the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from timonel.models.evaluation import (
+    accuracy,
+    class_scores,
+    confusion_matrix,
+    confusion_table,
+    write_confusion_png,
+)
+
+CONFUSION = ((8, 2, 0), (1, 9, 0), (0, 0, 0))
+LABELS = ["cat", "dog", "emu"]
+
+
+def test_counts_go_by_true_and_predicted_class() -> None:
+    assert confusion_matrix([(0, 1), (0, 1), (1, 0), (1, 1)], 2) == ((0, 2), (1, 1))
+
+
+def test_scores_of_classes() -> None:
+    cat, dog, emu = class_scores(CONFUSION, LABELS)
+    assert (cat.precision, cat.recall, cat.support) == (8 / 9, 0.8, 10)
+    assert cat.f1 == pytest.approx(2 * (8 / 9) * 0.8 / (8 / 9 + 0.8))
+    assert (dog.precision, dog.recall) == (9 / 11, 0.9)
+    assert (emu.precision, emu.recall, emu.f1, emu.support) == (None, None, None, 0)
+    assert accuracy(CONFUSION) == 17 / 20
+    assert accuracy(((0,),)) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=60))
+def test_counts_and_shares_fit_together(pairs: list[tuple[int, int]]) -> None:
+    confusion = confusion_matrix(pairs, 5)
+    scores = class_scores(confusion, "abcde")
+    assert sum(score.support for score in scores) == len(pairs)
+    if pairs:
+        right = sum(true == predicted for true, predicted in pairs)
+        assert accuracy(confusion) == right / len(pairs)
+    for score in scores:
+        for share in (score.precision, score.recall, score.f1):
+            assert share is None or 0.0 <= share <= 1.0
+
+
+def test_the_table_shows_errors_and_hides_zeros() -> None:
+    assert confusion_table(CONFUSION, LABELS) == [
+        ["true \\ predicted", "cat", "dog", "emu", "recall"],
+        ["cat", "8", "2", "·", "80%"],
+        ["dog", "1", "9", "·", "90%"],
+        ["emu", "·", "·", "·", ""],
+    ]
+
+
+@pytest.mark.parametrize("classes", [2, 10, 40, 200])
+def test_the_picture_is_a_png_without_leftovers(tmp_path: Path, classes: int) -> None:
+    labels = [f"a label with a long name {number}" for number in range(classes)]
+    pairs = [(number, (number * 7) % classes) for number in range(classes)]
+    path = tmp_path / "confusion.png"
+    write_confusion_png(path, confusion_matrix(pairs, classes), labels, title="pets")
+    with Image.open(path) as image:
+        image.verify()
+        assert image.format == "PNG"
+        assert 600 < image.width < 2600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_picture_of_no_examples(tmp_path: Path) -> None:
+    write_confusion_png(tmp_path / "none.png", ((0, 0), (0, 0)), ["a", "b"])
+    assert (tmp_path / "none.png").stat().st_size > 1000
