@@ -1,0 +1,78 @@
+"""What a training job's processes are told: ``runs/<run id>/train.json``.
+
+The control side writes it, every task reads it; it imports nothing but the ground, so that both
+sides can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timonel.storage import read_document, write_document
+
+FILE_NAME = "train.json"
+
+
+class StrategyName(StrEnum):
+    """How training is distributed."""
+
+    AUTO = "auto"
+    NONE = "none"
+    MIRRORED = "mirrored"
+    MULTI_WORKER_MIRRORED = "multi-worker-mirrored"
+
+
+class TrainSpec(BaseModel):
+    """A training job as its tasks see it. Immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run_id: str = Field(description="The run that the job reports to.")
+    workspace: str = Field(description="The folder of the workspace.")
+    script: str = Field(description="The user's script.")
+    args: tuple[str, ...] = Field(default=(), description="Arguments of the script, as given.")
+    params: Mapping[str, str] = Field(
+        default_factory=dict, description="Parameters; each becomes the flag --name=value."
+    )
+    data: Mapping[str, str] = Field(
+        default_factory=dict, description="Datasets by name; the unnamed one has the name ''."
+    )
+    strategy: StrategyName = Field(default=StrategyName.AUTO, description="How to distribute.")
+    devices_per_worker: int = Field(default=1, ge=1, description="Devices of each process.")
+    keras: Literal["keras", "tf_keras"] = Field(default="keras", description="Which Keras.")
+    pass_job_dir: bool = Field(default=False, description="Give the script --job-dir as well.")
+    seed: int = Field(
+        default=0, description="Seed that all tasks share, so that they shuffle alike."
+    )
+
+    def argv(self, job_dir: str) -> list[str]:
+        """Return the script's ``sys.argv``: itself, its parameters as flags, the user's arguments.
+
+        Args:
+            job_dir: The folder of the job.
+        """
+        flags = [f"--{name}={value}" for name, value in self.params.items()]
+        place = [f"--job-dir={job_dir}"] if self.pass_job_dir else []
+        return [self.script, *flags, *place, *self.args]
+
+    def write(self, folder: Path) -> Path:
+        """Write the document into a run's folder and return where it is."""
+        path = folder / FILE_NAME
+        write_document(path, "train", self.model_dump(mode="json"))
+        return path
+
+
+def read_spec(path: Path) -> TrainSpec:
+    """Read what `TrainSpec.write` has written.
+
+    Raises:
+        NotFoundError: There is no such file.
+        CorruptError: It is something else.
+        FormatError: A newer release wrote it.
+    """
+    return TrainSpec.model_validate(read_document(path, "train"))

@@ -1,0 +1,1 @@
+"""What runs inside each process of a training job; imported by the bootstrap only."""

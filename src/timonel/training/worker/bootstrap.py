@@ -1,0 +1,185 @@
+"""A task from its first line to its exit code: what surrounds the user's script.
+
+Importing this module initialises nothing of TensorFlow, so that a warm parent can have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.storage import Workspace, find_workspace
+from timonel.tracking import RunWriter, open_run
+from timonel.training.context import TrainingContext, enter
+from timonel.training.spec import StrategyName, TrainSpec, read_spec
+from timonel.training.worker import devices, outcome, strategies
+from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
+from timonel.training.worker.outcome import Outcome, Termination
+from timonel.training.worker.script import run_script
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a training job."""
+
+    spec: TrainSpec
+    cluster: Cluster
+    job_dir: Path
+    task_dir: Path
+
+    @property
+    def peers(self) -> int:
+        """How many other tasks train."""
+        return len(self.cluster.trainers) - 1
+
+
+def run(spec_path: Path, environ: Mapping[str, str]) -> int:
+    """Run a task to its end and return its exit code.
+
+    Args:
+        spec_path: The document that `timonel.training.spec` describes.
+        environ: The environment that the engine has given.
+    """
+    task = Task(
+        spec=read_spec(spec_path),
+        cluster=parse_cluster(environ.get(ENVIRONMENT_VARIABLE, "")),
+        job_dir=Path(environ["TIMONEL_JOB_DIR"]),
+        task_dir=Path(environ["TIMONEL_TASK_DIR"]),
+    )
+    _log_to_stderr()
+    _set_environment(task)
+    result = _run_to_outcome(task)
+    outcome.write_report(task.task_dir, result)
+    return result.exit_code
+
+
+def _run_to_outcome(task: Task) -> Outcome:
+    termination = Termination()
+    termination.install()
+    try:
+        _train(task)
+    except BaseException as error:  # noqa: BLE001 - whatever it is decides how the process ends
+        termination.ignore_more()
+        result = outcome.of_exception(
+            error,
+            script=task.spec.script,
+            peers=task.peers,
+            terminating=termination.requested,
+        )
+        _tell(task, result)
+        return result
+    return outcome.DONE
+
+
+def _tell(task: Task, result: Outcome) -> None:
+    """Show in the task's log what went wrong, and record the user's own error in the run."""
+    if result.traceback is None:
+        if result.cause is not None:
+            logger.warning("%s", result.message)
+        return
+    sys.stderr.write(result.traceback)
+    writer = open_run(_workspace(task), task.spec.run_id)
+    writer.event("error", task=task.cluster.task_id, traceback=result.traceback)
+
+
+def _train(task: Task) -> None:
+    wanted = strategies.choose(
+        task.spec.strategy,
+        workers=len(task.cluster.trainers),
+        devices=task.spec.devices_per_worker,
+    )
+    if task.spec.strategy is StrategyName.NONE:
+        _run_alone(task)
+    else:
+        _run_managed(task, wanted)
+
+
+def _run_alone(task: Task) -> None:
+    """Run a script that asked to be left alone: it has its ``TF_CONFIG`` and nothing else."""
+    enter(_context(task, None))
+    (task.task_dir / "ready").touch()
+    run_script(task.spec.argv(str(task.job_dir)))
+
+
+def _run_managed(task: Task, name: StrategyName) -> None:
+    from timonel.training.worker import managed  # noqa: PLC0415 - imports TensorFlow
+
+    place, neighbours = task.cluster.neighbours
+    devices.configure(
+        per_worker=task.spec.devices_per_worker,
+        place=place,
+        neighbours=neighbours,
+        several_workers=task.peers > 0,
+    )
+    keras = importlib.import_module(task.spec.keras)
+    managed.require_supported(keras, name)
+    keras.utils.set_random_seed(task.spec.seed)
+    strategy = strategies.build(name, task.cluster)
+    context = _context(task, strategy)
+    enter(context)
+    run = _open_run(task)
+    with managed.prepared(keras, context, run, task.task_dir / "progress") as fits:
+        (task.task_dir / "ready").touch()
+        with _until_exit():
+            run_script(task.spec.argv(str(task.job_dir)))
+        managed.finish(context, fits, run)
+
+
+@contextlib.contextmanager
+def _until_exit() -> Iterator[None]:
+    """A script may end by ``sys.exit()``: what it has trained is exported as well."""
+    try:
+        yield
+    except SystemExit as error:
+        if error.code is not None and error.code != 0:
+            raise
+
+
+def _context(task: Task, strategy: Any) -> TrainingContext:
+    return TrainingContext(
+        cluster=task.cluster,
+        job_dir=task.job_dir,
+        strategy=strategy,
+        params=task.spec.params,
+        data=task.spec.data,
+    )
+
+
+def _open_run(task: Task) -> RunWriter | None:
+    if not task.cluster.is_chief:
+        return None
+    run = open_run(_workspace(task), task.spec.run_id)
+    if task.cluster.generation > 1:
+        run.event("restart", generation=task.cluster.generation)
+    return run
+
+
+def _log_to_stderr() -> None:
+    """Show timonel's own remarks in the task's log; other packages' logging is the script's."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("timonel: %(message)s"))
+    own = logging.getLogger("timonel")
+    own.handlers[:] = [handler]
+    own.setLevel(logging.INFO)
+    own.propagate = False
+
+
+def _workspace(task: Task) -> Workspace:
+    return find_workspace(task.spec.workspace, create=False)
+
+
+def _set_environment(task: Task) -> None:
+    if task.peers > 0:
+        os.environ["TF_CONFIG"] = json.dumps(task.cluster.tf_config())
+    for name, uri in task.spec.data.items():
+        os.environ[f"TIMONEL_DATA_{name.upper()}" if name else "TIMONEL_DATA"] = uri

@@ -1,0 +1,124 @@
+"""What is known of a model and its data before ``fit`` runs, for both Kerases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from timonel.errors import TimonelError
+from timonel.training.worker import _private
+from timonel.training.worker.loaded import find_loaded
+
+_DEFAULT_BATCH_SIZE = 32
+
+
+def variables(model: Any) -> list[Any]:
+    """Return all state of a model that training changes: its own, then its optimizer's."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return list(model.variables)
+    own = optimizer.variables
+    found = list(own() if callable(own) and not isinstance(own, list) else own)
+    return [*model.variables, *found]
+
+
+def ensure_built(model: Any, data: Any) -> None:
+    """Build a model and its optimizer, so that saved state can be assigned to them.
+
+    Raises:
+        TimonelError: The model takes its shapes from the data, and one cannot look at those
+            without using them up.
+    """
+    if not _is_built(model):
+        model(_first_rows(data))
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not getattr(optimizer, "built", False):
+        optimizer.build(model.trainable_variables)
+
+
+def averaging(model: Any, strategy: Any) -> Callable[[], None]:
+    """Return a function that makes state agree which each replica has changed by itself.
+
+    Keras 3 keeps the moving averages of BatchNormalization, and whatever else a layer assigns
+    without training it, on each replica apart: workers would validate and export different models.
+    The function takes all tasks of a job, as training does.
+
+    Args:
+        model: A built Keras 3 model.
+        strategy: A strategy with several replicas.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    local = [found for found in model.non_trainable_variables if "float" in str(found.dtype)]
+    if not local:
+        return lambda: None
+
+    def average() -> None:
+        values = strategy.run(lambda: [tf.identity(found.value) for found in local])
+        for found, value in zip(local, values, strict=True):
+            found.assign(strategy.reduce("MEAN", value, axis=None))
+
+    return tf.function(average)  # type: ignore[no-any-return] # TensorFlow has no types
+
+
+def batch_size(data: Any, given: int | None) -> int | None:
+    """Return the global batch size of a ``fit`` call, if it can be seen.
+
+    Args:
+        data: The call's ``x``.
+        given: The call's ``batch_size``.
+    """
+    if given is not None:
+        return int(given)
+    if _is_dataset(data):
+        loaded = find_loaded(data)
+        return loaded.record.batch_size if loaded else _private.compute_batch_size(data)
+    return _DEFAULT_BATCH_SIZE if _is_arrays(data) else None
+
+
+def data_spec(data: Any) -> Any:
+    """Return the structure of ``tf.TensorSpec`` of a ``fit`` call's ``x``, if it can be seen."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if _is_dataset(data):
+        spec = data.element_spec
+        return spec[0] if isinstance(spec, tuple) else spec
+    if not _is_arrays(data):
+        return None
+    return tf.nest.map_structure(
+        lambda value: tf.TensorSpec([None, *value.shape[1:]], tf.as_dtype(value.dtype)), data
+    )
+
+
+def _is_built(model: Any) -> bool:
+    return bool(model.built) and bool(model.variables)
+
+
+def _first_rows(data: Any) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if _is_dataset(data):
+        batch = next(iter(data.take(1)))
+        return batch[0] if isinstance(batch, tuple) else batch
+    if hasattr(data, "__next__"):
+        raise TimonelError(
+            "expected a model whose shapes are known when training resumes, got one that takes "
+            "them from a generator",
+            hint="begin the model with keras.Input(...)",
+        )
+    return tf.nest.map_structure(lambda value: tf.convert_to_tensor(value[:1]), data)
+
+
+def _is_dataset(data: Any) -> bool:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    return isinstance(data, tf.data.Dataset)
+
+
+def _is_arrays(data: Any) -> bool:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    values = tf.nest.flatten(data)
+    return bool(values) and all(
+        hasattr(value, "shape") and hasattr(value, "dtype") for value in values
+    )

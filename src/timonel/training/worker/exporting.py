@@ -1,0 +1,215 @@
+"""Exporting a model from the process that trained it, where its custom layers exist.
+
+All tasks do the same: reading a distributed variable may take all of them. The chief's files stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, session
+from timonel.data.preprocess import image_batch, table_batch
+from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
+from timonel.errors import ModelError, SpecError
+from timonel.models.reference import MAX_EXAMPLES
+from timonel.models.savedmodel import export_live
+from timonel.storage import digest_bytes
+from timonel.training.context import TrainingContext
+from timonel.training.worker import building
+from timonel.training.worker.fits import Fitted
+from timonel.training.worker.loaded import find_loaded
+
+logger = logging.getLogger(__name__)
+
+_exported_by_script: list[Any] = []
+
+
+@dataclass(frozen=True)
+class OwnPreprocessing:
+    """What a user does to a raw example himself."""
+
+    apply: Callable[[Any], Any]
+    input_kind: Literal["image", "table"]
+    columns: Mapping[str, str] | None
+
+
+def export_own(
+    context: TrainingContext,
+    model: Any,
+    own: OwnPreprocessing | None,
+    labels: Sequence[str] | None,
+) -> None:
+    """Export what the script itself has chosen; the last such model is the one that stays."""
+    record = session.loads[-1] if session.loads else None
+    _exported_by_script.append(model)
+    if own is None:
+        _export(context, model, record, None, labels)
+        return
+    export_live(
+        model,
+        context.export_dir,
+        preprocessing=None,
+        labels=labels or (record.labels if record else None),
+        input_kind=own.input_kind,
+        label_mode=record.label_mode if record else None,
+        columns=own.columns or (_columns(record.preprocessing) if record else None),
+        preprocess=own.apply,
+    )
+
+
+def export_fitted(context: TrainingContext, fitted: Fitted | None) -> str | None:
+    """Export the model that was fitted last, unless the script has exported one itself.
+
+    Returns:
+        Why there is no export; None if there is one.
+    """
+    if _exported_by_script:
+        return None
+    if fitted is None:
+        return "nothing was fitted, so there is no model to export"
+    loaded = find_loaded(fitted.data)
+    if loaded is not None and loaded.is_changed:
+        logger.warning(
+            "the script transforms what timonel.data.load returned; the served model does what "
+            "load did and no more: use context().export(model, preprocess=...) if it needs that"
+        )
+    record = loaded.record if loaded else None
+    try:
+        _export(context, fitted.model, record, building.data_spec(fitted.data), None)
+    except (ModelError, SpecError) as error:
+        return f"the fitted model cannot be exported: {error}"
+    return None
+
+
+def _export(
+    context: TrainingContext,
+    model: Any,
+    record: session.LoadRecord | None,
+    spec: Any,
+    labels: Sequence[str] | None,
+) -> None:
+    if record is None:
+        logger.warning(
+            "the model was not fitted on timonel.data.load: it is exported with tensors as input"
+        )
+        export_live(
+            model,
+            context.export_dir,
+            preprocessing=None,
+            labels=labels,
+            input_kind="tensor",
+            label_mode=None,
+            input_spec=spec,
+        )
+        return
+    export_live(
+        model,
+        context.export_dir,
+        preprocessing=record.preprocessing.model_dump(mode="json"),
+        labels=labels or record.labels or None,
+        input_kind=record.preprocessing.kind,
+        label_mode=record.label_mode,
+        transform=_transform(record.preprocessing),
+        columns=_columns(record.preprocessing),
+        input_spec=spec,
+        reference=_reference(model, record),
+    )
+
+
+def _transform(preprocessing: ImagePreprocessing | TablePreprocessing) -> Callable[[Any], Any]:
+    if isinstance(preprocessing, ImagePreprocessing):
+        return lambda contents: image_batch(preprocessing, contents)
+    return lambda columns: table_batch(preprocessing, columns)
+
+
+def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str, str] | None:
+    if isinstance(preprocessing, ImagePreprocessing):
+        return None
+    return {
+        column.column: "float32" if column.kind == "normalise" else "string"
+        for column in preprocessing.columns
+    }
+
+
+def _reference(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
+    """Return what the training pipeline predicts for held-out records, for the check."""
+    dataset = Dataset.open(record.uri)
+    split = next((name for name in ("test", "validation") if dataset.count(name)), None)
+    if split is None:
+        return None
+    examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
+    outputs, labels = _predict(model, record, split, len(examples))
+    if outputs is None:
+        return None
+    is_image = isinstance(record.preprocessing, ImagePreprocessing)
+    source = Path(dataset.manifest.source.uri)
+    return {
+        "keys": [example[KEY_FEATURE] for example in examples],
+        "sources": [
+            str(source / example[KEY_FEATURE]) if is_image else _row(example)
+            for example in examples
+        ],
+        "digests": [digest_bytes(example[IMAGE_FEATURE]) for example in examples]
+        if is_image
+        else None,
+        "scores": outputs,
+        "labels": labels,
+    }
+
+
+def _predict(
+    model: Any, record: session.LoadRecord, split: str, count: int
+) -> tuple[Any, Any] | tuple[None, None]:
+    scores, labels, seen = [], [], 0
+    for x, y in _load_again(record, split):
+        output = model(x, training=False)
+        if not hasattr(output, "shape"):
+            logger.warning("the model has several outputs: no predictions are kept for the check")
+            return None, None
+        scores.append(np.asarray(output, np.float32))
+        labels.append(np.asarray(y))
+        seen += len(scores[-1])
+        if seen >= count:
+            break
+    return np.concatenate(scores)[:count], np.concatenate(labels)[:count]
+
+
+def _load_again(record: session.LoadRecord, split: str) -> Any:
+    """Load a whole split as the script has loaded its data."""
+    shard = session.input_shard()
+    session.configure(session.InputShard())
+    try:
+        return load(
+            record.uri,
+            split=split,
+            batch_size=32,
+            shuffle=False,
+            label_mode=record.label_mode,
+            **_options(record.preprocessing),
+        )
+    finally:
+        session.configure(shard)
+
+
+def _options(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str, Any]:
+    if isinstance(preprocessing, TablePreprocessing):
+        return {"features": preprocessing.features}
+    return {
+        "image_size": (preprocessing.height, preprocessing.width),
+        **preprocessing.model_dump(include={"channels", "method", "scale", "offset"}),
+    }
+
+
+def _row(example: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removeprefix(COLUMN_PREFIX): value.decode() if isinstance(value, bytes) else value
+        for name, value in example.items()
+        if name.startswith(COLUMN_PREFIX)
+    }

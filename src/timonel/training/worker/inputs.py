@@ -1,0 +1,141 @@
+"""Which rows of which batch each replica trains on.
+
+One owner shards. A dataset of `timonel.data.load` holds this worker's rows already: its batches
+are dealt out among the local replicas only. Of any other dataset every worker reads all batches
+and takes its own rows of each, in place of TensorFlow's automatic sharding: that shards by files
+where it can, which is uneven or fails, and a batch with fewer rows than replicas, as the last one
+may be, leaves a replica empty-handed, which aborts the process in training.
+
+Replica ``i`` of worker ``w`` takes the part ``i * workers + w`` of a batch: the order in which
+Keras puts predictions together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Share:
+    """The parts of a batch that go to the replicas of one worker.
+
+    Attributes:
+        parts: The number of each local replica's part.
+        total: How many parts there are.
+    """
+
+    parts: tuple[int, ...]
+    total: int
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the batch is taken as it is."""
+        return self.total == 1
+
+
+def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Share:
+    """Return what a worker takes of each batch.
+
+    Args:
+        worker: The worker's rank.
+        workers: How many workers there are.
+        replicas: How many replicas they have together.
+        sharded: The dataset holds the worker's own rows only.
+    """
+    local = replicas // workers
+    if sharded:
+        return Share(tuple(range(local)), local)
+    return Share(tuple(place * workers + worker for place in range(local)), replicas)
+
+
+def bounds(rows: Any, part: int, total: int) -> tuple[Any, Any]:
+    """Return where a part of ``rows`` rows begins and ends; parts differ by one row at most."""
+    return rows * part // total, rows * (part + 1) // total
+
+
+def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any:
+    """Return ``dataset`` distributed over the replicas of ``strategy``.
+
+    Args:
+        strategy: A ``tf.distribute.Strategy`` with several replicas.
+        dataset: A ``tf.data.Dataset`` of batches.
+        sharded: It holds this worker's rows only.
+        fill: Repeat rows of a batch that has fewer rows than there are replicas. Without it some
+            replicas get no rows of that batch, which is right when predictions are counted.
+
+    Returns:
+        A ``tf.distribute.DistributedDataset``; or None if its elements have no rows to share out.
+    """
+    if not _has_rows(dataset.element_spec):
+        return None
+
+    def local(context: Any) -> Any:
+        share = share_of(
+            context.input_pipeline_id,
+            workers=context.num_input_pipelines,
+            replicas=context.num_replicas_in_sync,
+            sharded=sharded,
+        )
+        return dataset if share.is_everything else _split(dataset, share, fill=fill)
+
+    return strategy.distribute_datasets_from_function(local)
+
+
+def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    def take(batch: Any, part: int) -> Any:
+        begin, end = bounds(_rows(tf, batch), part, share.total)
+        return tf.nest.map_structure(lambda value: value[begin:end], batch)
+
+    if fill:
+        dataset = dataset.map(lambda *batch: _filled(tf, _whole(batch), share.total))
+    if len(share.parts) == 1:
+        pieces = dataset.map(lambda *batch: take(_whole(batch), share.parts[0]))
+    else:
+        pieces = dataset.flat_map(
+            lambda *batch: _in_order(tf, [take(_whole(batch), part) for part in share.parts])
+        )
+    return pieces.prefetch(2 * len(share.parts))
+
+
+def _whole(batch: Sequence[Any]) -> Any:
+    """Return an element as the dataset has it; ``map`` hands a tuple over as arguments."""
+    return batch[0] if len(batch) == 1 else tuple(batch)
+
+
+def _rows(tf: Any, batch: Any) -> Any:
+    first = tf.nest.flatten(batch)[0]
+    known = first.shape[0]
+    return int(known) if known is not None else tf.shape(first, out_type=tf.int64)[0]
+
+
+def _filled(tf: Any, batch: Any, least: int) -> Any:
+    """Repeat rows until there are ``least``: their mean stays what it was, or close to it."""
+    rows = _rows(tf, batch)
+    if isinstance(rows, int) and rows >= least:
+        return batch
+    repeated = tf.range(least, dtype=tf.int64) % tf.maximum(tf.cast(rows, tf.int64), 1)
+    return tf.cond(
+        tf.cast(rows, tf.int64) >= least,
+        lambda: batch,
+        lambda: tf.nest.map_structure(lambda value: tf.gather(value, repeated), batch),
+    )
+
+
+def _in_order(tf: Any, pieces: Sequence[Any]) -> Any:
+    result = tf.data.Dataset.from_tensors(pieces[0])
+    for piece in pieces[1:]:
+        result = result.concatenate(tf.data.Dataset.from_tensors(piece))
+    return result
+
+
+def _has_rows(spec: Any) -> bool:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    specs = tf.nest.flatten(spec)
+    return bool(specs) and all(
+        isinstance(found, tf.TensorSpec) and found.shape.rank != 0 for found in specs
+    )

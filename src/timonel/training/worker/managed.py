@@ -1,0 +1,119 @@
+"""What a strategy's tasks are given around the script: scope, shards, hooks, export at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from timonel.data import session
+from timonel.tracking import RunWriter
+from timonel.training.context import TrainingContext
+from timonel.training.spec import StrategyName
+from timonel.training.worker import _private, exporting, inputs
+from timonel.training.worker.checkpoints import Checkpoints
+from timonel.training.worker.fits import Fits
+
+logger = logging.getLogger(__name__)
+
+
+def require_supported(keras: Any, name: StrategyName) -> None:
+    """Check that this Keras was verified with distributed ``fit``, if that is what is wanted.
+
+    Raises:
+        TimonelError: It was not.
+    """
+    if name is not StrategyName.NONE:
+        _private.require_supported(keras.__name__, keras.__version__)
+
+
+@contextlib.contextmanager
+def prepared(
+    keras: Any, context: TrainingContext, run: RunWriter | None, progress: Path
+) -> Iterator[Fits]:
+    """Enter the strategy's scope and make ``data.load`` and ``fit`` work in it.
+
+    Args:
+        keras: The Keras module that the script uses.
+        context: The job, as the script may see it.
+        run: Where the chief reports; None in all other tasks.
+        progress: The file in which the engine looks how far the task has come.
+    """
+    strategy = context.strategy
+    replicas = strategy.num_replicas_in_sync if strategy is not None else 1
+    workers = len(context.cluster.trainers)
+    session.configure(
+        session.InputShard(context.cluster.rank, workers, max(1, replicas // workers))
+    )
+    fits = Fits(
+        keras,
+        Checkpoints(context.checkpoint_dir, writes=run is not None, progress=progress),
+        run=run,
+        tensorboard=context.tensorboard_dir,
+        strategy=strategy,
+    )
+    fits.install()
+    if run is not None:
+        session.on_load.append(lambda record: _report_load(run, record))
+    if strategy is None:
+        yield fits
+        return
+    if keras.__name__ == "keras":
+        _private.install_keras_hooks()
+    if replicas > 1:
+        _deal_out_inputs(strategy, workers, fits.take_training_data)
+    with strategy.scope():
+        yield fits
+
+
+def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
+    """Export the model, and leave together: the chief keeps the cluster's services."""
+    reason = exporting.export_fitted(context, fits.last)
+    if reason is not None:
+        logger.warning("%s", reason)
+        if run is not None:
+            run.event("log", level="warning", message=reason)
+    if context.strategy is not None and len(context.cluster.trainers) > 1:
+        wait_for_all(context.strategy)
+
+
+def wait_for_all(strategy: Any) -> None:
+    """Return once every task has come here."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    def count() -> Any:
+        return strategy.reduce("SUM", strategy.run(tf.constant, args=(1.0,)), axis=None)
+
+    tf.function(count)().numpy()
+
+
+def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[[], bool]) -> None:
+    original = strategy.experimental_distribute_dataset
+
+    def distribute(dataset: Any, options: Any = None) -> Any:
+        dealt = inputs.distribute(
+            strategy,
+            dataset,
+            sharded=workers > 1 and session.is_sharded(dataset),
+            fill=takes_training_data(),
+        )
+        return original(dataset, options) if dealt is None else dealt
+
+    # Keras' fit and a user's own loop both come through here.
+    strategy.experimental_distribute_dataset = distribute
+
+
+def _report_load(run: RunWriter, record: session.LoadRecord) -> None:
+    run.event(
+        "dataset-loaded",
+        uri=record.uri,
+        digest=record.digest,
+        split=record.split,
+        batch_size=record.batch_size,
+        records=record.records,
+        steps=record.steps,
+        label_mode=record.label_mode,
+        preprocessing=record.preprocessing.model_dump(mode="json"),
+    )

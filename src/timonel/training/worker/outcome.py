@@ -1,0 +1,208 @@
+"""How a task ends: what went wrong, whose fault it was, and what the engine is told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
+from timonel.errors import TimonelError
+from timonel.storage import write_text
+
+EXIT_FAILED = 1
+
+# What TensorFlow raises when a peer is gone, whatever it was doing.
+_LOST_PEER_ERRORS = frozenset({"UnavailableError", "AbortedError"})
+# What it raises for that and for other reasons: the text decides.
+_AMBIGUOUS_ERRORS = frozenset(
+    {
+        "CancelledError",
+        "DeadlineExceededError",
+        "FailedPreconditionError",
+        "InternalError",
+        "UnknownError",
+    }
+)
+_LOST_PEER_WORDS = (
+    "collective",
+    "coordination service",
+    "heartbeat",
+    "incarnation",
+    "connection reset",
+    "socket closed",
+    "remote worker",
+    "barrier",
+)
+_OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
+
+
+class Terminated(BaseException):
+    """SIGTERM came: the process is to leave at the next place where it can."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a task ends.
+
+    Attributes:
+        exit_code: The process's exit code.
+        cause: Why it failed, if it did and the engine should know.
+        message: One line about it.
+        traceback: What the user should see of it; None where nothing helps.
+    """
+
+    exit_code: int
+    cause: FailureCause | None = None
+    message: str = ""
+    traceback: str | None = None
+
+
+DONE = Outcome(EXIT_DONE)
+LEFT = Outcome(EXIT_RETRYABLE, FailureCause.PREEMPTED, "asked to leave")
+
+
+def of_exception(
+    error: BaseException, *, script: str, peers: int, terminating: bool = False
+) -> Outcome:
+    """Return how a task ends that ``error`` went through.
+
+    Args:
+        error: What came out of the user's program or of what surrounds it.
+        script: The path of the user's program.
+        peers: How many other tasks train.
+        terminating: SIGTERM has come; whatever is raised after it is its consequence.
+    """
+    if terminating or isinstance(error, Terminated):
+        return LEFT
+    if isinstance(error, SystemExit):
+        return _of_exit(error)
+    if peers and any(_is_lost_peer(found) for found in chain(error)):
+        return Outcome(EXIT_RETRYABLE, FailureCause.LOST_PEER, summary(error))
+    text = user_traceback(error, script)
+    if any(_names(type(found)) & _OUT_OF_MEMORY_ERRORS for found in chain(error)):
+        return Outcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, summary(error), text)
+    return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
+
+
+def user_traceback(error: BaseException, script: str) -> str:
+    """Return the traceback as if the user had run the script: without the frames around it.
+
+    An error that never went through the script keeps all its frames, unless it explains itself.
+    """
+    if not _concerns(error, script):
+        if isinstance(error, TimonelError):
+            return f"{type(error).__name__}: {error}\n"
+        return "".join(traceback.format_exception(error))
+    shown = traceback.TracebackException.from_exception(error)
+    for part in _parts(shown):
+        part.stack = traceback.StackSummary.from_list(
+            [frame for frame in part.stack if not _is_ours(frame.filename)]
+        )
+    return "".join(shown.format())
+
+
+def summary(error: BaseException) -> str:
+    """Return the last line of a traceback: the kind of error and the first line of its text."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text.splitlines()[-1 if isinstance(error, SyntaxError) else 0][:500]
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, then what it came from, each once."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def write_report(task_dir: Path, outcome: Outcome) -> None:
+    """Tell the engine why the task failed."""
+    if outcome.cause is not None:
+        report = {
+            "cause": outcome.cause.value,
+            "message": outcome.message,
+            "traceback": outcome.traceback,
+        }
+        write_text(task_dir / "report.json", json.dumps(report) + "\n")
+
+
+class Termination:
+    """Leaves when SIGTERM comes, and knows that it has come.
+
+    Python calls a handler between two bytecodes: a step that is being computed is finished first.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def install(self) -> None:
+        """Handle SIGTERM from now on."""
+        signal.signal(signal.SIGTERM, self._leave)
+
+    def ignore_more(self) -> None:
+        """Let nothing disturb the end that has begun."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def _leave(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        self.requested = True
+        self.ignore_more()
+        raise Terminated
+
+
+def _of_exit(error: SystemExit) -> Outcome:
+    if error.code is None or error.code == 0:
+        return DONE
+    if isinstance(error.code, int):
+        message = f"the script ended with exit code {error.code}"
+        return Outcome(error.code & 0xFF or EXIT_FAILED, FailureCause.USER_ERROR, message)
+    return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error.code), f"{error.code}\n")
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    names = _names(type(error))
+    if not _is_tensorflows(type(error)):
+        return False
+    if names & _LOST_PEER_ERRORS:
+        return True
+    text = str(error).lower()
+    return bool(names & _AMBIGUOUS_ERRORS) and any(word in text for word in _LOST_PEER_WORDS)
+
+
+def _names(kind: type) -> set[str]:
+    return {base.__name__ for base in kind.__mro__}
+
+
+def _is_tensorflows(kind: type) -> bool:
+    return any(base.__module__.startswith("tensorflow.") for base in kind.__mro__)
+
+
+def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    yield shown
+    for linked in (shown.__cause__, shown.__context__):
+        if linked is not None:
+            yield from _parts(linked)
+
+
+def _concerns(error: BaseException, script: str) -> bool:
+    """Tell whether an error came out of the script, or is one in its syntax."""
+    if isinstance(error, SyntaxError) and error.filename == script:
+        return True
+    return any(
+        frame.filename == script
+        for found in chain(error)
+        for frame in traceback.extract_tb(found.__traceback__)
+    )
+
+
+def _is_ours(filename: str) -> bool:
+    package = str(Path(__file__).resolve().parents[2])
+    return filename.startswith((package + os.sep, "<frozen runpy>"))

@@ -1,0 +1,214 @@
+"""What the chief tells of a ``fit`` call while it runs: progress, metrics, TensorBoard events.
+
+A step must not become slower for being watched: per step there is one clock reading, and only when
+a report is due is a value taken from the device.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timonel.tracking import RunWriter
+
+_SCALAR = 1  # DATA_CLASS_SCALAR
+INTERVAL_S = 0.5
+"""The least time between two progress events."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a ``fit`` call is going to do.
+
+    Attributes:
+        fit: The number of the call.
+        epochs: The number of the last epoch, counting from 1.
+        first_epoch: The epoch it begins with, counting from 0.
+        steps: Steps of an epoch, if known.
+        batch_size: The global batch size, if known.
+        steps_before: Optimizer steps that were done before it.
+        epochs_before: Epochs of earlier calls.
+    """
+
+    fit: int
+    epochs: int
+    first_epoch: int = 0
+    steps: int | None = None
+    batch_size: int | None = None
+    steps_before: int = 0
+    epochs_before: int = 0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast training goes, and for how long still."""
+
+    steps_per_s: float | None
+    examples_per_s: float | None
+    eta_s: float | None
+
+
+def pace(plan: Plan, *, epoch: int, step: int, steps_done: int, elapsed_s: float) -> Pace:
+    """Return the pace after ``steps_done`` steps in ``elapsed_s`` seconds.
+
+    Args:
+        plan: What is to be done.
+        epoch: The present epoch, counting from 0.
+        step: Steps of it that are done.
+        steps_done: Steps in the time that was measured.
+        elapsed_s: That time.
+    """
+    if steps_done <= 0 or elapsed_s <= 0:
+        return Pace(None, None, None)
+    rate = steps_done / elapsed_s
+    examples = None if plan.batch_size is None else rate * plan.batch_size
+    if plan.steps is None:
+        return Pace(rate, examples, None)
+    left = max(0, (plan.epochs - epoch) * plan.steps - step)
+    return Pace(rate, examples, left / rate)
+
+
+class Reporter:
+    """Reports one ``fit`` call to a run. `batch` may be called from any thread.
+
+    Args:
+        run: The run's writer.
+        summaries: TensorBoard's event files.
+        plan: What the call is going to do.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        run: RunWriter,
+        summaries: Summaries,
+        plan: Plan,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = plan
+        self._run = run
+        self._summaries = summaries
+        self._clock = clock
+        self._epoch = plan.first_epoch
+        self._due = 0.0
+        self._steps_before_epoch = 0
+        # When and at how many steps measuring began: for the whole call, and for this epoch.
+        self._call_mark: tuple[float, int] | None = None
+        self._epoch_mark: tuple[float, int] | None = None
+
+    def expect_steps(self, steps: int | None) -> None:
+        """Note how many steps an epoch has, once Keras knows."""
+        self.plan = replace(self.plan, steps=steps)
+
+    def saved(self, folder: Path, epochs: int) -> None:
+        """Report a checkpoint after so many epochs."""
+        self._run.event("checkpoint", fit=self.plan.fit, epochs=epochs, path=str(folder))
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Note that an epoch begins, counting from 0."""
+        self._epoch = epoch
+        if self._call_mark is not None:
+            self._epoch_mark = self._clock(), self._steps_before_epoch
+
+    def batch(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Note that ``step`` steps of the epoch are done."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + INTERVAL_S
+        total = self._steps_before_epoch + step
+        if self._call_mark is None:
+            # The first step was traced and compiled: it says nothing of those to come.
+            self._call_mark = self._epoch_mark = now, total
+        self._tell(step, logs, now, total)
+
+    def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, steps: int, took_s: float) -> None:
+        """Report an epoch's metrics.
+
+        Args:
+            epoch: Its number, counting from 0.
+            logs: What Keras says of it.
+            steps: Steps it had.
+            took_s: How long it took, validation included.
+        """
+        values = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        number = self.plan.epochs_before + epoch
+        self._steps_before_epoch += steps
+        if self.plan.batch_size and took_s > 0:
+            values["examples_per_s"] = steps * self.plan.batch_size / took_s
+        self._run.metrics(
+            values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
+        )
+        self._tell(steps, logs, self._clock(), self._steps_before_epoch)
+        self._summaries.write(values, number)
+
+    def _tell(self, step: int, logs: Mapping[str, Any], now: float, total: int) -> None:
+        whole = self._pace_since(self._call_mark, step, now, total)
+        recent = self._pace_since(self._epoch_mark, step, now, total)
+        fields = {
+            "fit": self.plan.fit,
+            "epoch": self._epoch + 1,
+            "epochs": self.plan.epochs,
+            "step": step,
+            "steps": self.plan.steps,
+            "loss": _finite(logs.get("loss")),
+            "examples_per_s": recent.examples_per_s,
+            "steps_per_s": recent.steps_per_s,
+            "eta_s": whole.eta_s,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        self._run.event("progress", **known)
+
+    def _pace_since(
+        self, mark: tuple[float, int] | None, step: int, now: float, total: int
+    ) -> Pace:
+        begun, before = mark or (now, total)
+        return pace(
+            self.plan,
+            epoch=self._epoch,
+            step=step,
+            steps_done=total - before,
+            elapsed_s=now - begun,
+        )
+
+
+class Summaries:
+    """TensorBoard's event files, laid out and named as Keras' own callback does it.
+
+    Args:
+        folder: The folder of the event files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def write(self, values: Mapping[str, float], epoch: int) -> None:
+        """Write an epoch's metrics."""
+        for name, value in values.items():
+            inner = name.removeprefix("val_")
+            self._scalar("train" if inner == name else "validation", f"epoch_{inner}", value, epoch)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _scalar(self, part: str, tag: str, value: float, epoch: int) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+        if part not in self._writers:
+            self._writers[part] = tf.summary.create_file_writer(str(self._folder / part))
+        # tf.summary.scalar would do, but needs TensorBoard itself; its format needs only this.
+        kind = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
+        metadata = tf.compat.v1.SummaryMetadata(plugin_data=kind, data_class=_SCALAR)
+        with self._writers[part].as_default():
+            tf.summary.write(tag, tf.constant(value, tf.float32), step=epoch, metadata=metadata)
+
+
+def _finite(loss: Any) -> float | None:
+    """Return a loss that JSON can hold; NaN shows in the metrics, which keep it."""
+    return float(loss) if loss is not None and math.isfinite(float(loss)) else None
