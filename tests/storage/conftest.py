@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,3 +44,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a tmpfs is not allowed here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """An S3 endpoint at loopback; starting it takes a second."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "s3"])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URI of an empty place in a bucket, in memory and on a real endpoint."""
+    name = f"b{uuid.uuid4().hex}"
+    if request.param == "memory":
+        yield f"memory://{name}"
+        return
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_server"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/place"
+    s3fs.S3FileSystem.clear_instance_cache()

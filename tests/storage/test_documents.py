@@ -60,5 +60,5 @@ def test_the_format_before_is_read_older_and_newer_ones_are_not(
     check_format("run", 2, "here")
     with pytest.raises(FormatError, match="format 2 or newer in here, got 1: run 'timonel migr"):
         check_format("run", 1, "here")
-    with pytest.raises(FormatError, match="format 3 or older in here, got 4: .* upgrade timonel"):
+    with pytest.raises(FormatError, match=r"format 3 or older in here, got 4: .* upgrade timonel"):
         check_format("run", 4, "here")

@@ -46,9 +46,9 @@ def test_the_argument_comes_before_the_environment(
 
 
 def test_none_is_said_so_where_none_may_be_made(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="expected a workspace at .*here or above"):
+    with pytest.raises(NotFoundError, match=r"expected a workspace at .*here or above"):
         find_workspace(create=False)
-    with pytest.raises(NotFoundError, match="expected a workspace at .*named"):
+    with pytest.raises(NotFoundError, match=r"expected a workspace at .*named"):
         find_workspace(tmp_path / "named", create=False)
     assert list((tmp_path / "here").iterdir()) == []
 

@@ -1,9 +1,11 @@
 """The ground: locations, atomic publishing, digests, documents with formats, the workspace."""
 
 from timonel.storage.atomic import append_line, publish_dir, write_bytes, write_json, write_text
+from timonel.storage.cache import localize
 from timonel.storage.digests import digest_bytes, digest_file, digest_tree, verify_file
 from timonel.storage.documents import FORMATS, document, read_document, write_document
 from timonel.storage.locks import exclusive
+from timonel.storage.migrations import migrate_workspace
 from timonel.storage.uris import is_local, join, local_path, normalise
 from timonel.storage.workspace import Workspace, find_workspace
 
@@ -20,6 +22,8 @@ __all__ = [
     "is_local",
     "join",
     "local_path",
+    "localize",
+    "migrate_workspace",
     "normalise",
     "publish_dir",
     "read_document",

@@ -43,7 +43,8 @@ def localize(
 ) -> Path:
     """Return a local path of the content at ``uri``; fetch and verify it if need be.
 
-    Safe between processes: one fetches, the others wait and use what it has fetched.
+    Safe between processes: one fetches, the others wait and use what it has fetched. Content that
+    is in several places is fetched from one of them.
 
     Args:
         uri: A file or folder. A local one is returned as it is, unverified: it may be huge, and
@@ -65,12 +66,11 @@ def localize(
         return local_path(uri)
     check = verify or verify_content
     entry = cache_dir / _entry_name(digest)
-    content = entry / _CONTENT / normalise(uri).rpartition("/")[2]
     with exclusive(cache_dir / f"{entry.name}.lock", timeout_s=_LOCK_TIMEOUT_S):
-        if not _is_sound(entry, content, digest, check if recheck else None):
+        if not _is_sound(entry, digest, check if recheck else None):
             sweep(cache_dir)
             _fetch(normalise(uri), digest, entry, check)
-    return content
+        return _content(entry)
 
 
 def verify_content(path: Path, digest: str) -> None:
@@ -100,15 +100,21 @@ def _fetch(uri: str, digest: str, entry: Path, check: Verify) -> None:
         write_document(aside / _ENTRY, "cache-entry", body)
 
 
-def _is_sound(entry: Path, content: Path, digest: str, check: Verify | None) -> bool:
+def _content(entry: Path) -> Path:
+    """Return the file or folder of an entry; it has the name that it had where it was fetched."""
+    (content,) = (entry / _CONTENT).iterdir()
+    return content
+
+
+def _is_sound(entry: Path, digest: str, check: Verify | None) -> bool:
     """Tell whether an entry is there and as it was when it was verified."""
     try:
         found: dict[str, Any] = read_document(entry / _ENTRY, "cache-entry")
-        if found.get("files") != _listing(entry / _CONTENT) or not content.exists():
+        if found.get("files") != _listing(entry / _CONTENT):
             return False
         if check is not None:
-            check(content, digest)
-    except (TimonelError, OSError):
+            check(_content(entry), digest)
+    except (TimonelError, OSError, ValueError):
         return False
     return True
 

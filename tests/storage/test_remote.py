@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from timonel.errors import AlreadyExistsError, InputError, NotFoundError
+from timonel.storage import digest_tree
+from timonel.storage.remote import fetch, publish
+from timonel.storage.uris import filesystem
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "folder"
+    (root / "sub").mkdir(parents=True)
+    (root / "manifest.json").write_text("{}")
+    (root / "a").write_bytes(b"a" * 100_000)
+    (root / "sub" / "b c%20").write_bytes(b"")
+    return root
+
+
+def files(uri: str) -> dict[str, bytes]:
+    fs, root = filesystem(uri)
+    fs.invalidate_cache()
+    return {place[len(root) + 1 :]: fs.cat_file(place) for place in fs.find(root)}
+
+
+def test_a_folder_goes_there_and_comes_back(folder: Path, bucket: str, tmp_path: Path) -> None:
+    (folder / ".tmp-1-a-b").mkdir()
+    (folder / ".tmp-1-a-b" / "half").write_text("1")
+    publish(folder, f"{bucket}/digits")
+    assert sorted(files(f"{bucket}/digits")) == ["a", "manifest.json", "sub/b c%20"]
+    fetch(f"{bucket}/digits", tmp_path / "back")
+    assert digest_tree(tmp_path / "back") == digest_tree(folder)
+    fetch(f"{bucket}/digits/a", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"a" * 100_000
+
+
+def test_a_neighbour_with_a_longer_name_is_no_part(
+    folder: Path, bucket: str, tmp_path: Path
+) -> None:
+    publish(folder, f"{bucket}/digits")
+    publish(folder, f"{bucket}/digits2")
+    fetch(f"{bucket}/digits", tmp_path / "back")
+    assert digest_tree(tmp_path / "back") == digest_tree(folder)
+
+
+def test_what_is_there_is_replaced_only_on_demand(folder: Path, bucket: str) -> None:
+    publish(folder, f"{bucket}/digits")
+    (folder / "sub" / "b c%20").unlink()
+    (folder / "a").write_text("new")
+    with pytest.raises(AlreadyExistsError, match=r"expected .*digits not to exist"):
+        publish(folder, f"{bucket}/digits")
+    assert files(f"{bucket}/digits")["a"] == b"a" * 100_000
+    publish(folder, f"{bucket}/digits", replace=True)
+    assert files(f"{bucket}/digits") == {"a": b"new", "manifest.json": b"{}"}
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_publish_that_breaks_off_leaves_no_manifest(
+    folder: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    if replace:
+        publish(folder, f"{bucket}/digits")
+    fs, _ = filesystem(bucket)
+    real = fs.put
+    sent: list[str] = []
+
+    def put(sources: list[str], places: list[str]) -> Any:
+        sent.extend(places)
+        if any("sub" in place for place in places):
+            real(sources[:1], places[:1])
+            raise ConnectionError("the line is dead")
+        return real(sources, places)
+
+    monkeypatch.setattr(fs, "put", put)
+    with pytest.raises(InputError, match="got ConnectionError: the line is dead: check"):
+        publish(folder, f"{bucket}/digits", replace=replace)
+    assert "manifest.json" not in files(f"{bucket}/digits")
+    monkeypatch.setattr(fs, "put", real)
+    publish(folder, f"{bucket}/digits")
+    assert "manifest.json" in files(f"{bucket}/digits")
+
+
+def test_the_manifest_comes_last(
+    folder: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, _ = filesystem(bucket)
+    real = fs.put
+    sent: list[list[str]] = []
+
+    def put(sources: list[str], places: list[str]) -> Any:
+        sent.append([place.rpartition("/")[2] for place in places])
+        return real(sources, places)
+
+    monkeypatch.setattr(fs, "put", put)
+    publish(folder, f"{bucket}/digits")
+    assert sent == [["a", "b c%20"], ["manifest.json"]]
+
+
+def test_what_arrives_cut_off_is_noticed(
+    folder: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, _ = filesystem(bucket)
+    monkeypatch.setattr(fs, "put", lambda _, places: [fs.pipe_file(at, b"a") for at in places])
+    with pytest.raises(InputError, match=r"expected 100000 bytes at .*a, found 1"):
+        publish(folder, f"{bucket}/digits")
+
+
+def test_a_folder_without_its_manifest_is_not_published(folder: Path, bucket: str) -> None:
+    (folder / "manifest.json").unlink()
+    with pytest.raises(NotFoundError, match=r"expected manifest\.json in"):
+        publish(folder, f"{bucket}/digits")
+    assert files(bucket) == {}
+
+
+def test_nothing_cannot_be_fetched(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"expected a file or folder at .*none"):
+        fetch(f"{bucket}/none", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/evil/data/x", b"1")
+    fs.store["/evil/data/../../../x"] = fs.store["/evil/data/x"]
+    try:
+        with pytest.raises(InputError, match="expected names below the folder"):
+            fetch("memory://evil/data", tmp_path / "t" / "x")
+        assert list(tmp_path.rglob("x")) == []
+    finally:
+        fs.store.pop("/evil/data/../../../x")
+
+
+def test_a_bucket_that_is_missing_or_away_is_said_so(
+    folder: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(NotFoundError, match="expected to write s3://no-such-bucket/x"):
+        publish(folder, "s3://no-such-bucket/x")
+    s3fs.S3FileSystem.clear_instance_cache()
