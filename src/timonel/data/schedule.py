@@ -139,21 +139,26 @@ class Schedule:
         return np.full((steps, self.shard.count), rows // self.shard.count, np.int64)
 
     def _evaluation_sizes(self) -> Indices:
+        # Rows come in units of one per replica. The few that are left over go to the last batch,
+        # which a strategy splits into parts of ceil(rows / replicas): with fewer units than this
+        # the last replica would get none.
         workers, replicas = self.shard.count, self.shard.replicas
         units, rest = divmod(self.records, replicas)
+        least = replicas - rest if rest else 1
         steps = min(-(-self.records // self.batch), units // workers)
-        # Rows come in units of one per replica. The few that are left over go to the last batch,
-        # which a strategy splits into parts of ceil(rows / replicas): none of them may be empty.
-        while steps and rest and units // (steps * workers) < replicas - rest:
+        while steps and units - max(units // (steps * workers), least) < steps * workers - 1:
             steps -= 1
-        if not steps:
+        if not steps or units < least:
             raise InputError(
                 f"expected enough records for {self.shard.total} replicas, got {self.records}",
                 hint="take fewer devices, or convert with another --splits",
             )
         cells = steps * workers
-        sizes = np.full(cells, units // cells, np.int64)
-        sizes[: units % cells] += 1
+        last = max(units // cells, least)
+        others, more = divmod(units - last, max(1, cells - 1))
+        sizes = np.full(cells, others, np.int64)
+        sizes[:more] += 1
+        sizes[-1] = last
         sizes *= replicas
         sizes[-1] += rest
         return sizes.reshape(steps, workers)

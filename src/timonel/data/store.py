@@ -9,6 +9,7 @@ Features are named as in the records; N records in all, B of them in a batch.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class _Reader:
         spans = [read_index(path) for path in shards]
         self._paths = shards
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in shards]
+        weakref.finalize(self, _close, self._files)
         self._shard = np.repeat(np.arange(len(shards)), [len(part) for part in spans])
         self._spans = np.array(
             [(span.offset, span.length) for part in spans for span in part], np.int64
@@ -85,12 +87,13 @@ class _Reader:
     def __call__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         return np.array([self._read(int(index)) for index in indices], object)
 
-    def __del__(self) -> None:
-        for file in getattr(self, "_files", ()):
-            os.close(file)
-
     def _read(self, index: int) -> bytes:
         shard = int(self._shard[index])
         span = Span(int(self._spans[index, 0]), int(self._spans[index, 1]))
         framed = os.pread(self._files[shard], span.length + FRAME_BYTES - 12, span.offset)
         return check_payload(framed, span, self._paths[shard])
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -73,9 +73,9 @@ def plan_shards(
     Raises:
         SpecError: A number is not positive.
     """
-    if shard_bytes < 1 or (shards is not None and shards < 1):
-        what = "shards" if shards is not None else "bytes per shard"
-        raise SpecError(f"expected a positive number of {what}, got {shards or shard_bytes}")
+    for number, what in ((shards, "shards"), (shard_bytes, "bytes per shard")):
+        if number is not None and number < 1:
+            raise SpecError(f"expected a positive number of {what}, got {number}")
     result: list[ShardPlan] = []
     for split, entries in splits.items():
         if not entries:

@@ -1,0 +1,101 @@
+"""The contract that every source keeps.
+
+Subclass `SourceContract` in a test module and give a fixture named ``source``: a source with at
+least ten usable records. pytest then runs the contract against it:
+
+    class TestMySource(SourceContract):
+        @pytest.fixture
+        def source(self, tmp_path):
+            return MySource(make_raw_files(tmp_path))
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pydantic import TypeAdapter
+
+from timonel.data.examples import decode_example, encode_example
+from timonel.data.schema import (
+    COLUMN_PREFIX,
+    IMAGE_FEATURE,
+    KEY_FEATURE,
+    LABEL_FEATURE,
+    ImageSchema,
+    Schema,
+)
+from timonel.data.sources import Description, Entry, Source
+from timonel.storage import local_path
+
+
+class SourceContract:
+    """What a conversion relies on."""
+
+    @pytest.fixture
+    def source(self) -> Source:
+        raise NotImplementedError("give a fixture named 'source'")
+
+    def test_it_recognises_its_own_place(self, source: Source) -> None:
+        assert type(source).recognises(source.location)
+        assert not type(source).recognises(local_path(source.location / "nowhere"))
+
+    def test_keys_are_unique_and_of_a_stable_order(self, source: Source) -> None:
+        scan = source.scan()
+        keys = [entry.key for entry in scan.entries]
+        assert len(keys) >= 10
+        assert len(set(keys)) == len(keys)
+        assert [entry.key for entry in self.again(source).scan().entries] == keys
+
+    def test_labels_fit_the_task(self, source: Source) -> None:
+        scan = source.scan()
+        expected = str if scan.task == "classification" else float
+        assert all(isinstance(entry.label, expected) for entry in scan.entries)
+        assert len({entry.label for entry in scan.entries}) >= 2
+
+    def test_sizes_are_positive(self, source: Source) -> None:
+        assert all(entry.size > 0 for entry in source.scan().entries)
+
+    def test_features_fit_into_a_record_beside_key_and_label(self, source: Source) -> None:
+        for entry in source.scan().entries:
+            features = source.read(entry).features
+            assert not {KEY_FEATURE, LABEL_FEATURE} & set(features)
+            assert set(decode_example(encode_example(features))) == set(features)
+
+    def test_all_records_have_the_features_of_the_schema(self, source: Source) -> None:
+        entries = source.scan().entries
+        schema = self.describe(source, entries).schema
+        expected = {IMAGE_FEATURE}
+        if not isinstance(schema, ImageSchema):
+            expected = {column.feature for column in schema.columns}
+            assert all(name.startswith(COLUMN_PREFIX) for name in expected)
+        for entry in entries:
+            assert set(source.read(entry).features) == expected
+
+    def test_reading_from_several_threads_gives_the_same(self, source: Source) -> None:
+        entries = source.scan().entries
+        alone = [encode_example(source.read(entry).features) for entry in entries]
+        with ThreadPoolExecutor(4) as pool:
+            together = pool.map(lambda entry: encode_example(source.read(entry).features), entries)
+            assert list(together) == alone
+
+    def test_the_description_is_the_same_every_time_and_fits_into_json(
+        self, source: Source
+    ) -> None:
+        first = self.describe(source, source.scan().entries)
+        other = self.again(source)
+        assert self.describe(other, other.scan().entries) == first
+        assert first.digest.startswith("sha256:")
+        assert first.files > 0
+        assert first.bytes > 0
+        adapter: TypeAdapter[Schema] = TypeAdapter(Schema)
+        assert adapter.validate_json(adapter.dump_json(first.schema)) == first.schema
+
+    def again(self, source: Source) -> Source:
+        """Return a second source of the same place."""
+        return type(source)(source.location, source.options)
+
+    def describe(self, source: Source, entries: list[Entry]) -> Description:
+        """Read everything, with the first half as the training split."""
+        facts = {entry.key: source.read(entry).facts for entry in entries}
+        return source.describe(facts, entries[: len(entries) // 2])

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.data.conftest import MakeImages
+from timonel.data.schema import IMAGE_FEATURE, ImageSchema
+from timonel.data.sources import Source, SourceOptions, UnusableError
+from timonel.data.sources.images import ImageFolderSource
+from timonel.errors import DataError
+from timonel.storage import digest_tree
+from timonel.testing.sources import SourceContract
+
+SKIP = SourceOptions(skip_bad=True)
+
+
+class TestContract(SourceContract):
+    @pytest.fixture
+    def source(self, make_images: MakeImages) -> Source:
+        return ImageFolderSource(make_images())
+
+
+def encoded(format_: str, mode: str = "RGB", size: tuple[int, int] = (7, 4)) -> bytes:
+    buffer = io.BytesIO()
+    Image.effect_noise(size, 50).convert(mode).save(buffer, format_)
+    return buffer.getvalue()
+
+
+def read_all(source: ImageFolderSource) -> dict[str, object]:
+    return {entry.key: source.read(entry).facts for entry in source.scan().entries}
+
+
+def test_images_are_found_by_their_first_bytes_in_folders_of_any_depth(
+    make_images: MakeImages,
+) -> None:
+    root = make_images(count=1)
+    (root / "cat" / "deep" / "er").mkdir(parents=True)
+    (root / "cat" / "deep" / "er" / "no ending").write_bytes(encoded("JPEG"))
+    (root / "dog" / "wrong.png").write_bytes(encoded("GIF"))
+    scan = ImageFolderSource(root).scan()
+    assert [(entry.key, entry.label) for entry in scan.entries] == [
+        ("cat/000.png", "cat"),
+        ("cat/deep/er/no ending", "cat"),
+        ("dog/000.png", "dog"),
+        ("dog/wrong.png", "dog"),
+    ]
+
+
+def test_what_is_no_image_is_reported_and_hidden_files_are_not(make_images: MakeImages) -> None:
+    root = make_images(count=1)
+    for name in ("cat/notes.txt", "README", "cat/Thumbs.db", "dog/.DS_Store"):
+        (root / name).write_text("text")
+    (root / ".cache").mkdir()
+    (root / "bird").mkdir()
+    scan = ImageFolderSource(root).scan()
+    assert scan.ignored == ["README", "bird/ (no images)", "cat/notes.txt"]
+
+
+def test_formats_sizes_and_colours_are_described(make_images: MakeImages) -> None:
+    root = make_images(count=1, mode="L")
+    (root / "cat" / "a.jpg").write_bytes(encoded("JPEG", "L", (20, 10)))
+    (root / "dog" / "b.bmp").write_bytes(encoded("BMP", "RGB", (30, 12)))
+    source = ImageFolderSource(root)
+    schema = source.describe(read_all(source), []).schema
+    assert isinstance(schema, ImageSchema)
+    assert schema.formats == {"bmp": 1, "jpeg": 1, "png": 2}
+    assert (schema.height.minimum, schema.height.median, schema.height.maximum) == (6, 6, 12)
+    assert (schema.width.minimum, schema.width.maximum) == (5, 30)
+    assert schema.size is None
+    assert schema.channels == 3
+
+
+def test_grey_images_of_one_size(make_images: MakeImages) -> None:
+    source = ImageFolderSource(make_images(mode="L"))
+    description = source.describe(read_all(source), [])
+    assert isinstance(description.schema, ImageSchema)
+    assert description.schema.size == (6, 5)
+    assert description.schema.channels == 1
+
+
+def test_the_digest_is_that_of_the_folder(make_images: MakeImages) -> None:
+    root = make_images()
+    source = ImageFolderSource(root)
+    description = source.describe(read_all(source), [])
+    assert description.digest == digest_tree(root)
+    assert description.files == 20
+
+
+def test_the_bytes_are_kept_as_they_are(make_images: MakeImages) -> None:
+    source = ImageFolderSource(make_images())
+    entry = source.scan().entries[0]
+    assert source.read(entry).features == {IMAGE_FEATURE: entry.ref.read_bytes()}
+
+
+@pytest.mark.parametrize("format_", ["PNG", "JPEG", "GIF", "BMP"])
+def test_an_image_that_is_cut_off(make_images: MakeImages, format_: str) -> None:
+    root = make_images()
+    (root / "cat" / "cut").write_bytes(encoded(format_, size=(90, 90))[:-400])
+    source = ImageFolderSource(root)
+    entry = next(entry for entry in source.scan().entries if entry.key == "cat/cut")
+    with pytest.raises(UnusableError, match=f"cat/cut: expected a whole {format_} image, got: "):
+        source.read(entry)
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF....WEBPVP8 ", b"text"])
+def test_a_file_named_like_an_image_that_is_none(make_images: MakeImages, content: bytes) -> None:
+    root = make_images()
+    (root / "cat" / "photo.JPG").write_bytes(content)
+    what = "another format" if content else "an empty file"
+    with pytest.raises(UnusableError, match=f"cat/photo.JPG: .*got {what}.*convert it"):
+        ImageFolderSource(root).scan()
+    scan = ImageFolderSource(root, SKIP).scan()
+    assert [key for key, _ in scan.skipped] == ["cat/photo.JPG"]
+    assert len(scan.entries) == 20
+
+
+def test_a_bmp_that_tensorflow_cannot_decode(make_images: MakeImages) -> None:
+    root = make_images()
+    (root / "cat" / "grey.bmp").write_bytes(encoded("BMP", "L"))
+    source = ImageFolderSource(root)
+    entry = next(entry for entry in source.scan().entries if entry.key == "cat/grey.bmp")
+    with pytest.raises(UnusableError, match="24 bits per pixel, got 8"):
+        source.read(entry)
+
+
+def test_a_decoder_that_stumbles_is_the_files_fault(make_images: MakeImages) -> None:
+    root = make_images()
+    content = bytearray(encoded("PNG"))
+    content[16:24] = struct.pack(">II", 0x7FFFFFFF, 0x7FFFFFFF)
+    (root / "cat" / "huge.png").write_bytes(content)
+    source = ImageFolderSource(root)
+    entry = next(entry for entry in source.scan().entries if entry.key == "cat/huge.png")
+    with pytest.raises(UnusableError, match=r"cat/huge\.png"):
+        source.read(entry)
+
+
+def test_a_file_that_vanishes(make_images: MakeImages) -> None:
+    source = ImageFolderSource(make_images())
+    entry = source.scan().entries[0]
+    entry.ref.unlink()
+    with pytest.raises(UnusableError, match=r"cat/000\.png: expected to read it, got No such file"):
+        source.read(entry)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected one folder .* per label .* found nothing"):
+        ImageFolderSource(tmp_path).scan()
+
+
+def test_images_without_label_folders(make_images: MakeImages) -> None:
+    root = make_images()
+    with pytest.raises(DataError, match="found 10 other files or folders: put the images into"):
+        ImageFolderSource(root / "cat").scan()
+
+
+def test_one_label_only(make_images: MakeImages) -> None:
+    with pytest.raises(DataError, match=r"expected at least two labels in .*, found only 'cat'"):
+        ImageFolderSource(make_images(["cat"])).scan()
+
+
+def test_a_label_folder_may_be_a_link(make_images: MakeImages, tmp_path: Path) -> None:
+    root = make_images(count=2)
+    (root / "dog").rename(tmp_path / "elsewhere")
+    (root / "dog").symlink_to(tmp_path / "elsewhere")
+    assert len(ImageFolderSource(root).scan().entries) == 4
+
+
+def test_only_folders_are_recognised(make_images: MakeImages) -> None:
+    root = make_images()
+    assert ImageFolderSource.recognises(root)
+    assert not ImageFolderSource.recognises(root / "cat" / "000.png")

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.data.conftest import MakeCsv, MakeImages
+from timonel.data.conversion import convert, sort_labels
+from timonel.data.dataset import Dataset
+from timonel.data.schema import SPLITS
+from timonel.data.sources.images import ImageFolderSource
+from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
+from timonel.storage import Workspace, digest_tree
+from timonel.storage.documents import read_document
+from timonel.tracking import list_runs
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "set"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")}
+
+
+def nothing_is_left(out: Path) -> bool:
+    return not out.parent.exists() or not any(out.parent.iterdir())
+
+
+def test_images_become_records(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
+    root = make_images(count=20)
+    dataset = convert(root, out, workspace=workspace)
+    assert dataset == Dataset.open(out)
+    assert dataset.labels == ("cat", "dog")
+    assert [dataset.count(split) for split in SPLITS] == [32, 4, 4]
+    assert dataset.count() == 40
+    read = {}
+    for split in SPLITS:
+        for example in dataset.examples(split):
+            read[example["key"]] = example
+            assert dataset.labels[example["label"]] == example["key"].split("/")[0]
+            assert example["image"] == (root / example["key"]).read_bytes()
+    assert len(read) == 40
+    dataset.verify()
+
+
+def test_every_split_has_each_label_in_proportion_and_is_mixed(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    dataset = convert(make_images(count=30), out, workspace=workspace)
+    assert dataset.manifest.label_counts == {
+        "train": {"cat": 24, "dog": 24},
+        "validation": {"cat": 3, "dog": 3},
+        "test": {"cat": 3, "dog": 3},
+    }
+    labels = [example["label"] for example in dataset.examples("train")]
+    assert 8 < sum(a != b for a, b in itertools.pairwise(labels)) < 40
+
+
+def test_equal_input_and_seed_give_equal_bytes(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    root = make_images()
+    one = convert(root, tmp_path / "one", workspace=workspace)
+    two = convert(root, tmp_path / "two", workspace=workspace)
+    other = convert(root, tmp_path / "other", seed=1, workspace=workspace)
+    assert contents(one.path) == contents(two.path) != contents(other.path)
+    left = {"run_id": None}
+    assert one.manifest.model_copy(update=left) == two.manifest.model_copy(update=left)
+    assert one.digest != other.digest
+    assert one.manifest.source.digest == other.manifest.source.digest == digest_tree(root)
+
+
+def test_shards_are_cut_by_number_or_size(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    root = make_images(count=50)
+    by_number = convert(root, tmp_path / "number", shards=4, workspace=workspace)
+    assert Counter(shard.split for shard in by_number.manifest.shards) == {
+        "train": 4,
+        "validation": 1,
+        "test": 1,
+    }
+    assert [path.name for path in by_number.shards("train")] == [
+        f"train-{index:05d}-of-00004.tfrecord" for index in range(4)
+    ]
+    assert {shard.records for shard in by_number.manifest.of_split("train")} == {20}
+    by_size = convert(root, tmp_path / "size", shard_bytes="2kB", workspace=workspace)
+    sizes = [shard.bytes for shard in by_size.manifest.of_split("train")]
+    assert len(sizes) > 4
+    assert max(sizes) < 6000
+    keys = [example["key"] for example in by_number.examples("train")]
+    assert keys == by_size.keys("train")
+
+
+def test_rows_become_records(make_csv: MakeCsv, out: Path, workspace: Workspace) -> None:
+    dataset = convert(make_csv(), out, label="good", workspace=workspace)
+    assert dataset.labels == ("no", "yes")
+    example = next(example for example in dataset.examples("train"))
+    row = int(example["key"].split("#")[1]) - 1
+    assert example["column/size"] == row + 0.5
+    assert example["column/colour"] == (b"red" if row % 3 else b"blue")
+    assert example["label"] == row % 2
+
+
+def test_numbers_to_predict(make_csv: MakeCsv, out: Path, workspace: Workspace) -> None:
+    path = make_csv("a,y", *(f"{i},{i}.5" for i in range(50)))
+    dataset = convert(path, out, label="y", workspace=workspace)
+    assert dataset.task == "regression"
+    assert dataset.labels == ()
+    values = [example["label"] for example in dataset.examples("train")]
+    target = dataset.manifest.target
+    assert target is not None
+    assert target.mean == pytest.approx(sum(values) / 40)
+    assert (target.minimum, target.maximum) == (min(values), max(values))
+
+
+def test_the_run_is_recorded_with_what_it_read_and_made(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    root = make_images()
+    dataset = convert(root, out, seed=3, workspace=workspace)
+    (run,) = list_runs(workspace)
+    assert (run.kind, run.status, run.id) == ("convert", "succeeded", dataset.manifest.run_id)
+    assert run.params["seed"] == 3
+    (source,) = run.inputs
+    assert (source.type, source.uri, source.digest) == ("files", str(root), digest_tree(root))
+    (made,) = run.outputs
+    assert (made.type, made.uri, made.digest) == ("dataset", str(out), dataset.digest)
+    name = dataset.digest.removeprefix("sha256:")
+    reference = read_document(workspace.datasets / f"{name}.json", "dataset-reference")
+    assert reference["uri"] == str(out)
+
+
+def test_progress_ends_with_everything_and_comes_seldom(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    seen: list[tuple[int, int]] = []
+    convert(
+        make_images(count=50),
+        out,
+        workspace=workspace,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[-1] == (100, 100)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert len(seen) < 50
+
+
+def test_one_split_only(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
+    dataset = convert(make_images(), out, splits=[1], workspace=workspace)
+    assert [dataset.count(split) for split in SPLITS] == [20, 0, 0]
+    assert list(dataset.examples("test")) == []
+
+
+def test_an_unreadable_image_is_named_and_nothing_is_left(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    root = make_images()
+    bad = root / "dog" / "004.png"
+    bad.write_bytes(bad.read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"dog/004\.png: expected a whole PNG image.*--skip-bad"):
+        convert(root, out, workspace=workspace)
+    assert nothing_is_left(out)
+    assert list_runs(workspace)[0].status == "failed"
+    dataset = convert(root, out, skip_bad=True, workspace=workspace)
+    assert dataset.count() == 19
+    assert dataset.manifest.source.skipped_count == 1
+    assert dataset.manifest.source.skipped[0].key == "dog/004.png"
+    assert "dog/004.png" not in [key for split in SPLITS for key in dataset.keys(split)]
+
+
+def test_a_label_without_a_usable_record(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    root = make_images()
+    for path in (root / "dog").iterdir():
+        path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match="found no usable record of 'dog' there"):
+        convert(root, out, skip_bad=True, workspace=workspace)
+    assert nothing_is_left(out)
+
+
+def test_no_such_source(tmp_path: Path, out: Path, workspace: Workspace) -> None:
+    with pytest.raises(NotFoundError, match=r"found nothing: check the path"):
+        convert(tmp_path / "nowhere", out, workspace=workspace)
+
+
+def test_an_empty_folder(tmp_path: Path, out: Path, workspace: Workspace) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"found nothing: put the images into folders"):
+        convert(tmp_path / "empty", out, workspace=workspace)
+    assert nothing_is_left(out)
+    assert list_runs(workspace) == []
+
+
+def test_a_file_that_no_source_reads(tmp_path: Path, out: Path, workspace: Workspace) -> None:
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(InputError, match=r"got a file that no installed source reads"):
+        convert(tmp_path / "notes.txt", out, workspace=workspace)
+
+
+def test_a_kind_that_is_none(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
+    with pytest.raises(SpecError, match="among auto, images, table, got 'videos'"):
+        convert(make_images(), out, kind="videos", workspace=workspace)
+    with pytest.raises(InputError, match=r"a source of kind table at .*, got a folder"):
+        convert(out.parent.parent / "raw", out, kind="table", workspace=workspace)
+
+
+@pytest.mark.parametrize("place", ["raw", "raw/set", "."])
+def test_source_and_destination_must_be_apart(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, place: str
+) -> None:
+    root = make_images()
+    before = digest_tree(root)
+    with pytest.raises(InputError, match="expected source and destination apart"):
+        convert(root, tmp_path / place, overwrite=True, workspace=workspace)
+    assert digest_tree(root) == before
+
+
+def test_an_output_that_exists(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
+    root = make_images()
+    convert(root, out, workspace=workspace)
+    before = contents(out)
+    with pytest.raises(AlreadyExistsError, match=re.escape(f"expected {out} not to exist")):
+        convert(root, out, seed=1, workspace=workspace)
+    assert contents(out) == before
+    convert(root, out, seed=1, overwrite=True, workspace=workspace)
+    assert contents(out) != before
+    assert [path.name for path in out.parent.iterdir()] == ["set"]
+
+
+def test_only_a_dataset_is_overwritten(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    root = make_images()
+    out.mkdir(parents=True)
+    (out / "thesis.txt").write_text("years of work")
+    with pytest.raises(AlreadyExistsError, match="expected a dataset to overwrite"):
+        convert(root, out, overwrite=True, workspace=workspace)
+    (out / "thesis.txt").unlink()
+    assert convert(root, out, workspace=workspace).count() == 20
+
+
+def test_an_output_that_cannot_be_written(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"expected to write .*file/set, got Not a directory"):
+        convert(make_images(), tmp_path / "file" / "set", workspace=workspace)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_full(
+    make_images: MakeImages, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def open_(path: Path, mode: str = "r", *args: int, **options: int) -> object:
+        full = path.suffix == ".tfrecord" and mode == "wb"
+        return real(Path("/dev/full") if full else path, mode, *args, **options)  # type: ignore[call-overload] # passed on
+
+    monkeypatch.setattr(Path, "open", open_)
+    with pytest.raises(InputError, match="No space left on device"):
+        convert(make_images(), out, workspace=workspace)
+    monkeypatch.undo()
+    assert nothing_is_left(out)
+
+
+def test_fewer_records_than_splits(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    with pytest.raises(DataError, match="expected at least 3 records for 3 splits, got 2"):
+        convert(make_images(count=1), out, workspace=workspace)
+    assert nothing_is_left(out)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": (0.5, 0.1)}, "add up to 1"),
+        ({"shards": 0}, "expected a positive number of shards, got 0"),
+        ({"shard_bytes": "0B"}, "expected a positive number of bytes per shard, got 0"),
+        ({"shard_bytes": "many"}, "expected a size such as 64MB"),
+    ],
+)
+def test_options_that_make_no_sense(
+    make_images: MakeImages,
+    out: Path,
+    workspace: Workspace,
+    options: dict[str, object],
+    message: str,
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        convert(make_images(), out, workspace=workspace, **options)  # type: ignore[arg-type] # wrong on purpose
+    assert nothing_is_left(out)
+
+
+def test_a_bucket_is_refused(make_images: MakeImages, workspace: Workspace) -> None:
+    with pytest.raises(InputError, match="expected a local path, got s3://bucket/set"):
+        convert(make_images(), "s3://bucket/set", workspace=workspace)
+
+
+def test_control_c_in_the_midst_leaves_nothing(
+    make_images: MakeImages, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_images(count=100)
+
+    def stop(done: int, total: int) -> None:
+        assert any(out.parent.iterdir()), "the work had not begun"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(root, out, workspace=workspace, progress=stop)
+    assert nothing_is_left(out)
+    (run,) = list_runs(workspace)
+    assert (run.status, run.outputs) == ("stopped", ())
+
+
+def test_an_error_in_a_thread_is_the_callers(
+    make_images: MakeImages, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: object, entry: object) -> object:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(ImageFolderSource, "read", read)
+    with pytest.raises(ZeroDivisionError):
+        convert(make_images(), out, workspace=workspace)
+    assert nothing_is_left(out)
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_threads(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_images(count=100)
+    one = convert(root, tmp_path / "one", workspace=workspace)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
+    seven = convert(root, tmp_path / "seven", workspace=workspace)
+    assert contents(one.path) == contents(seven.path)
+
+
+def test_labels_that_are_whole_numbers_are_in_their_order() -> None:
+    assert sort_labels({"10", "9", "2"}) == ["2", "9", "10"]
+    assert sort_labels({"b10", "b9", "a"}) == ["a", "b10", "b9"]
+
+
+def test_the_manifest_is_plain_json(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    convert(make_images(), out, workspace=workspace)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["kind"], manifest["format"]) == ("dataset", 1)
+    assert manifest["schema"]["type"] == "images"
+    assert manifest["schema"]["size"] == [6, 5]

@@ -1,0 +1,441 @@
+"""Everything of the data package that needs TensorFlow, in one file: it is imported once."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import MakeCsv, MakeImages
+from timonel.data import load, session
+from timonel.data.conversion import convert
+from timonel.data.dataset import Dataset
+from timonel.data.examples import decode_example, encode_example
+from timonel.data.preprocess import image_batch, table_batch
+from timonel.data.preprocessing import (
+    ImagePreprocessing,
+    Normalise,
+    OneHot,
+    TablePreprocessing,
+    parse_preprocessing,
+)
+from timonel.data.records import read_records
+from timonel.data.session import InputShard
+from timonel.data.store import feature_spec
+from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
+from timonel.storage import Workspace
+
+tf = pytest.importorskip("tensorflow")
+
+ON_DISK = 0
+IN_MEMORY = "1GB"
+
+
+@pytest.fixture(autouse=True)
+def new_session() -> Iterator[None]:
+    session.reset()
+    yield
+    session.reset()
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """101 rows whose only column is the row's number; made once, as every test only reads it."""
+    folder = tmp_path_factory.mktemp("numbered")
+    lines = [f"{i},{'yes' if i % 2 else 'no'}" for i in range(101)]
+    (folder / "rows.csv").write_text("\n".join(["number,good", *lines]) + "\n")
+    return convert(
+        folder / "rows.csv",
+        folder / "set",
+        label="good",
+        splits=(0.6, 0.2, 0.2),
+        shards=3,
+        workspace=folder / "workspace",
+    )
+
+
+@pytest.fixture
+def images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -> Dataset:
+    return convert(make_images(count=20), tmp_path / "set", workspace=workspace)
+
+
+def numbers(dataset: Dataset, batches: Any) -> list[list[int]]:
+    """Return the rows' numbers of each batch, from their z-scores."""
+    column: Any = dataset.manifest.record_schema.columns[0]  # type: ignore[union-attr] # a table
+    return [[round(float(v) * column.std + column.mean) for v in x[:, 0]] for x, _ in batches]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+class TestFormats:
+    """Our records are TensorFlow's, and the other way round."""
+
+    def test_examples_are_equal_to_the_byte(self) -> None:
+        features = {"b": [b"x", b""], "i": [-1, 2**40], "f": [0.5, -2.0], "none": []}
+        theirs = tf.train.Example()
+        theirs.features.feature["b"].bytes_list.value.extend(features["b"])
+        theirs.features.feature["i"].int64_list.value.extend(features["i"])
+        theirs.features.feature["f"].float_list.value.extend(features["f"])
+        theirs.features.feature["none"].SetInParent()
+        assert encode_example(features) == theirs.SerializeToString(deterministic=True)  # type: ignore[arg-type] # lists of one type
+        assert decode_example(theirs.SerializeToString()) == features
+
+    def test_tensorflow_reads_what_we_write(self, images: Dataset) -> None:
+        files = [str(path) for path in images.shards("train")]
+        payloads = list(tf.data.TFRecordDataset(files).as_numpy_iterator())
+        assert payloads == list(images.payloads("train"))
+        spec = {**feature_spec(images), "key": tf.io.FixedLenFeature((), tf.string)}
+        parsed = tf.io.parse_example(tf.constant(payloads), spec)
+        ours = list(images.examples("train"))
+        assert [key.decode() for key in parsed["key"].numpy()] == [e["key"] for e in ours]
+        assert parsed["label"].numpy().tolist() == [e["label"] for e in ours]
+        assert parsed["image"].numpy().tolist() == [e["image"] for e in ours]
+
+    def test_we_read_what_tensorflow_writes(self, tmp_path: Path) -> None:
+        payloads = [b"", b"one", b"x" * 5000]
+        with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+            for payload in payloads:
+                writer.write(payload)
+        assert list(read_records(tmp_path / "theirs")) == payloads
+
+
+class TestImages:
+    def test_pixels_and_labels(self, images: Dataset) -> None:
+        (batch,) = load(images.uri, split="test", batch_size=8)
+        x, y = batch
+        assert (x.shape, x.dtype) == ((4, 6, 5, 3), tf.float32)
+        assert (y.shape, y.dtype) == ((4,), tf.int64)
+        examples = list(images.examples("test"))
+        assert y.numpy().tolist() == [example["label"] for example in examples]
+        for pixels, example in zip(x.numpy(), examples, strict=True):
+            expected = tf.io.decode_png(example["image"]).numpy() / 255
+            np.testing.assert_allclose(pixels, expected, atol=1e-6)
+
+    def test_they_are_resized_scaled_and_made_grey(self, images: Dataset) -> None:
+        ((x, _),) = load(
+            images.uri, split="test", image_size=(3, 4), channels=1, scale=1, offset=-128
+        )
+        content = next(images.examples("test"))["image"]
+        grey = tf.io.decode_image(content, channels=1, expand_animations=False)
+        expected = tf.image.resize(grey, (3, 4)) - 128
+        np.testing.assert_allclose(x[0], expected, atol=1e-4)
+
+    def test_grey_images_have_one_channel(
+        self, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        dataset = convert(make_images(mode="L"), tmp_path / "grey", workspace=workspace)
+        assert load(dataset.uri).element_spec[0].shape == (None, 6, 5, 1)
+
+    def test_images_of_several_sizes_need_one(
+        self, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        make_images(["cat"], size=(10, 20), ending="jpg")
+        dataset = convert(make_images(["dog"]), tmp_path / "set", workspace=workspace)
+        with pytest.raises(InputError, match=r"6x5 to 10x20\): for example image_size=\(6, 5\)"):
+            load(dataset.uri)
+        assert load(dataset.uri, image_size=(7, 7)).element_spec[0].shape == (None, 7, 7, 3)
+
+    def test_all_formats_are_decoded(
+        self, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        for label, ending in zip("abcd", ("png", "jpg", "gif", "bmp"), strict=True):
+            make_images([label], ending=ending)
+        dataset = convert(tmp_path / "raw", tmp_path / "set", workspace=workspace)
+        shapes = {tuple(x.shape[1:]) for x, _ in load(dataset.uri)}
+        assert shapes == {(6, 5, 3)}
+        with pytest.raises(SpecError, match="channels among 3 for images in bmp, gif, jpeg, png"):
+            load(dataset.uri, channels=1)
+
+    @pytest.mark.parametrize("resize", [True, False])
+    def test_the_exported_graph_does_the_same_as_training(
+        self, images: Dataset, tmp_path: Path, resize: bool
+    ) -> None:
+        size = (4, 4) if resize else None
+        x = np.concatenate(
+            [x for x, _ in load(images.uri, split="train", shuffle=False, image_size=size)]
+        )
+        spec = parse_preprocessing(session.loads[0].preprocessing.model_dump_json())
+        assert isinstance(spec, ImagePreprocessing)
+        module = tf.Module()
+        module.serve = tf.function(
+            lambda contents: image_batch(spec, contents),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        tf.saved_model.save(module, str(tmp_path / "saved"))
+        contents = [example["image"] for example in images.examples("train")]
+        served = tf.saved_model.load(str(tmp_path / "saved")).serve(tf.constant(contents))
+        np.testing.assert_array_equal(served, x)
+
+
+class TestTables:
+    SPEC = TablePreprocessing(
+        columns=(
+            Normalise(column="a", mean=2.0, std=4.0),
+            OneHot(column="b", vocabulary=("blue", "red")),
+        )
+    )
+
+    def test_numbers_are_normalised_and_words_one_hot(self) -> None:
+        x = table_batch(
+            self.SPEC,
+            {
+                "b": tf.constant([" red ", "green", "", "blue"]),
+                "a": tf.constant([2.0, 6.0, float("nan"), -2.0]),
+            },
+        )
+        assert x.numpy().tolist() == [
+            [0, 0, 0, 1],
+            [1, 1, 0, 0],
+            [0, 1, 0, 0],
+            [-1, 0, 1, 0],
+        ]
+
+    def test_columns_may_stay_apart(self) -> None:
+        spec = self.SPEC.model_copy(update={"features": "columns"})
+        x = table_batch(spec, {"a": tf.constant([2.0]), "b": tf.constant(["red"])})
+        assert {name: values.numpy().tolist() for name, values in x.items()} == {
+            "a": [[0]],
+            "b": [[0, 0, 1]],
+        }
+
+    @pytest.mark.parametrize("memory", [IN_MEMORY, ON_DISK])
+    def test_rows_of_a_dataset(
+        self, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace, memory: str
+    ) -> None:
+        dataset = convert(make_csv(), tmp_path / "set", label="good", workspace=workspace)
+        x, y = next(iter(load(dataset.uri, batch_size=40, memory=memory)))
+        assert x.shape == (32, 1 + 3)
+        assert y.numpy().sum() == 16
+        np.testing.assert_allclose(x[:, 0].numpy().mean(), 0, atol=1e-6)
+        np.testing.assert_allclose(x[:, 0].numpy().std(), 1, atol=1e-5)
+        np.testing.assert_array_equal(x[:, 1:].numpy().sum(axis=1), np.ones(32))
+        spec = load(dataset.uri, features="columns").element_spec[0]
+        assert {name: tuple(s.shape) for name, s in spec.items()} == {
+            "size": (None, 1),
+            "colour": (None, 3),
+        }
+
+    def test_columns_named_like_our_own(
+        self, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        rows = [f"{i},{i % 7},{'p' if i % 2 else 'q'}" for i in range(20)]
+        path = make_csv("label,key,y", *rows)
+        dataset = convert(path, tmp_path / "set", label="y", splits=[1], workspace=workspace)
+        x, y = next(iter(load(dataset.uri, shuffle=False)))
+        for row, label, example in zip(x.numpy(), y, dataset.examples("train"), strict=True):
+            column: Any = dataset.manifest.record_schema.columns[0]  # type: ignore[union-attr] # a table
+            assert round(row[0] * column.std + column.mean) == example["column/label"]
+            assert dataset.labels[int(label)] == ("p" if example["column/label"] % 2 else "q")
+
+    def test_label_modes(
+        self, numbered: Dataset, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        labels = [e["label"] for e in numbered.examples("test")]
+        for mode, expected in (
+            ("int", labels),
+            ("binary", [[label] for label in labels]),
+            ("onehot", np.eye(2)[labels].tolist()),
+        ):
+            batches = load(numbered.uri, split="test", label_mode=mode)
+            assert np.concatenate([y for _, y in batches]).tolist() == expected
+        with pytest.raises(SpecError, match=r"auto, int, onehot, binary .*, got 'regression'"):
+            load(numbered.uri, label_mode="regression")
+        path = make_csv("a,y", *(f"{i},{i}.5" for i in range(30)))
+        target = convert(path, tmp_path / "set", label="y", workspace=workspace)
+        assert load(target.uri).element_spec[1] == tf.TensorSpec((None, 1), tf.float32)
+        with pytest.raises(SpecError, match="among auto, regression"):
+            load(target.uri, label_mode="int")
+
+
+class TestOrder:
+    @pytest.mark.parametrize("memory", [IN_MEMORY, ON_DISK])
+    def test_evaluation_is_in_the_order_of_the_keys(self, numbered: Dataset, memory: str) -> None:
+        batches = load(numbered.uri, split="test", batch_size=8, memory=memory)
+        expected = [int(e["column/number"]) for e in numbered.examples("test")]
+        for _ in range(2):
+            assert flat(numbers(numbered, batches)) == expected
+
+    def test_epochs_differ_and_come_again_with_the_seed(self, numbered: Dataset) -> None:
+        one, same = (load(numbered.uri, batch_size=16, seed=5) for _ in range(2))
+        other = load(numbered.uri, batch_size=16, seed=6)
+        first, second = (flat(numbers(numbered, one)) for _ in range(2))
+        assert sorted(first) == sorted(second)
+        assert first != second
+        assert [flat(numbers(numbered, same)) for _ in range(2)] == [first, second]
+        assert flat(numbers(numbered, other)) != first
+
+    def test_both_stores_give_the_same(self, numbered: Dataset) -> None:
+        kept, read = (load(numbered.uri, memory=memory) for memory in (IN_MEMORY, ON_DISK))
+        assert numbers(numbered, kept) == numbers(numbered, read)
+
+    def test_the_number_of_steps_is_known(self, numbered: Dataset) -> None:
+        dataset = load(numbered.uri, batch_size=16)
+        assert int(dataset.cardinality()) == 4 == len(list(dataset))
+        assert int(dataset.map(lambda x, y: (x * 2, y)).prefetch(1).cardinality()) == 4
+
+    def test_going_on_at_a_step(self, numbered: Dataset) -> None:
+        whole = load(numbered.uri, batch_size=16)
+        epochs = [numbers(numbered, whole) for _ in range(3)]
+        resumed = load(numbered.uri, batch_size=16)
+        derived = resumed.map(lambda x, y: (x, y)).prefetch(2)
+        stream = session.stream_of(resumed)
+        assert stream is not None
+        stream.seek(1, 3)
+        assert numbers(numbered, derived) == epochs[1][3:]
+        assert stream.epoch == 2
+        assert numbers(numbered, derived) == epochs[2]
+
+    def test_repeat_goes_through_the_epochs(self, numbered: Dataset) -> None:
+        one, repeated = load(numbered.uri), load(numbered.uri).repeat(2)
+        assert numbers(numbered, repeated) == numbers(numbered, one) + numbers(numbered, one)
+
+
+class TestWorkers:
+    def of_all(self, dataset: Dataset, count: int, **options: Any) -> list[list[list[int]]]:
+        parts = []
+        for index in range(count):
+            session.configure(InputShard(index, count))
+            parts.append(numbers(dataset, load(dataset.uri, **options)))
+        return parts
+
+    @pytest.mark.parametrize("memory", [IN_MEMORY, ON_DISK])
+    @pytest.mark.parametrize("count", [2, 3])
+    def test_evaluation_covers_the_split_exactly(
+        self, numbered: Dataset, count: int, memory: str
+    ) -> None:
+        parts = self.of_all(numbered, count, split="test", batch_size=6, memory=memory)
+        expected = sorted(int(e["column/number"]) for e in numbered.examples("test"))
+        assert sorted(flat([flat(part) for part in parts])) == expected
+        assert len({len(part) for part in parts}) == 1
+        assert all(rows for part in parts for rows in part)
+
+    @pytest.mark.parametrize("count", [2, 3])
+    def test_training_shares_the_batches_of_one_worker(self, numbered: Dataset, count: int) -> None:
+        (alone,) = self.of_all(numbered, 1, batch_size=12)
+        parts = self.of_all(numbered, count, batch_size=12)
+        steps = numbered.count("train") // 12
+        assert all(len(part) == steps for part in parts)
+        for step in range(steps):
+            assert flat([part[step] for part in parts]) == alone[step]
+
+    def test_images_are_shared_as_well(self, images: Dataset) -> None:
+        found = []
+        for index in range(3):
+            session.configure(InputShard(index, 3))
+            batches = list(load(images.uri, split="train", shuffle=False, batch_size=6))
+            assert all(0 < x.shape[0] == y.shape[0] for x, y in batches)
+            found += [image for x, _ in batches for image in x.numpy()]
+        contents = [example["image"] for example in images.examples("train")]
+        expected = [tf.io.decode_png(content).numpy() / 255 for content in contents]
+        total = np.sort([image.sum() for image in found])
+        np.testing.assert_allclose(total, np.sort([image.sum() for image in expected]), rtol=1e-5)
+
+    def test_being_sharded_is_known_of_whatever_is_made_of_it(self, numbered: Dataset) -> None:
+        assert not session.is_sharded(load(numbered.uri))
+        session.configure(InputShard(0, 2))
+        sharded = load(numbered.uri)
+        assert session.is_sharded(sharded)
+        assert session.is_sharded(sharded.map(lambda x, y: (x, y)).cache().prefetch(1).repeat())
+        assert not session.is_sharded(tf.data.Dataset.range(3))
+
+    def test_a_batch_that_workers_cannot_share(self, numbered: Dataset) -> None:
+        session.configure(InputShard(0, 3))
+        with pytest.raises(InputError, match="that 3 replicas can share, got 32"):
+            load(numbered.uri)
+
+    def test_fewer_records_than_workers(self, numbered: Dataset) -> None:
+        session.configure(InputShard(0, 50))
+        with pytest.raises(InputError, match="for each of 50 replicas, got 20: take fewer"):
+            load(numbered.uri, split="test", batch_size=100)
+
+    def test_replicas_of_one_worker_get_rows_each(self, numbered: Dataset) -> None:
+        session.configure(InputShard(0, 1, replicas=4))
+        (parts,) = [numbers(numbered, load(numbered.uri, split="test", batch_size=8))]
+        assert sorted(flat(parts)) == sorted(
+            int(e["column/number"]) for e in numbered.examples("test")
+        )
+        assert all(len(rows) >= 4 for rows in parts)
+
+
+class TestSession:
+    def test_every_load_is_recorded(self, numbered: Dataset) -> None:
+        seen: list[session.LoadRecord] = []
+        session.on_load.append(seen.append)
+        sets = [load(numbered.uri, split=s, batch_size=10) for s in ("train", "validation", "test")]
+        assert seen == session.loads
+        assert [record.split for record in seen] == ["train", "validation", "test"]
+        first = seen[0]
+        assert (first.uri, first.digest) == (numbered.uri, numbered.digest)
+        assert (first.batch_size, first.records, first.steps) == (10, 61, 7)
+        assert (first.labels, first.label_mode, first.task) == (
+            ("no", "yes"),
+            "int",
+            "classification",
+        )
+        assert (first.shuffle, seen[2].shuffle) == (True, False)
+        assert isinstance(first.preprocessing, TablePreprocessing)
+        assert session.stream_of(sets[1]) is session.streams[1]
+        assert session.stream_of(sets[1].prefetch(1)) is None
+
+    def test_the_path_comes_from_the_environment(
+        self, numbered: Dataset, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(NotFoundError, match="variable TIMONEL_DATA, found neither: call load"):
+            load()
+        monkeypatch.setenv("TIMONEL_DATA", numbered.uri)
+        monkeypatch.setenv("TIMONEL_DATA_HOLD_OUT", numbered.uri)
+        load()
+        load(name="hold_out")
+        assert [record.name for record in session.loads] == [None, "hold_out"]
+        with pytest.raises(NotFoundError, match=r"TIMONEL_DATA_OTHER, .* --data other=URI"):
+            load(name="other")
+
+
+class TestBadInput:
+    def test_no_dataset(self, tmp_path: Path) -> None:
+        with pytest.raises(NotFoundError, match=r"expected a dataset at .*, found no manifest"):
+            load(tmp_path)
+
+    def test_a_split_that_is_none_or_empty(
+        self, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        path = make_csv()
+        dataset = convert(path, tmp_path / "s", label="good", splits=[1], workspace=workspace)
+        with pytest.raises(SpecError, match="got 'dev'"):
+            load(dataset.uri, split="dev")
+        with pytest.raises(InputError, match="expected records in the test split"):
+            load(dataset.uri, split="test")
+
+    @pytest.mark.parametrize("size", [(0, 4), (4, -1)])
+    def test_an_image_size_that_is_none(self, images: Dataset, size: tuple[int, int]) -> None:
+        with pytest.raises(SpecError, match="image_size as"):
+            load(images.uri, image_size=size)
+
+    def test_a_batch_size_of_nothing(self, numbered: Dataset) -> None:
+        with pytest.raises(InputError, match="got 0"):
+            load(numbered.uri, batch_size=0)
+
+    def test_a_damaged_record_in_memory(self, images: Dataset) -> None:
+        self.damage(images)
+        with pytest.raises(CorruptError, match=r"train-00000-of-00001\.tfrecord.* at byte 0"):
+            load(images.uri, memory=IN_MEMORY)
+
+    def test_a_damaged_record_on_disk(self, images: Dataset) -> None:
+        self.damage(images)
+        batches = load(images.uri, memory=ON_DISK)
+        with pytest.raises(tf.errors.OpError, match=r"train-00000-of-00001\.tfrecord.* at byte 0"):
+            list(batches)
+
+    def damage(self, dataset: Dataset) -> None:
+        shard = dataset.shards("train")[0]
+        content = bytearray(shard.read_bytes())
+        (length,) = struct.unpack_from("<Q", content)
+        content[12 + length // 2] ^= 1
+        shard.write_bytes(content)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from timonel.data.records import frame, masked_crc, read_index, read_records
+from timonel.errors import CorruptError
+
+PAYLOADS = [b"", b"one", b"x" * 1000]
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "shard"
+    path.write_bytes(b"".join(b"".join(frame(payload)) for payload in PAYLOADS))
+    return path
+
+
+def test_records_come_back_in_order(shard: Path) -> None:
+    assert list(read_records(shard)) == PAYLOADS
+    content = shard.read_bytes()
+    assert [content[s.offset : s.offset + s.length] for s in read_index(shard)] == PAYLOADS
+
+
+def test_an_empty_shard_has_no_records(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    assert list(read_records(path)) == []
+
+
+def test_the_mask_is_that_of_the_format() -> None:
+    # CRC-32C of "123456789" is 0xe3069283 (RFC 3720); the mask rotates it by 15 and adds.
+    crc = 0xE3069283
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    assert masked_crc(b"123456789") == (rotated + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("position", "message"),
+    [
+        (2, "a length whose checksum does not fit at byte 0"),
+        (16 + 13, "a payload whose checksum does not fit at byte 16"),
+    ],
+)
+def test_a_changed_byte_is_found(shard: Path, position: int, message: str) -> None:
+    content = bytearray(shard.read_bytes())
+    content[position] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CorruptError, match=message) as error:
+        list(read_records(shard))
+    assert str(shard) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [(500, "a record that is cut off at byte 35"), (1011, "a header that is cut off at byte 35")],
+)
+def test_a_shard_that_is_cut_off_is_found(shard: Path, cut: int, message: str) -> None:
+    shard.write_bytes(shard.read_bytes()[:-cut])
+    with pytest.raises(CorruptError, match=message):
+        read_index(shard)
+
+
+def test_a_length_beyond_the_file_is_found(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 2**60)
+    path = tmp_path / "long"
+    path.write_bytes(length + struct.pack("<I", masked_crc(length)) + b"abcd")
+    with pytest.raises(CorruptError, match="cut off"):
+        read_index(path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorruptError, match=r"expected a shard at .*gone, got No such file"):
+        list(read_records(tmp_path / "gone"))
