@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from timonel.models.versions import (
     version_at,
 )
 from timonel.storage import digest_tree, exclusive, publish_dir, write_document, write_text
-from timonel.storage.atomic import ASIDE_PREFIX, sweep, sync_dir, unwritable
+from timonel.storage.atomic import aside_name, sweep, sync_dir, unwritable
 
 _HIGHEST = ".highest"
 _LOCK = ".lock"
@@ -129,7 +128,7 @@ class ModelRepository:
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
             found = self.get(name, version)
             write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
-            aside = folder / f"{ASIDE_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}-{version}"
+            aside = folder / aside_name(str(version))
             try:
                 found.path.rename(aside)
             except OSError as error:
