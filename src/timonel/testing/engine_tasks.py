@@ -77,7 +77,7 @@ def _dump(value: str) -> None:
         "random": random.random(),
         "session": os.getsid(0),
         "pid": os.getpid(),
-        "term": int(signal.getsignal(signal.SIGTERM) or 0),
+        "term_is_default": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "modules": sorted(sys.modules),
         "descriptors": sorted(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names are wanted

@@ -135,6 +135,14 @@ class EngineHarness:
                 found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
         return found
 
+    def close(self) -> None:
+        """End all jobs, and check that nothing of them is left."""
+        for status in self.engine.jobs():
+            self.engine.cancel(status.job_id)
+        for status in self.engine.jobs():
+            self.wait(status.job_id)
+        self.assert_nothing_left()
+
     def assert_nothing_left(self) -> None:
         """Check that every process of this test's jobs is gone."""
         eventually(lambda: not self.processes(), explain=lambda: str(self.processes()))
@@ -154,11 +162,7 @@ class EngineContract:
     @pytest.fixture(autouse=True)
     def _leave_nothing(self, engine: EngineHarness) -> Any:
         yield
-        for status in engine.engine.jobs():
-            engine.engine.cancel(status.job_id)
-        for status in engine.engine.jobs():
-            engine.wait(status.job_id)
-        engine.assert_nothing_left()
+        engine.close()
 
     def test_each_task_gets_its_place_and_environment(self, engine: EngineHarness) -> None:
         roles = (
@@ -196,7 +200,7 @@ class EngineContract:
         assert first["argv"][1:] == ["ready", "worker-0@dump:a.json", "worker-1@dump:b.json"]
         assert first["cwd"] == first["path"][0] == str(engine.working_dir)
         assert first["session"] == first["pid"]
-        assert first["term"] == signal.SIG_DFL
+        assert first["term_is_default"]
         assert first["blocked"] == []
         assert set(engine.preload) <= set(first["modules"])
         # The listing of the folder itself is the fourth.

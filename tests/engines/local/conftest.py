@@ -36,9 +36,12 @@ def warm_parents(folder: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
+            name = (process / "comm").read_text().strip()
             here = (process / "cwd").readlink()
         except OSError:
             continue
-        if b"timonel.engines.local.warm.server" in command and here == folder / "timonel":
+        # What it forked has the same command line, and a name of its own.
+        is_parent = b"timonel.engines.local.warm.server" in command and not name.startswith("agent")
+        if is_parent and name != "task" and here == folder / "timonel":
             found.append(int(process.name))
     return found

@@ -19,7 +19,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from timonel.engines.local.child import Command
 from timonel.engines.local.environment import TASK_DIR
@@ -48,7 +47,7 @@ def _become(command: Command) -> None:
     os.environ.clear()
     os.environ.update(command.env)
     mark_process({name: command.env[name] for name in (MARKER, TASK_DIR) if name in command.env})
-    name_process("python")
+    name_process("task")
     if not sys.flags.safe_path:
         sys.path.insert(0, command.cwd)
     importlib.invalidate_caches()
@@ -67,11 +66,9 @@ def _run(command: Command) -> int:
     except SystemExit as end:
         return _exit_code(end)
     except KeyboardInterrupt as error:
-        sys.excepthook(type(error), error, _user_frames(error))
-        return 130
+        return _show(error, 130)
     except BaseException as error:  # noqa: BLE001 - an interpreter prints all and ends with 1
-        sys.excepthook(type(error), error, _user_frames(error))
-        return 1
+        return _show(error, 1)
     return 0
 
 
@@ -84,8 +81,11 @@ def _exit_code(end: SystemExit) -> int:
     return 1
 
 
-def _user_frames(error: BaseException) -> TracebackType | None:
-    return error.__traceback__.tb_next if error.__traceback__ else None
+def _show(error: BaseException, code: int) -> int:
+    """Show what was raised without this module's own frame."""
+    frames = error.__traceback__.tb_next if error.__traceback__ else None
+    sys.excepthook(type(error), error.with_traceback(frames), frames)
+    return code
 
 
 def _finish(code: int) -> int:

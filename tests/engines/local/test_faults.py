@@ -1,0 +1,178 @@
+"""What the local engine does when its own processes die, by killing them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timonel.engines import CommandSpec, FailureCause, JobState, JobStatus
+from timonel.engines.local import LocalEngine
+from timonel.engines.local.folder import JobFolder
+from timonel.engines.local.warm.client import LINGER
+from timonel.errors import EngineError, SpecError
+from timonel.testing.engines import TASK_MODULE, EngineHarness, eventually
+
+EPILOGUE = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
+
+
+@pytest.fixture(params=["plain", "warm"])
+def engine(
+    request: pytest.FixtureRequest, tmp_path: Path, warm_runtime: Path
+) -> Iterator[EngineHarness]:
+    jobs = tmp_path / "jobs"
+    preload = ("colorsys",) if request.param == "warm" else ()
+    harness = EngineHarness(LocalEngine(jobs), jobs, tmp_path, preload, {LINGER: "60"})
+    yield harness
+    harness.close()
+
+
+def record_of(engine: EngineHarness) -> Any:
+    return JobFolder(engine.file("")).read()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def agent_of(status: JobStatus, index: int) -> int:
+    pid = status.tasks[index].pid
+    assert pid is not None
+    return parent_of(pid)
+
+
+def test_a_killed_supervisor_fails_the_job_and_leaves_nothing(engine: EngineHarness) -> None:
+    sidecars = (CommandSpec(module=TASK_MODULE, args=("ignore-term", "wait")),)
+    steps = ("ignore-term", "stray", "ready", "wait")
+    engine.submit(*steps, epilogue=EPILOGUE, sidecars=sidecars)
+    engine.wait_for_state("job", JobState.RUNNING)
+    os.kill(record_of(engine).supervisor.pid, signal.SIGKILL)
+    status = engine.wait("job")
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.ENGINE)
+    assert status.message == "supervisor died (signal 9)"
+    outcomes = engine.file("outcomes").read_text().splitlines()
+    assert [json.loads(line)["state"] for line in outcomes] == ["failed"]
+
+
+def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: EngineHarness) -> None:
+    engine.submit("ignore-term", "stray", "ready", "wait")
+    engine.wait_for_state("job", JobState.RUNNING)
+    record = record_of(engine)
+    os.kill(record.owner.pid, signal.SIGKILL)
+    os.kill(record.supervisor.pid, signal.SIGKILL)
+    status = engine.wait("job")
+    assert (status.cause, status.message) == (FailureCause.ENGINE, "supervisor died")
+    assert {task.state for task in status.tasks} == {"failed"}
+    engine.engine.cancel("job")
+
+
+def test_a_job_does_not_need_its_guard(engine: EngineHarness) -> None:
+    engine.submit("ready", "await:go")
+    engine.wait_for_state("job", JobState.RUNNING)
+    os.kill(record_of(engine).owner.pid, signal.SIGKILL)
+    engine.file("go").touch()
+    assert engine.wait("job").state is JobState.SUCCEEDED
+
+
+def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: EngineHarness) -> None:
+    engine.submit("g1@ignore-term", "g1@stray", "ready", "g1@wait", stop_grace_s=0.2)
+    status = engine.wait_for_state("job", JobState.RUNNING)
+    os.kill(agent_of(status, 1), signal.SIGKILL)
+    status = engine.wait("job")
+    assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
+
+
+def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: EngineHarness) -> None:
+    engine.submit("ignore-term", "stray", "ready", "wait")
+    status = engine.wait_for_state("job", JobState.RUNNING)
+    agents = [agent_of(status, 0), agent_of(status, 1)]
+    record = record_of(engine)
+    for pid in (record.owner.pid, record.supervisor.pid, *agents):
+        os.kill(pid, signal.SIGKILL)
+    assert engine.wait("job").cause is FailureCause.ENGINE
+    engine.engine.cancel("job")
+
+
+def test_an_agent_that_hangs_is_killed(engine: EngineHarness) -> None:
+    engine.submit("ready", "wait", stop_grace_s=0.1)
+    status = engine.wait_for_state("job", JobState.RUNNING)
+    os.kill(agent_of(status, 0), signal.SIGSTOP)
+    engine.engine.cancel("job")
+    assert engine.wait("job").state is JobState.STOPPED
+
+
+def test_sigterm_to_the_supervisor_is_recorded_and_stops_the_job(engine: EngineHarness) -> None:
+    engine.submit("ready", "wait")
+    engine.wait_for_state("job", JobState.RUNNING)
+    os.kill(record_of(engine).supervisor.pid, signal.SIGTERM)
+    assert engine.wait("job").state is JobState.STOPPED
+    assert "signal" in json.loads(engine.file("stop").read_text())["reason"]
+
+
+def test_strays_are_gone_before_the_next_generation(engine: EngineHarness) -> None:
+    engine.submit("g1@stray", "g1@exit:75", "ready", "await:go")
+    engine.wait_until("job", lambda s: s.generation == 2 and s.state is JobState.RUNNING)
+    assert [command for _, command in engine.processes() if "sleep" in command] == []
+    engine.file("go").touch()
+    assert engine.wait("job").state is JobState.SUCCEEDED
+
+
+def test_a_supervisor_that_cannot_start_leaves_no_job(
+    engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(EngineError, match="supervisor to start"):
+        engine.submit("ready")
+    assert engine.engine.jobs() == []
+    assert not engine.file("").exists()
+
+
+def test_an_interrupted_submission_is_taken_back(
+    engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_folder: JobFolder) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("timonel.engines.local.engine.launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit("ready")
+    assert engine.file("stop").exists()
+    # Nobody else took the job over: without its submitter it would be seen as failed.
+    shutil.rmtree(engine.file(""))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"working_dir": "/nosuch"}, "folder to work in, got /nosuch"),
+        ({"job_dir": "/elsewhere/job"}, "got /elsewhere/job"),
+    ],
+)
+def test_a_spec_that_cannot_work_is_refused(
+    tmp_path: Path, fields: dict[str, str], message: str
+) -> None:
+    harness = EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+    spec = harness.spec("ready").model_copy(update=fields)
+    with pytest.raises(SpecError, match=message):
+        harness.engine.submit(spec)
+    assert harness.engine.jobs() == []
+
+
+def test_a_job_whose_submitter_died_before_the_supervisor_came(tmp_path: Path) -> None:
+    harness = EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+    submitter = os.fork()
+    if submitter == 0:
+        import timonel.engines.local.engine as module
+
+        module.launch = lambda _folder: os.kill(os.getpid(), signal.SIGKILL)
+        harness.submit("ready")
+    os.waitpid(submitter, 0)
+    eventually(lambda: harness.engine.status("job").state is JobState.FAILED)
+    assert harness.engine.status("job").cause is FailureCause.ENGINE

@@ -1,0 +1,70 @@
+"""Hypothesis strategies for the values of engines."""
+
+from __future__ import annotations
+
+import signal
+
+from hypothesis import strategies as st
+
+from timonel.engines.base import FailureCause, JobSpec, RestartPolicy, RoleSpec
+from timonel.engines.failures import Failure, TaskExit, TaskReport
+
+causes = st.sampled_from(FailureCause)
+reports = st.builds(TaskReport, cause=causes, message=st.text(min_size=1, max_size=5))
+
+coded_exits = st.builds(
+    TaskExit,
+    exit_code=st.integers(0, 255),
+    report=st.none() | reports,
+    progress=st.none() | st.floats(0, 100),
+)
+signalled_exits = st.builds(
+    TaskExit,
+    signal=st.sampled_from(sorted(signal.valid_signals() - {signal.SIGSTOP})).map(int),
+    report=st.none() | reports,
+    oom_killed=st.booleans(),
+    progress=st.none() | st.floats(0, 100),
+)
+task_exits = coded_exits | signalled_exits | st.just(TaskExit(agent_lost=True))
+
+failures = st.builds(
+    Failure,
+    task_id=st.sampled_from(["chief-0", "worker-0", "worker-1"]),
+    cause=causes,
+    message=st.text(max_size=5),
+    reported=st.booleans(),
+)
+
+policies = st.builds(
+    RestartPolicy,
+    max_restarts=st.integers(0, 4),
+    backoff_s=st.floats(0, 10),
+    backoff_max_s=st.floats(0, 100),
+)
+
+
+@st.composite
+def role_lists(draw: st.DrawFn) -> tuple[RoleSpec, ...]:
+    names = draw(
+        st.lists(
+            st.sampled_from(["chief", "worker", "ps", "evaluator"]),
+            min_size=1,
+            max_size=4,
+            unique=True,
+        )
+    )
+    return tuple(RoleSpec(name=name, replicas=draw(st.integers(1, 3))) for name in names)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JobSpec:
+    return JobSpec(
+        job_id="job",
+        module="module",
+        roles=draw(role_lists()),
+        working_dir="/",
+        job_dir="/jobs/job",
+        restart=draw(policies),
+        start_timeout_s=draw(st.floats(1, 100)),
+        stop_grace_s=draw(st.floats(0, 30)),
+    )

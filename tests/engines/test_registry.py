@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timonel.engines import engine_names, get_engine
+from timonel.engines.local import LocalEngine
+from timonel.errors import SpecError
+from timonel.storage import find_workspace
+
+
+def test_an_engine_is_found_by_its_name(tmp_path: Path) -> None:
+    engine = get_engine("local", find_workspace(tmp_path / "space"))
+    assert isinstance(engine, LocalEngine)
+    assert engine.jobs() == []
+
+
+def test_an_unknown_engine_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"got 'slurm': installed are: .*local"):
+        get_engine("slurm", find_workspace(tmp_path / "space"))
+    assert "local" in engine_names()

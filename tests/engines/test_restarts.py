@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engines.strategies import causes, policies
+from timonel.engines.base import FailureCause, RestartPolicy
+from timonel.engines.restarts import NEVER_RETRIED, RestartHistory, backoff_s, decide
+
+histories = st.builds(
+    RestartHistory,
+    restarts=st.integers(0, 5),
+    crashed=st.booleans(),
+    crash_progress=st.none() | st.floats(0, 10),
+)
+progress = st.none() | st.floats(0, 10)
+
+
+@given(policies, histories, st.sampled_from(sorted(NEVER_RETRIED)), progress)
+def test_some_causes_are_never_retried(
+    policy: RestartPolicy, history: RestartHistory, cause: FailureCause, at: float | None
+) -> None:
+    assert not decide(policy, history, cause, at).retry
+
+
+@given(policies, st.lists(st.tuples(causes, progress), max_size=12))
+def test_a_job_never_restarts_beyond_its_budget(
+    policy: RestartPolicy, failures: list[tuple[FailureCause, float | None]]
+) -> None:
+    history = RestartHistory()
+    for cause, at in failures:
+        decision = decide(policy, history, cause, at)
+        assert decision.history.restarts == history.restarts + decision.retry
+        history = decision.history
+    assert history.restarts <= policy.max_restarts
+
+
+@given(policies, st.integers(1, 5000))
+def test_delays_grow_and_are_bounded(policy: RestartPolicy, restart: int) -> None:
+    delay_s = backoff_s(policy, restart)
+    assert 0 <= delay_s <= policy.backoff_max_s
+    assert delay_s <= backoff_s(policy, restart + 1)
+
+
+def test_delays_double() -> None:
+    policy = RestartPolicy(max_restarts=9, backoff_s=1, backoff_max_s=5)
+    assert [backoff_s(policy, restart) for restart in (1, 2, 3, 4)] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("cause", [FailureCause.CRASHED, FailureCause.START_TIMEOUT])
+def test_what_may_be_chance_is_retried_once_per_point(cause: FailureCause) -> None:
+    policy = RestartPolicy(max_restarts=9)
+    first = decide(policy, RestartHistory(), cause, 10.0)
+    assert first.retry
+    again = decide(policy, first.history, cause, 10.0)
+    assert (again.retry, again.reason) == (False, "it happened again at the same point")
+    assert decide(policy, first.history, cause, 11.0).retry
+    assert not decide(policy, first.history, cause, None).retry
+
+
+def test_a_used_up_budget_is_said() -> None:
+    policy = RestartPolicy(max_restarts=2)
+    decision = decide(policy, RestartHistory(restarts=2), FailureCause.LOST_PEER)
+    assert (decision.retry, decision.reason) == (False, "all 2 restarts are used up")
