@@ -127,10 +127,12 @@ def test_errors_end_with_their_exit_code(error, code, line, timonel, monkeypatch
     assert (outcome.exit_code, outcome.error_line) == (code, line)
 
 
-def test_an_error_of_the_users_code_adds_nothing_to_its_traceback(timonel, monkeypatch) -> None:
-    fail_with(UserCodeError("train.py raised ValueError"), monkeypatch)
-    outcome = timonel("--debug", "runs")
-    assert (outcome.exit_code, outcome.err) == (5, "")
+def test_an_error_of_the_users_code_is_its_traceback_and_nothing_else(timonel, monkeypatch) -> None:
+    text = "Traceback (most recent call last):\n  ...\nValueError: theirs"
+    fail_with(UserCodeError(text), monkeypatch)
+    for argv in (["runs"], ["--debug", "runs"]):
+        outcome = timonel(*argv)
+        assert (outcome.exit_code, outcome.err) == (5, f"{text}\n")
 
 
 def test_debug_shows_the_traceback(timonel: Timonel, monkeypatch: pytest.MonkeyPatch) -> None:

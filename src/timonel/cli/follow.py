@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -80,11 +79,6 @@ def _live(screen: Console, view: TrainingView) -> Iterator[None]:
         redirect_stderr=False,
     ):
         yield
-
-
-def show_traceback(text: str) -> None:
-    """Print the traceback of the user's own program, once and as it is."""
-    sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
 
 
 def pairs_of(words: list[str] | None, option: str) -> dict[str, Any]:

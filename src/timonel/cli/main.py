@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -41,7 +43,13 @@ def main() -> None:
         # Bars and curves are not in every encoding; a terminal that lacks them shows '?'.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    # 'kill' is to end a command as Ctrl-C does: with its job stopped and its server drained.
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run(sys.argv[1:]))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def run(argv: Sequence[str]) -> int:
@@ -94,7 +102,8 @@ def options(
 def _report(error: BaseException) -> int:
     """Print an expected error as one line and return its exit code."""
     if isinstance(error, UserCodeError):
-        # The user's own traceback has been shown; a line of ours would only push it up.
+        # The message is the user's own traceback; a line of ours would only push it up.
+        typer.echo(error.message, err=True)
         return error.exit_code
     if isinstance(error, TimonelError):
         _print_error(str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -73,7 +72,8 @@ class Shell:
     def stop(self, child: subprocess.Popen[bytes]) -> None:
         """Ask one command to end, and wait for it."""
         if child.poll() is None:
-            child.send_signal(signal.SIGINT)
+            # Not SIGINT, which a shell's background jobs are started to ignore.
+            child.terminate()
             try:
                 child.wait(GRACE_S)
             except subprocess.TimeoutExpired:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from timonel.engines import JobStatus
 
 _RATE = "examples_per_s"
+_STEP_MS = "step_ms"
 _BAR_WIDTH = 24
 
 
@@ -116,8 +117,9 @@ def epoch_line(
     digits = len(str(epochs or ""))
     values = dict(done["metrics"])
     rate = values.pop(_RATE, None)
+    values.pop(_STEP_MS, None)
     text = Text.assemble(("epoch ", "dim"), f"{epoch:>{digits}}", (f"/{epochs}" if epochs else ""))
-    for name, value in values.items():
+    for name, value in sorted(values.items(), key=lambda item: _order(item[0])):
         text.append(f"  {name} ", style="dim").append(_number(value))
     for extra in (
         format_seconds(took_s) if took_s is not None and took_s >= 0 else None,
@@ -164,6 +166,11 @@ def _restart_line(event: Mapping[str, Any]) -> Text:
     if attempt is not None:
         text.append(f" as generation {attempt}")
     return text.append(f": {reason}") if reason else text
+
+
+def _order(name: str) -> tuple[bool, bool, str]:
+    """Sort a loss before what else is measured, training before validation."""
+    return name.startswith("val_"), name.removeprefix("val_") != "loss", name
 
 
 def _of(part: object, whole: object) -> str:

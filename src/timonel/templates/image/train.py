@@ -7,8 +7,8 @@ import keras
 from timonel.data import load
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=15)
-parser.add_argument("--lr", type=float, default=2e-3)
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--lr", type=float, default=3e-3)
 parser.add_argument("--batch-size", type=int, default=64)
 args = parser.parse_args()
 
@@ -28,5 +28,9 @@ model = keras.Sequential(
         keras.layers.Dense(10, activation="softmax"),
     ]
 )
-model.compile(keras.optimizers.Adam(args.lr), "sparse_categorical_crossentropy", ["accuracy"])
+model.compile(
+    optimizer=keras.optimizers.Adam(args.lr),
+    loss="sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+)
 model.fit(train, validation_data=validation, epochs=args.epochs)

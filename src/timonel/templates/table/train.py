@@ -24,5 +24,9 @@ model = keras.Sequential(
         keras.layers.Dense(2, activation="softmax"),
     ]
 )
-model.compile(keras.optimizers.Adam(args.lr), "sparse_categorical_crossentropy", ["accuracy"])
+model.compile(
+    optimizer=keras.optimizers.Adam(args.lr),
+    loss="sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+)
 model.fit(train, validation_data=validation, epochs=args.epochs)
