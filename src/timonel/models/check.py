@@ -48,7 +48,8 @@ class _RawInputs:
         self._request = request
         found = {example.key: self._outside(example) for example in examples}
         lacking = {key for key, raw in found.items() if raw is None}
-        records = _records(request, lacking) if lacking else {}
+        is_image = request.input_kind == "image"
+        records = _records(request, lacking) if lacking and is_image else {}
         self.from_records = len(records)
         self.by_key = {key: raw for key, raw in {**found, **records}.items() if raw is not None}
 
@@ -146,7 +147,7 @@ def _answers(request: Request, outputs: Mapping[str, Any]) -> Iterator[Answer]:
 
 
 def _records(request: Request, keys: set[str]) -> dict[str, Any]:
-    """Read the raw inputs of ``keys`` from the dataset's records, as far as they are there."""
+    """Read the files of ``keys`` from the dataset's records, as far as they are there."""
     import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
 
     found: dict[str, Any] = {}
@@ -155,7 +156,7 @@ def _records(request: Request, keys: set[str]) -> dict[str, Any]:
             features = tf.train.Example.FromString(record).features.feature
             key = features["key"].bytes_list.value[0].decode()
             if key in keys:
-                found[key] = _raw_of(request, features)
+                found[key] = features["image"].bytes_list.value[0]
         if len(found) == len(keys):
             break
     return found
@@ -166,17 +167,6 @@ def _shards(dataset: Path | None) -> Iterable[Path]:
     found = sorted(dataset.glob("*.tfrecord")) if dataset else []
     order = {split: number for number, split in enumerate(_SPLIT_ORDER)}
     return sorted(found, key=lambda path: order.get(path.name.partition("-")[0], 0))
-
-
-def _raw_of(request: Request, features: Mapping[str, Any]) -> Any:
-    if request.input_kind == "image":
-        return features["image"].bytes_list.value[0]
-    row: dict[str, Any] = {}
-    for name, feature in features.items():
-        values = getattr(feature, feature.WhichOneof("kind") or "float_list").value
-        first = values[0] if values else None
-        row[name] = first.decode() if isinstance(first, bytes) else first
-    return row
 
 
 def main(arguments: Sequence[str]) -> int:

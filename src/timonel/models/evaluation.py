@@ -103,7 +103,7 @@ def _draw(confusion: Confusion, labels: Sequence[str], title: str | None) -> Any
 
     classes = len(labels)
     side = min(12.0, max(4.2, 2.2 + 0.55 * classes))
-    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     shares = [[_ratio(count, sum(row)) or 0.0 for count in row] for row in confusion]
@@ -128,7 +128,7 @@ def _name_axes(axes: Any, labels: Sequence[str]) -> None:
     places = range(0, len(labels), step)
     names = [_shorten(labels[place]) for place in places]
     size = 10 if len(labels) <= 12 else 7 if len(labels) <= _MAX_COUNTS else 5
-    slanted = max(map(len, names), default=0) > 3
+    slanted = sum(map(len, names)) > 40 or max(map(len, names), default=0) > 12
     axes.set_xticks(places, names, fontsize=size, rotation=45 if slanted else 0)
     if slanted:
         for text in axes.get_xticklabels():

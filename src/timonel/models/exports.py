@@ -21,6 +21,16 @@ def read_export(folder: Path) -> Export:
     return Export.read(folder / EXPORT_FILE, "export")
 
 
+def export_folder_of(path: Path) -> Path:
+    """Return the export that a run's artifact at ``path`` belongs to.
+
+    Args:
+        path: The export's folder, or that of the SavedModel in it.
+    """
+    inside = path.name == SAVED_MODEL_DIR and not (path / EXPORT_FILE).is_file()
+    return path.parent if inside else path
+
+
 def saved_model_of(folder: Path) -> Path:
     """Return the folder of the SavedModel of the export in ``folder``."""
     return folder / SAVED_MODEL_DIR

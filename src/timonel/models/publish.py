@@ -11,7 +11,7 @@ from typing import Any
 from timonel.errors import ModelError, NotFoundError
 from timonel.models.checking import check_saved_model
 from timonel.models.evaluation import write_confusion_png
-from timonel.models.exports import reference_of, saved_model_of, verify_export
+from timonel.models.exports import export_folder_of, reference_of, saved_model_of, verify_export
 from timonel.models.repository import ModelRepository
 from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
@@ -29,7 +29,6 @@ class _Found:
     """A training run and the export it made."""
 
     record: RunRecord
-    artifact: Artifact
     folder: Path
     export: Export
 
@@ -86,7 +85,8 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     params = {"model": name, "run": record.id, "check": check, "force": force}
     with start_run(place, "export", params=params, inputs=inputs) as writer:
         say(f"verifying the export of {record.id}")
-        found = _Found(record, artifact, local_path(artifact.uri), _verified(artifact))
+        folder = export_folder_of(local_path(artifact.uri))
+        found = _Found(record, folder, _verified(folder, artifact))
         result = _check(found, writer, data_root, say) if check else None
         _refuse_failed(result, force=force)
         say(f"publishing {name}")
@@ -156,8 +156,7 @@ def _ended(record: RunRecord) -> str:
     return "is running" if record.status == "running" else f"ended ({record.status})"
 
 
-def _verified(artifact: Artifact) -> Export:
-    folder = local_path(artifact.uri)
+def _verified(folder: Path, artifact: Artifact) -> Export:
     try:
         export = verify_export(folder)
     except NotFoundError as error:
