@@ -17,6 +17,11 @@ def test_what_was_encoded_is_decoded(features: dict[str, list[object]]) -> None:
     assert decode_example(encode_example(features)) == features
 
 
+@given(st.text(), FLOAT32)
+def test_a_single_float_is_a_list_of_one(name: str, value: float) -> None:
+    assert encode_example({name: value}) == encode_example({name: [value]})
+
+
 def test_order_of_features_does_not_matter() -> None:
     assert encode_example({"a": 1, "b": b"x"}) == encode_example({"b": b"x", "a": 1})
 

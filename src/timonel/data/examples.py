@@ -18,6 +18,8 @@ from timonel.errors import CorruptError
 
 Value = bytes | str | int | float
 Feature = Value | Sequence[Value]
+_BYTE = [bytes((value,)) for value in range(128)]
+_FLOAT = struct.Struct("<f")
 _PACKAGE = "timonel.example"
 _FIELD = descriptor_pb2.FieldDescriptorProto
 
@@ -31,8 +33,13 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
     """
     entries = []
     for name in sorted(features):
-        entry = _field(1, name.encode()) + _field(2, _encode_feature(features[name]))
-        entries.append(_field(1, entry))
+        value = features[name]
+        if type(value) is float:
+            # Rows are mostly single floats, of which only the last four bytes differ.
+            entries.append(_float_head(name) + _FLOAT.pack(value))
+        else:
+            entry = _field(1, name.encode()) + _field(2, _encode_feature(value))
+            entries.append(_field(1, entry))
     return _field(1, b"".join(entries))
 
 
@@ -52,6 +59,12 @@ def decode_example(payload: bytes) -> dict[str, list[Any]]:
     return {name: _values(feature) for name, feature in example.features.feature.items()}
 
 
+@functools.lru_cache(maxsize=4096)
+def _float_head(name: str) -> bytes:
+    entry = _field(1, name.encode()) + _field(2, _encode_feature([0.0]))
+    return _field(1, entry)[: -_FLOAT.size]
+
+
 def _encode_feature(feature: Feature) -> bytes:
     values = [feature] if isinstance(feature, bytes | str | int | float) else list(feature)
     if not values:
@@ -67,10 +80,12 @@ def _encode_feature(feature: Feature) -> bytes:
 
 def _field(number: int, content: bytes) -> bytes:
     # 2: a length follows, then so many bytes.
-    return b"".join((bytes((number << 3 | 2,)), _varint(len(content)), content))
+    return b"".join((_BYTE[number << 3 | 2], _varint(len(content)), content))
 
 
 def _varint(value: int) -> bytes:
+    if 0 <= value <= 0x7F:
+        return _BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:

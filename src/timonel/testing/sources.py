@@ -11,6 +11,7 @@ least ten usable records. pytest then runs the contract against it:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -95,7 +96,7 @@ class SourceContract:
         """Return a second source of the same place."""
         return type(source)(source.location, source.options)
 
-    def describe(self, source: Source, entries: list[Entry]) -> Description:
+    def describe(self, source: Source, entries: Sequence[Entry]) -> Description:
         """Read everything, with the first half as the training split."""
         facts = {entry.key: source.read(entry).facts for entry in entries}
         return source.describe(facts, entries[: len(entries) // 2])
