@@ -184,7 +184,7 @@ def test_an_engine_that_cannot_start_fails_the_job(job: Job) -> None:
 
 
 @given(st.data(), specs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: JobSpec) -> None:
     job = Job(spec)
     job.tell(Begin())

@@ -100,6 +100,7 @@ def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: EngineHarn
     engine.engine.cancel("job")
 
 
+@pytest.mark.parametrize("engine", ["warm"], indirect=True)  # takes the margin of five seconds
 def test_an_agent_that_hangs_is_killed(engine: EngineHarness) -> None:
     engine.submit("ready", "wait", stop_grace_s=0.1)
     status = engine.wait_for_state("job", JobState.RUNNING)
