@@ -23,7 +23,6 @@ def exports(tmp_path_factory):
         "table": _table,
         "shapes": _shapes,
         "dense": _dense,
-        "slow": _slow,
     }.items():
         module, signatures = make(tf)
         tf.saved_model.save(module, str(folder / name), signatures=signatures)
@@ -129,17 +128,6 @@ def _dense(tf):
     # Keras 3 hides its variables from a module that merely holds the model.
     module.kept = [variable.value for variable in model.variables]
     return _signature(tf, module, lambda x: {"scores": model(x)}, x=([None, 8, 8, 2], tf.float32))
-
-
-def _slow(tf):
-    """Counts long enough for a server to be stopped meanwhile."""
-
-    def run(x):
-        steps = tf.cast(x[0], tf.int64)
-        counted = tf.while_loop(lambda i: i < steps, lambda i: [i + 1], [tf.constant(0, tf.int64)])
-        return {"counted": tf.cast(counted[0], tf.float32)[tf.newaxis]}
-
-    return _signature(tf, tf.Module(), run, x=([None], tf.float32))
 
 
 def _versioned(tf, number):

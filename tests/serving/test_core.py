@@ -90,8 +90,8 @@ def test_defaults_stand_in_for_what_is_left_out():
             Code.INVALID_ARGUMENT,
             (
                 "Signature input alias: b(feed name: in_b:0) not found in request and no default "
-                "value provided. Inputs expected to be in the request {a,b}, or default input alias "
-                "set: {}"
+                "value provided. Inputs expected to be in the request {a,b}, or default input "
+                "alias set: {}"
             ),
         ),
         (
@@ -107,8 +107,8 @@ def test_defaults_stand_in_for_what_is_left_out():
             ["mean"],
             Code.INVALID_ARGUMENT,
             (
-                "output tensor alias not found in signature: mean Outputs expected to be in the set "
-                "{product,sum}."
+                "output tensor alias not found in signature: mean Outputs expected to be in the "
+                "set {product,sum}."
             ),
         ),
         (

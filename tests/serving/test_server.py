@@ -470,6 +470,20 @@ def test_predict_by_address(server, place, png):
         predict("http://127.0.0.1:9/v1/models/images", png())
 
 
+def test_predict_without_a_server_loads_the_model_for_the_call(workspace, exports, png):
+    base = workspace.models / "images"
+    base.mkdir()
+    for number in (1, 2):
+        publish(exports / "images", base, number)
+    told = []
+    (prediction,) = predict("images/1", png(), workspace=workspace, notify=told.append)
+    assert (prediction.label, prediction.version) == ("dog", 1)
+    assert told == [
+        "no server of this workspace serves version 1 of images: loading it for this call"
+    ]
+    assert not running_servers(workspace.servers)
+
+
 @pytest.mark.parametrize("model", ["images", "table", "doubler", "dense"])
 def test_the_curl_line_works_as_it_is(server, model, png, tmp_path):
     image = tmp_path / "an image's name.png"

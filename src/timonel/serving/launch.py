@@ -29,6 +29,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     poll_s: float = 1.0,
     compute_threads: int | None = None,
     drain_s: float = 30.0,
+    runtime: str = "tensorflow",
     on_ready: Callable[[Server], None] | None = None,
 ) -> Server:
     """Serve a model over TensorFlow Serving's REST and gRPC.
@@ -48,6 +49,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         poll_s: Seconds between two looks for new versions.
         compute_threads: Requests computed at the same time; by default one per core, at most 8.
         drain_s: Seconds that requests under way have when the server is stopped.
+        runtime: What computes: the name of a ``timonel.runtimes`` entry point.
         on_ready: Called with the server once it answers, before blocking.
 
     Raises:
@@ -64,7 +66,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         compute_threads=compute_threads or min(8, max(2, os.cpu_count() or 2)),
         drain_s=drain_s,
         load=LoadSettings(poll_s=poll_s, settle_s=poll_s),
-        runtime=RuntimeSettings(),
+        runtime=RuntimeSettings(name=runtime),
         servers_folder=str(place.servers),
     )
     server = launch(settings, place, detach=detach)

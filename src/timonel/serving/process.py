@@ -165,6 +165,8 @@ def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "timonel.serving"],
+            # Unbuffered: nothing is left over to be written to a process that has died.
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -180,7 +182,6 @@ def _give(process: subprocess.Popen[bytes], orders: dict[str, Any], *, keep_open
     # A process that died at once is found out by its missing report.
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(orders).encode() + b"\n")
-        process.stdin.flush()
     if not keep_open:
         process.stdin.close()
 

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from timonel.serving.core import Metadata
-from timonel.serving.runtimes.base import Signature, TensorSpec
+from timonel.serving.runtimes.base import Array, Signature, TensorSpec
 from timonel.serving.versions import VersionStatus
 
 
@@ -45,10 +45,12 @@ def metadata_response(metadata: Metadata) -> Any:
     return message
 
 
-def to_json(message: Any) -> dict[str, Any]:
-    """Return a message as TensorFlow Serving prints it: every field, by its proto name."""
+def tensor_json(value: Array) -> dict[str, Any]:
+    """Return a tensor as TensorFlow Serving prints it: every field, by its proto name."""
     return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        tf.make_tensor_proto(value),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
     )
 
 

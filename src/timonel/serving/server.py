@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -31,6 +32,7 @@ from timonel.serving.core import DataPlane
 from timonel.serving.loader import Loader
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
+from timonel.serving.rest.app import RestApp
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.servables import Catalogue
 
@@ -73,7 +75,7 @@ def run(
     # The disk is watched while TensorFlow is imported.
     loader.start()
     try:
-        _prepare(runtime)
+        _prepare(runtime, with_grpc=grpc_port is not None)
         prepared.set()
         loader.wait_until_settled()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -149,8 +151,6 @@ class _Listening:
         return server
 
     def _rest_server(self, pool: ThreadPoolExecutor) -> uvicorn.Server:
-        from timonel.serving.rest.app import RestApp  # noqa: PLC0415 - imports TensorFlow
-
         config = uvicorn.Config(
             RestApp(self._plane, pool, self._stop.is_set),
             http="httptools",
@@ -214,7 +214,7 @@ def _load_when(
     return load
 
 
-def _prepare(runtime: Runtime) -> None:
+def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
     """Import what is slow to import, then take it out of the garbage collector's sight.
 
     Requests with nested lists set off full collections, and each would walk over the million
@@ -222,9 +222,8 @@ def _prepare(runtime: Runtime) -> None:
     leaves behind is still collected.
     """
     runtime.prepare()
-    import timonel.serving.grpc.server  # noqa: PLC0415 - imports TensorFlow
-    import timonel.serving.rest.app  # noqa: F401, PLC0415 - imports TensorFlow
-
+    if with_grpc:
+        importlib.import_module("timonel.serving.grpc.server")
     gc.collect()
     gc.freeze()
 

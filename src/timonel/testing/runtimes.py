@@ -8,6 +8,7 @@ fixture ``runtime``, and ``version``: a folder with a model whose ``serving_defa
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,7 +102,7 @@ class RuntimeContract:
 
 
 class FakeModel(LoadedModel):
-    """Multiplies ``x`` by a factor; its file may say that loading or running goes wrong."""
+    """Multiplies ``x`` by a factor, after as many seconds as ``x`` starts with, less one."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -120,6 +121,7 @@ class FakeModel(LoadedModel):
         assert not self.closed.is_set(), "run after close"
         assert signature in self.signatures
         assert set(outputs or ()) <= {"y"}
+        time.sleep(max(0.0, float(inputs["x"].flat[0]) - 1))
         return {"y": inputs["x"] * np.float32(self.factor)}
 
     def close(self) -> None:

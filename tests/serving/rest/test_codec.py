@@ -137,8 +137,8 @@ BOTH = '{"inputs": [1], "instances": [1]}'
             {"instances": [1, 2]},
             AB,
             (
-                "instances is a plain list, but expecting list of objects as multiple input tensors "
-                "required as per tensorinfo_map"
+                "instances is a plain list, but expecting list of objects as multiple input "
+                "tensors required as per tensorinfo_map"
             ),
         ),
         ({"instances": [{"x": 1}, 2]}, X, "Expecting object but got list at item 1 of input list"),

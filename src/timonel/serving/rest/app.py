@@ -15,15 +15,14 @@ from typing import Any
 
 import orjson
 
-from timonel.serving import protos
 from timonel.serving.core import DataPlane
 from timonel.serving.rest.codec import decode, parse_request
 from timonel.serving.rest.encoding import encode, encode_error
 from timonel.serving.rest.routes import PREFIX, Action, Route, match
+from timonel.serving.rest.views import metadata_view, models_view, status_view
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE
 from timonel.serving.servables import ModelSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.versions import VersionStatus
 
 _LOG = logging.getLogger(__name__)
 _GUNZIPPED_LIMIT = 100 * 2**20
@@ -116,31 +115,10 @@ class RestApp:
 
     def _read(self, route: Route) -> dict[str, Any]:
         if route.action is Action.LIST:
-            return {
-                "models": [
-                    {"name": name, "versions": [self._version(name, s) for s in statuses]}
-                    for name, statuses in self._plane.models().items()
-                ]
-            }
+            return models_view(self._plane)
         if route.action is Action.STATUS:
-            statuses = self._plane.status(route.spec.name, route.spec.version)
-            return protos.to_json(protos.status_response(statuses))
-        metadata = self._plane.metadata(route.spec)
-        return {
-            "model_spec": {
-                "name": metadata.name,
-                "signature_name": "",
-                "version": str(metadata.version),
-            },
-            "metadata": {"signature_def": protos.to_json(protos.signature_map(metadata))},
-        }
-
-    def _version(self, name: str, status: VersionStatus) -> dict[str, Any]:
-        return {
-            "version": str(status.number),
-            "state": status.state.value,
-            "labels": self._plane.labels(name, status.number),
-        }
+            return status_view(self._plane.status(route.spec.name, route.spec.version))
+        return metadata_view(self._plane.metadata(route.spec))
 
     def _predict(self, spec: ModelSpec, body: bytes) -> Answer:
         request = parse_request(body)

@@ -1,0 +1,189 @@
+"""The life of a server process: starts that fail, ends in good order, and what it leaves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from timonel.errors import NotFoundError, ServingError
+from timonel.serving import running_servers, serve
+
+
+@pytest.fixture(autouse=True)
+def fake_runtime(tmp_path, monkeypatch):
+    """Let servers find the fake runtime, as they would find a third party's.
+
+    With it a server starts in a second; TensorFlow takes ten, and is not what is tested here.
+    """
+    package = tmp_path / "plugins" / "fake_runtime-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(
+        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+
+@pytest.fixture
+def model(workspace):
+    """Put version 1 of a model into the workspace."""
+    folder = workspace.models / "m" / "1"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_text("2")
+    return folder
+
+
+def start(workspace, name="m", **options):
+    options = {"rest_port": 0, "grpc_port": None, "block": False, "poll_s": 0.1, **options}
+    return serve(name, workspace=workspace, runtime="fake", **options)
+
+
+@pytest.mark.parametrize(("option", "purpose"), [("rest_port", "REST"), ("grpc_port", "gRPC")])
+def test_a_port_in_use_is_told_at_once_with_another_one(workspace, model, option, purpose):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ServingError) as caught:
+            start(workspace, **{option: port})
+    assert f"expected port {port} to be free for {purpose}" in caught.value.message
+    assert "choose another port, such as " in str(caught.value.hint)
+    assert not running_servers(workspace.servers)
+    (log,) = (workspace.servers / "logs").iterdir()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_broken_model_is_told_at_start(workspace, model):
+    (model / "saved_model.pb").write_text("no number")
+    with pytest.raises(ServingError) as caught:
+        start(workspace)
+    assert "expected a version of m that can be loaded" in caught.value.message
+    assert "error from version 1: damaged model" in caught.value.message
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):
+    with pytest.raises(ServingError, match="expected a runtime out of fake, tensorflow, got nope"):
+        serve("m", workspace=workspace, runtime="nope", rest_port=0, grpc_port=0, block=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nope", "expected a model in .*, got nope: it has empty"),
+        ("empty", "expected numbered versions of empty in .*, found none"),
+        ("./nowhere", "expected a folder of model versions, found nothing at"),
+    ],
+)
+def test_an_unknown_model_starts_nothing(workspace, name, message):
+    (workspace.models / "empty").mkdir()
+    with pytest.raises(NotFoundError, match=message):
+        start(workspace, name)
+    assert not (workspace.servers / "logs").exists()
+
+
+def test_a_server_that_dies_while_it_starts_says_where_to_look(workspace, model, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ServingError, match="ended with exit code 1 and said: nothing"):
+        start(workspace)
+
+
+def ask(url, x, answers):
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.request("POST", "/v1/models/m:predict", json.dumps({"instances": [x]}))
+    response = connection.getresponse()
+    answers.append((response.status, json.loads(response.read())))
+    connection.close()
+
+
+def test_a_stopped_server_answers_first_and_leaves_nothing(workspace, model):
+    server = start(workspace)
+    host = server.rest_url.removeprefix("http://")
+    idle = http.client.HTTPConnection(host, timeout=60)
+    idle.request("GET", "/livez")
+    assert idle.getresponse().read() == b"ok"
+    (record,) = running_servers(workspace.servers)
+    assert (record.pid, record.rest_url, record.models) == (server.pid, server.rest_url, ("m",))
+    assert server.is_running
+    answers = []
+    asking = [threading.Thread(target=ask, args=(server.rest_url, 2.5, answers)) for _ in range(2)]
+    for each in asking:
+        each.start()
+    time.sleep(0.5)
+    assert server.stop() == 0
+    for each in asking:
+        each.join()
+    assert answers == [(200, {"predictions": [5.0]})] * 2
+    assert server.stop() == 0
+    assert not server.is_running
+    assert not list(workspace.servers.glob("*.json"))
+    assert "stopping" in server.logs()
+    with pytest.raises(ConnectionRefusedError):
+        http.client.HTTPConnection(host).connect()
+    idle.close()
+
+
+def test_a_request_that_takes_too_long_does_not_hold_the_end_up(workspace, model):
+    server = start(workspace, drain_s=1.0)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask, server.rest_url, 4.0, [])
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 30
+        assert asking.exception(timeout=30) is not None
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys, time
+    import timonel.serving
+    server = timonel.serving.serve(
+        "m", workspace=sys.argv[1], rest_port=0, grpc_port=None, block=False, runtime="fake",
+        detach=sys.argv[2] == "detach",
+    )
+    print(server.pid, flush=True)
+    time.sleep(0 if sys.argv[2] == "detach" else 600)
+    """
+)
+
+
+@pytest.mark.parametrize("mode", ["leash", "detach"])
+def test_a_server_ends_with_its_parent_unless_detached(workspace, model, mode):
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(workspace.root), mode], stdout=subprocess.PIPE
+    ) as parent:
+        pid = int(parent.stdout.readline())
+        child = psutil.Process(pid)
+        if mode == "leash":
+            parent.kill()
+        parent.wait()
+    if mode == "detach":
+        time.sleep(0.3)
+        (record,) = running_servers(workspace.servers)
+        assert record.pid == pid
+        os.kill(pid, signal.SIGTERM)
+    psutil.wait_procs([child], timeout=60)
+    assert not child.is_running()
+    assert not list(workspace.servers.glob("*.json"))
+
+
+def test_waiting_passes_a_stop_signal_on(workspace, model):
+    server = start(workspace)
+    assert server.grpc_address is None
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert server.wait() == 0
+    timer.join()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from timonel.errors import NotFoundError
+from timonel.serving.config import Latest, Specific
+from timonel.serving.references import resolve, split_reference
+
+
+def make(base, *versions):
+    for version in versions:
+        (base / version).mkdir(parents=True)
+        (base / version / "saved_model.pb").write_text("")
+    return base
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("digits", ("digits", None)),
+        ("digits/3", ("digits", 3)),
+        ("digits/x", ("digits/x", None)),
+        ("a/b/3", ("a/b/3", None)),
+        ("/3", ("/3", None)),
+    ],
+)
+def test_splitting(text, expected):
+    assert split_reference(text) == expected
+
+
+def test_names_versions_and_folders(workspace, tmp_path):
+    digits = make(workspace.models / "digits", "1", "3")
+    other = make(tmp_path / "elsewhere" / "other", "7")
+    found = resolve("digits", workspace)
+    assert (found.name, found.base_path, found.policy) == ("digits", str(digits), Latest())
+    assert resolve("digits/3", workspace).policy == Specific(versions=(3,))
+    assert resolve("digits", workspace, 1).policy == Specific(versions=(1,))
+    for reference in (other, str(other)):
+        found = resolve(reference, workspace)
+        assert (found.name, found.base_path, found.policy) == ("other", str(other), Latest())
+    found = resolve(other / "7", workspace)
+    assert (found.name, found.base_path) == ("other", str(other))
+    assert found.policy == Specific(versions=(7,))
+
+
+def test_what_is_not_there(workspace, tmp_path):
+    with pytest.raises(NotFoundError, match="it has none yet"):
+        resolve("digits", workspace)
+    make(workspace.models / "digits", "1", "3")
+    (workspace.models / ".tmp-1-x-digits").mkdir()
+    loose = make(tmp_path, "loose") / "loose"
+    for reference, message in [
+        ("cats", "expected a model in .*, got cats: it has digits$"),
+        ("digits/2", "expected version 2 of digits in .*, found none: it has 1, 3"),
+        (loose, "expected a SavedModel in a folder with a number for a name"),
+        (tmp_path / "nope", "found nothing at"),
+    ]:
+        with pytest.raises(NotFoundError, match=message):
+            resolve(reference, workspace)
