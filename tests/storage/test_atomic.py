@@ -183,7 +183,7 @@ def test_a_reader_always_finds_a_whole_folder(tmp_path: Path) -> None:
     with publish_dir(target) as aside:
         (aside / "a").write_text("0")
         (aside / "b").write_text("0")
-    writer = multiprocessing.get_context("spawn").Process(
+    writer = multiprocessing.get_context("fork").Process(
         target=_replace_again_and_again, args=(target,)
     )
     writer.start()

@@ -40,23 +40,24 @@ def test_following_ends_once_the_end_is_mirrored(workspace: Workspace) -> None:
         nothing,
         lambda: run.metrics({"loss": 1.0}, step=1),
         lambda: run.metrics({"loss": 0.5}, step=2),
+        *[nothing] * 4,
+        # It is not waited for the rest of the interval.
         lambda: run.finish("succeeded"),
     )
     (fed,) = sidecar.follow(
-        workspace, run.run_id, [mirror], stop=lambda: False, wait=clock.wait, interval_s=9
+        workspace, run.run_id, [mirror], stop=lambda: False, wait=clock.wait, interval_s=1.0
     )
     assert fed.is_complete
-    # Two waits for a first value, two for more.
-    assert clock.waits == [0.5, 0.5, 9, 9]
+    assert not clock.steps
     assert_same(mirror.store[run.run_id], read_run(workspace))
 
 
 def test_a_job_that_reports_nothing_is_followed_all_the_same(workspace: Workspace) -> None:
     run = start_run(workspace, "train", job_id="job")
     mirror = MemoryMirror(workspace, {})
-    clock = Steps(*[nothing] * 40, lambda: run.finish("failed"))
+    clock = Steps(*[nothing] * 80, lambda: run.finish("failed"))
     sidecar.follow(workspace, run.run_id, [mirror], stop=lambda: False, wait=clock.wait)
-    assert len(clock.waits) == 41
+    assert sum(clock.waits) == 20.25
     assert mirror.store[run.run_id].status == "failed"
 
 
@@ -65,8 +66,10 @@ def test_a_mirror_that_stays_away_is_given_up_after_the_end(workspace: Workspace
         pass
     mirror = MemoryMirror(workspace, {})
     mirror.fail_after = 0
-    clock = Steps(nothing, nothing)
-    (fed,) = sidecar.follow(workspace, run.run_id, [mirror], stop=lambda: False, wait=clock.wait)
+    clock = Steps(*[nothing] * 8)
+    (fed,) = sidecar.follow(
+        workspace, run.run_id, [mirror], stop=lambda: False, wait=clock.wait, interval_s=1.0
+    )
     assert fed.error is not None
     assert not clock.steps
 

@@ -145,7 +145,7 @@ def _append_metrics(workspace: Workspace, run_id: str, worker: int) -> None:
 
 def test_processes_append_to_one_run_without_losing_a_line(workspace: Workspace) -> None:
     run = start_run(workspace, "train")
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     workers = [
         context.Process(target=_append_metrics, args=(workspace, run.run_id, n)) for n in range(3)
     ]

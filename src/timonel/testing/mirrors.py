@@ -112,6 +112,7 @@ class MirrorContract(abc.ABC):
     def test_what_ended_unseen_is_made_up_for(self, workspace: Workspace) -> None:
         ended = _some_run(workspace)
         start_run(workspace, "train", run_id="train-goes-on", job_id="job")
+        assert sync_pending(workspace, [self.make(workspace)], stop=lambda: True) == []
         assert [fed.run_id for fed in sync_pending(workspace, [self.make(workspace)])] == [ended.id]
         assert sync_pending(workspace, [self.make(workspace)]) == []
         assert_same(self._only(workspace, ended.id), ended)

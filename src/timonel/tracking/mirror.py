@@ -29,6 +29,8 @@ _logger = logging.getLogger(__name__)
 # Importing a tracker costs seconds of a processor, which a starting job needs more.
 _HEAD_START_S = 20.0
 _ATTEMPTS_AFTER_END = 3
+_TIME_FOR_OTHERS_S = 3.0
+_TICK_S = 0.25
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,9 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopping = _Stopping()
         follow(workspace, options.run_id, mirrors, stop=stopping.is_set, wait=stopping.wait,
                interval_s=options.interval)  # fmt: skip
-        if not stopping.is_set():
-            # Conversions and exports are short and have no process beside them.
-            _report(sync_pending(workspace, mirrors))
+        # Conversions and exports are short and have no process beside them. The job waits for
+        # this process to end, though: what does not fit into the time is left to the next one.
+        deadline = time.monotonic() + _TIME_FOR_OTHERS_S
+        _report(
+            sync_pending(
+                workspace, mirrors, lambda: stopping.is_set() or time.monotonic() > deadline
+            )
+        )
     else:
         _report(sync_run(workspace, options.run_id, mirrors))
     return 0
@@ -74,18 +81,16 @@ def follow(
     """
     _give_head_start(workspace, run_id, stop, wait)
     feeds = [Feed(workspace, run_id, mirror) for mirror in mirrors]
-    reader = EventReader(workspace.runs / run_id / FILE_NAME)
-    has_ended = False
+    end = _End(workspace, run_id)
     attempts = 0
     while True:
         stopping = stop()
-        has_ended |= any(event["type"] == FINISH for event in reader.read())
+        attempts += end.is_there()
         results = [feed.sync() for feed in feeds]
         _report(results)
-        attempts += has_ended
         if stopping or attempts >= _ATTEMPTS_AFTER_END or all(fed.is_complete for fed in results):
             return results
-        wait(interval_s)
+        _wait_for_end(end, stop, wait, interval_s)
 
 
 def mirror_in_background(workspace: Workspace, run_id: str) -> None:
@@ -108,6 +113,18 @@ def mirror_in_background(workspace: Workspace, run_id: str) -> None:
         )
     # A program that lives on must not keep a zombie; one that ends must not wait.
     threading.Thread(target=process.wait, daemon=True).start()
+
+
+class _End:
+    """Whether a run's finish event is there, found out without reading anything twice."""
+
+    def __init__(self, workspace: Workspace, run_id: str) -> None:
+        self._reader = EventReader(workspace.runs / run_id / FILE_NAME)
+        self._is_there = False
+
+    def is_there(self) -> bool:
+        self._is_there |= any(event["type"] == FINISH for event in self._reader.read())
+        return self._is_there
 
 
 class _Stopping:
@@ -144,8 +161,19 @@ def _give_head_start(
     while waited_s < _HEAD_START_S and not stop():
         if any(event["type"] in {"metrics", FINISH} for event in reader.read()):
             return
-        wait(0.5)
-        waited_s += 0.5
+        wait(_TICK_S)
+        waited_s += _TICK_S
+
+
+def _wait_for_end(
+    end: _End, stop: Callable[[], bool], wait: Callable[[float], object], seconds: float
+) -> None:
+    """Wait for so long, or until the run ends, whose job waits for this process."""
+    had_ended = end.is_there()
+    waited_s = 0.0
+    while waited_s < seconds and not stop() and end.is_there() == had_ended:
+        wait(_TICK_S)
+        waited_s += _TICK_S
 
 
 def _report(results: Sequence[Fed]) -> None:

@@ -1,22 +1,19 @@
-"""Reading run records: ``run.json`` and the events, folded into one value."""
+"""What a run record is: ``run.json`` and the events, folded into one value."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from timonel.errors import CorruptError, NotFoundError, SpecError, TimonelError
-from timonel.storage import read_document
-from timonel.storage.workspace import Workspace
+from timonel.errors import SpecError
 from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import FILE_NAME, FINISH, Event, decode_number, read_events
 from timonel.tracking.process import is_gone
-from timonel.tracking.writer import RECORD_NAME
 
 _logger = logging.getLogger(__name__)
 
@@ -119,110 +116,15 @@ class RunRecord(_Read):
         return read_events(self.folder / FILE_NAME)[0]
 
 
-def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -> RunRecord:
-    """Read one run.
+def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int = 0) -> RunRecord:
+    """Return the record that a header and events make.
 
     Args:
-        workspace: Where it is.
-        ref: Its id, a name (the newest run of that name), an id's beginning that fits one run
-            only, or ``last``.
-        kind: Look among runs of this kind only.
-
-    Raises:
-        NotFoundError: No run fits.
-        SpecError: Several ids begin so.
-        FormatError: The record was written by a newer release.
-        CorruptError: The record cannot be read.
+        header: What ``run.json`` says.
+        folder: The run's folder.
+        events: All its events, in their order.
+        skipped: How many lines could not be used.
     """
-    if kind is None and _is_id(workspace, ref):
-        return _record(workspace.runs / ref)
-    headers = _headers(workspace, kind)
-    return _record(workspace.runs / _choose(headers, ref, kind).id)
-
-
-def list_runs(workspace: Workspace, kind: str | None = None) -> list[RunRecord]:
-    """Read all runs, or those of one kind, newest first.
-
-    A record that cannot be read is left out and logged: one broken folder must not hide the rest.
-    """
-    return [
-        _fold(header, workspace.runs / header.id, *_events_of(workspace.runs / header.id))
-        for header in _headers(workspace, kind)
-    ]
-
-
-def fold(header: RunHeader, folder: Path, events: Iterable[Event], skipped: int = 0) -> RunRecord:
-    """Return the record that a header and events make; a pure function of them."""
-    return _fold(header, folder, list(events), skipped)
-
-
-def read_header(folder: Path) -> RunHeader:
-    """Read a run's ``run.json``.
-
-    Raises:
-        NotFoundError: There is none.
-        CorruptError: It is no record of a run.
-        FormatError: Its format is one this release cannot read.
-    """
-    path = folder / RECORD_NAME
-    value = read_document(path, "run")
-    try:
-        return RunHeader.model_validate(value)
-    except (ValidationError, TypeError) as error:
-        raise CorruptError(f"expected a run record in {path}, got {_first_line(error)}") from error
-
-
-def _record(folder: Path) -> RunRecord:
-    return _fold(read_header(folder), folder, *_events_of(folder))
-
-
-def _events_of(folder: Path) -> tuple[list[Event], int]:
-    return read_events(folder / FILE_NAME)
-
-
-def _is_id(workspace: Workspace, ref: str) -> bool:
-    return "/" not in ref and ref not in {"", ".", ".."} and (workspace.runs / ref).is_dir()
-
-
-def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
-    headers = []
-    for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
-        try:
-            header = read_header(path.parent)
-        except TimonelError as error:
-            _logger.warning("left out a run record: %s", error)
-            continue
-        if kind in {None, header.kind}:
-            headers.append(header)
-    return sorted(headers, key=lambda header: (header.created_at, header.id), reverse=True)
-
-
-def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
-    """Return the header that ``ref`` means, of headers newest first."""
-    what = f"{kind} run" if kind else "run"
-    if ref == "last" and headers:
-        return headers[0]
-    exact = [header for header in headers if ref in {header.id, header.name}]
-    if exact:
-        return exact[0]
-    begun = [header for header in headers if ref and header.id.startswith(ref)]
-    if len(begun) > 1:
-        some = ", ".join(header.id for header in begun[:3])
-        raise SpecError(
-            f"expected the beginning of one {what}'s id, got {ref!r}, which fits {len(begun)}",
-            hint=f"give more of it: {some}",
-        )
-    if not begun:
-        raise NotFoundError(
-            f"expected a {what}, found none"
-            if ref == "last"
-            else f"expected a {what}, got {ref!r}",
-            hint="'timonel runs' lists the runs of this workspace",
-        )
-    return begun[0]
-
-
-def _fold(header: RunHeader, folder: Path, events: list[Event], skipped: int) -> RunRecord:
     params = dict(header.params)
     for event in events:
         if event["type"] == "params" and isinstance(event.get("params"), dict):
@@ -284,7 +186,7 @@ def event_artifacts(events: Iterable[Event], type_: str) -> Iterator[Artifact]:
             try:
                 yield Artifact.model_validate(event.get("artifact"))
             except (ValidationError, TypeError, SpecError) as error:
-                _logger.warning("left out an artifact: %s", _first_line(error))
+                _logger.warning("left out an artifact: %s", first_line(error))
 
 
 def _distinct(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
@@ -299,5 +201,6 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return an error's text on one line, cut to what fits a message."""
     return " ".join(str(error).split())[:200]

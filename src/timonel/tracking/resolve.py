@@ -19,7 +19,7 @@ from timonel.tracking.graph import (
     RunNode,
     build_graph,
 )
-from timonel.tracking.records import list_runs
+from timonel.tracking.reading import list_runs
 
 _MANIFEST = "manifest.json"
 _LEAST_DIGITS = 6

@@ -59,7 +59,7 @@ def _start_and_die(root: Path) -> None:
 
 
 def test_a_lost_run_is_mirrored_as_one(workspace: Workspace) -> None:
-    child = multiprocessing.get_context("spawn").Process(
+    child = multiprocessing.get_context("fork").Process(
         target=_start_and_die, args=(workspace.root,)
     )
     child.start()

@@ -11,7 +11,8 @@ from timonel.storage.workspace import Workspace
 from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import Event
 from timonel.tracking.graph import build_graph
-from timonel.tracking.records import RunRecord, list_runs
+from timonel.tracking.reading import list_runs
+from timonel.tracking.records import RunRecord
 
 DEFAULT_SUBJECT = "timonel"
 

@@ -19,7 +19,8 @@ from timonel.storage.workspace import Workspace
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirrors.base import Mirror
 from timonel.tracking.mirrors.registry import installed_mirrors
-from timonel.tracking.records import RunRecord, list_runs, read_run
+from timonel.tracking.reading import list_runs, read_run
+from timonel.tracking.records import RunRecord
 from timonel.tracking.redaction import redact_text
 
 _BATCH_BYTES = 1 << 20
@@ -157,16 +158,26 @@ def sync_run(
     return [Feed(workspace, run_id, mirror).sync() for mirror in chosen]
 
 
-def sync_pending(workspace: Workspace, mirrors: Sequence[Mirror] | None = None) -> list[Fed]:
-    """Feed the runs that have ended and are not mirrored to their end yet, oldest first."""
+def sync_pending(
+    workspace: Workspace,
+    mirrors: Sequence[Mirror] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Fed]:
+    """Feed the runs that have ended and are not mirrored to their end yet, oldest first.
+
+    Args:
+        workspace: Whose runs.
+        mirrors: To whom; all that are installed by default.
+        stop: Asked before each; the rest is left to the next call once it is true.
+    """
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors
-    feeds = [
-        Feed(workspace, run.id, mirror)
-        for run in reversed(list_runs(workspace) if chosen else [])
-        if run.is_finished
-        for mirror in chosen
-    ]
-    return [feed.sync() for feed in feeds if feed.is_behind()]
+    results = []
+    for run in reversed(list_runs(workspace) if chosen else []):
+        for mirror in chosen if run.is_finished else ():
+            feed = Feed(workspace, run.id, mirror)
+            if feed.is_behind() and not stop():
+                results.append(feed.sync())
+    return results
 
 
 def rebuild(

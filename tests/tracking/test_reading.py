@@ -144,7 +144,7 @@ def _start_and_die(root: Path, job_id: str | None) -> None:
 def test_a_run_whose_process_is_gone_is_lost_unless_a_job_does_it(
     workspace: Workspace, job_id: str | None, status: str
 ) -> None:
-    child = multiprocessing.get_context("spawn").Process(
+    child = multiprocessing.get_context("fork").Process(
         target=_start_and_die, args=(workspace.root, job_id)
     )
     child.start()

@@ -1,0 +1,112 @@
+"""Finding and reading run records."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from timonel.errors import CorruptError, NotFoundError, SpecError, TimonelError
+from timonel.storage import read_document
+from timonel.storage.workspace import Workspace
+from timonel.tracking.events import FILE_NAME, read_events
+from timonel.tracking.records import RunHeader, RunRecord, first_line, fold
+from timonel.tracking.writer import RECORD_NAME
+
+_logger = logging.getLogger(__name__)
+
+
+def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -> RunRecord:
+    """Read one run.
+
+    Args:
+        workspace: Where it is.
+        ref: Its id, a name (the newest run of that name), an id's beginning that fits one run
+            only, or ``last``.
+        kind: Look among runs of this kind only.
+
+    Raises:
+        NotFoundError: No run fits.
+        SpecError: Several ids begin so.
+        FormatError: The record was written by a newer release.
+        CorruptError: The record cannot be read.
+    """
+    if kind is None and _is_id(workspace, ref):
+        return _record(workspace.runs / ref)
+    headers = _headers(workspace, kind)
+    return _record(workspace.runs / _choose(headers, ref, kind).id)
+
+
+def list_runs(workspace: Workspace, kind: str | None = None) -> list[RunRecord]:
+    """Read all runs, or those of one kind, newest first.
+
+    A record that cannot be read is left out and logged: one broken folder must not hide the rest.
+    """
+    return [_folded(header, workspace.runs / header.id) for header in _headers(workspace, kind)]
+
+
+def read_header(folder: Path) -> RunHeader:
+    """Read a run's ``run.json``.
+
+    Raises:
+        NotFoundError: There is none.
+        CorruptError: It is no record of a run.
+        FormatError: Its format is one this release cannot read.
+    """
+    path = folder / RECORD_NAME
+    value = read_document(path, "run")
+    try:
+        return RunHeader.model_validate(value)
+    except (ValidationError, TypeError) as error:
+        raise CorruptError(f"expected a run record in {path}, got {first_line(error)}") from error
+
+
+def _record(folder: Path) -> RunRecord:
+    return _folded(read_header(folder), folder)
+
+
+def _folded(header: RunHeader, folder: Path) -> RunRecord:
+    return fold(header, folder, *read_events(folder / FILE_NAME))
+
+
+def _is_id(workspace: Workspace, ref: str) -> bool:
+    return "/" not in ref and ref not in {"", ".", ".."} and (workspace.runs / ref).is_dir()
+
+
+def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
+    headers = []
+    for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
+        try:
+            header = read_header(path.parent)
+        except TimonelError as error:
+            _logger.warning("left out a run record: %s", error)
+            continue
+        if kind in {None, header.kind}:
+            headers.append(header)
+    return sorted(headers, key=lambda header: (header.created_at, header.id), reverse=True)
+
+
+def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
+    """Return the header that ``ref`` means, of headers newest first."""
+    what = f"{kind} run" if kind else "run"
+    if ref == "last" and headers:
+        return headers[0]
+    exact = [header for header in headers if ref in {header.id, header.name}]
+    if exact:
+        return exact[0]
+    begun = [header for header in headers if ref and header.id.startswith(ref)]
+    if len(begun) > 1:
+        some = ", ".join(header.id for header in begun[:3])
+        raise SpecError(
+            f"expected the beginning of one {what}'s id, got {ref!r}, which fits {len(begun)}",
+            hint=f"give more of it: {some}",
+        )
+    if not begun:
+        raise NotFoundError(
+            f"expected a {what}, found none"
+            if ref == "last"
+            else f"expected a {what}, got {ref!r}",
+            hint="'timonel runs' lists the runs of this workspace",
+        )
+    return begun[0]
