@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from timonel.storage import Workspace, find_workspace
+
+# Tests share the machine with others: how long an example takes says nothing about the code.
+settings.register_profile("timonel", deadline=None)
+settings.load_profile("timonel")
 
 _CLEANED = ("TIMONEL_", "MLFLOW_", "WANDB_")
 

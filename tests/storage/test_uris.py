@@ -21,6 +21,7 @@ def test_one_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "data": f"{tmp_path}/data",
         "./a/../data/": f"{tmp_path}/data",
         "~/x": "/home/me/x",
+        "~nobody-of-that-name/x": f"{tmp_path}/~nobody-of-that-name/x",
         "file:///a/b%20c/": "/a/b c",
         "s3://bucket/x/": "s3://bucket/x",
         Path("/x"): "/x",

@@ -32,7 +32,8 @@ def normalise(location: str | os.PathLike[str]) -> str:
         text = unquote(urlsplit(text).path)
     if "://" in text:
         return text.rstrip("/")
-    return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100 - keeps symlinks
+    # Unlike pathlib's, this keeps symlinks, and a "~name" of nobody's as the file it is.
+    return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - see above
 
 
 def is_local(location: str | os.PathLike[str]) -> bool:
