@@ -36,7 +36,8 @@ from timonel.errors import AlreadyExistsError, NotFoundError
 
 TASK_MODULE = "timonel.testing.engine_tasks"
 DEADLINE_S = 30.0
-_POLL_S = 0.02
+_FIRST_POLL_S = 0.01
+_LONGEST_POLL_S = 0.1
 _MARK = "TIMONEL_TEST_MARK"
 
 
@@ -151,9 +152,12 @@ class EngineHarness:
 def eventually(holds: Callable[[], bool], explain: Callable[[], str] = str) -> None:
     """Wait until something holds, for a bounded time."""
     deadline = time.monotonic() + DEADLINE_S
+    delay_s = _FIRST_POLL_S
     while not holds():
         assert time.monotonic() < deadline, f"did not come about: {explain()}"
-        time.sleep(_POLL_S)
+        time.sleep(delay_s)
+        # What did not come soon is waited for without taking its processor away.
+        delay_s = min(delay_s * 1.5, _LONGEST_POLL_S)
 
 
 class EngineContract:

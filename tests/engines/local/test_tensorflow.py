@@ -10,7 +10,11 @@ from timonel.engines.local.warm.client import LINGER
 from timonel.testing.engines import EngineHarness, eventually
 
 PROGRAM = """
-import os, sys
+import ctypes, glob, os, sys
+def blas_threads():
+    folder = os.path.dirname(os.path.dirname(np.__file__))
+    library = ctypes.CDLL(glob.glob(folder + "/numpy.libs/*openblas*")[0])
+    return library.scipy_openblas_get_num_threads64_()
 assert "tensorflow" in sys.modules, "not warm"
 import numpy as np
 import tensorflow as tf
@@ -18,6 +22,8 @@ from pathlib import Path
 Path(os.environ["TIMONEL_TASK_DIR"], "ready").touch()
 print("sum", int(tf.reduce_sum(tf.ones([64, 64]) @ tf.ones([64, 64]))))
 print("draw", np.random.randint(1 << 30))
+np.ones((300, 300)) @ np.ones((300, 300))
+print("threads of linear algebra", os.environ["OPENBLAS_NUM_THREADS"], blas_threads())
 """
 
 
@@ -26,7 +32,7 @@ def test_tasks_compute_in_images_forked_after_the_import(
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     jobs = tmp_path / "jobs"
-    env = {LINGER: "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {LINGER: "0", "TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "3"}
     harness = EngineHarness(LocalEngine(jobs), jobs, tmp_path, ("tensorflow", "keras"), env)
     # On a busy machine the import alone can take longer than the harness waits for anything.
     spec = harness.spec().model_copy(update={"module": "program", "start_timeout_s": 120.0})
@@ -36,5 +42,6 @@ def test_tasks_compute_in_images_forked_after_the_import(
     assert status.state is JobState.SUCCEEDED, lines
     assert lines.count("sum 262144") == 2
     assert len({line for line in lines if line.startswith("draw")}) == 2
+    assert lines.count("threads of linear algebra 3 3") == 2
     assert not [line for line in lines if "plain" in line]
     eventually(lambda: not harness.processes())

@@ -78,7 +78,10 @@ class JobFolder:
 
     def write_spec(self, spec: JobSpec) -> None:
         """Write the job document."""
-        write_document(self.root / "spec.json", "job", {"spec": spec.model_dump(mode="json")})
+        path = self.root / "spec.json"
+        write_document(path, "job", {"spec": spec.model_dump(mode="json")})
+        # The environment of tasks is in it, which may hold what others must not read.
+        path.chmod(0o600)
 
     def read_spec(self) -> JobSpec:
         """Read the job document."""

@@ -122,8 +122,10 @@ class Gang:
         self._release()
 
     def _reserve(self) -> dict[str, str]:
+        # The new ones first, so that they differ from those of the generation before.
+        ports = PortReservation(self.spec.size)
         self._release()
-        self._ports = PortReservation(self.spec.size)
+        self._ports = ports
         return dict(zip(self.spec.task_ids, self._ports.addresses, strict=True))
 
     def _release(self) -> None:

@@ -56,6 +56,7 @@ class Supervisor:
         adopt_orphans()
         self._folder = folder
         self._loop = Loop(_SIGNALS)
+        self._clock_offset_s = time.time() - time.monotonic()
         self._events: deque[Event] = deque()
         identity = own_identity()
         spec = folder.read_spec()
@@ -82,7 +83,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         wake_at = self._state.wake_at
-        timeout_s = None if wake_at is None else max(0.0, wake_at - time.time())
+        timeout_s = None if wake_at is None else max(0.0, wake_at - self._now())
         signals = self._loop.wait(timeout_s)
         if _STOP_SIGNALS.intersection(signals):
             self._folder.record_stop("the supervisor was told to end by a signal")
@@ -97,7 +98,7 @@ class Supervisor:
         while self._events:
             event = self._events.popleft()
             before = self._state
-            self._state, actions = advance(before, event, time.time())
+            self._state, actions = advance(before, event, self._now())
             for action in actions:
                 self._carry_out(action)
             if self._state.status != before.status and self._state.phase is not Phase.ENDED:
@@ -122,8 +123,12 @@ class Supervisor:
         self._gang.close()
         self._commands.finish(outcome)
         self._record = replace(self._record, epilogue_done=True)
-        self._publish(outcome.model_copy(update={"ended_at": time.time()}))
+        self._publish(outcome.model_copy(update={"ended_at": self._now()}))
         logger.info("ended as %s: %s", outcome.state, outcome.message)
+
+    def _now(self) -> float:
+        """Return the time of day as a steady clock: setting the machine's must time nothing out."""
+        return self._clock_offset_s + time.monotonic()
 
     def _publish(self, status: JobStatus) -> None:
         self._record = replace(self._record, status=status)

@@ -13,7 +13,6 @@ import gc
 import importlib
 import os
 import random
-import re
 import runpy
 import sys
 import threading
@@ -113,7 +112,7 @@ def _restore_blas_threads(env: Mapping[str, str]) -> None:
     """Give OpenBLAS back the threads it would have had; it was loaded with one."""
     asked = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
     count = int(asked) if asked.isdigit() and int(asked) else len(os.sched_getaffinity(0))
-    for path in _loaded(re.compile(r"/\S*openblas\S*\.so\S*")):
+    for path in _loaded("openblas"):
         library = ctypes.CDLL(path)
         for name in _OPENBLAS_SETTERS:
             if hasattr(library, name):
@@ -121,5 +120,9 @@ def _restore_blas_threads(env: Mapping[str, str]) -> None:
                 break
 
 
-def _loaded(pattern: re.Pattern[str]) -> set[str]:
-    return set(pattern.findall(Path("/proc/self/maps").read_text()))
+def _loaded(part: str) -> set[str]:
+    """Return the libraries in this process whose file names have ``part`` in them."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    # Address, permissions, offset, device, inode, and then the path, which may hold blanks.
+    paths = {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) > 5}
+    return {path for path in paths if part in Path(path).name and ".so" in path}

@@ -151,7 +151,8 @@ def main(arguments: list[str]) -> int:
     number, key, *modules = arguments
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     name_process("warm parent")
-    sys.path.pop(0)  # this process's folder; each task puts its own there
+    if not sys.flags.safe_path:
+        sys.path.pop(0)  # this process's folder; each task puts its own there
     started_ns = time.time_ns()
     refusal = _import(modules)
     logger.info("imported %s in %.1f s", ", ".join(modules), (time.time_ns() - started_ns) / 1e9)
