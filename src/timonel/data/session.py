@@ -42,9 +42,11 @@ class LoadRecord:
 
     Args:
         batch_size: Rows of a global batch.
+        records: Records of the split, of all workers together.
         steps: Batches of an epoch, on every worker.
-        label_names: What the numbers of the classes mean; empty for a regression.
-        feature: Type of the raw records: encoded images, or rows of a table.
+        labels: Names of the classes, by number; empty for a regression.
+        image_size: Height and width; None for a table.
+        name: Which of several ``--data NAME=URI``.
     """
 
     uri: str

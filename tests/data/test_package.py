@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import timonel.data
+
+
+def test_public_names() -> None:
+    assert timonel.data.__all__ == [
+        "Dataset",
+        "ImagePreprocessing",
+        "Manifest",
+        "Preprocessing",
+        "Report",
+        "TablePreprocessing",
+        "convert",
+        "load",
+        "parse_preprocessing",
+        "summarise",
+    ]
+    assert not hasattr(timonel.data, "no_such_name")
+
+
+def test_converting_imports_no_tensorflow() -> None:
+    program = (
+        "import sys, timonel.data, timonel.data.session, timonel.data.sources as sources;"
+        "sources.installed_sources();"
+        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
