@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from timonel.engines import CommandSpec, FailureCause, JobState, JobStatus
+from timonel.engines import CommandSpec, FailureCause, JobState, JobStatus, RoleSpec
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.warm.client import LINGER
@@ -177,3 +177,40 @@ def test_a_job_whose_submitter_died_before_the_supervisor_came(tmp_path: Path) -
     os.waitpid(submitter, 0)
     eventually(lambda: harness.engine.status("job").state is JobState.FAILED)
     assert harness.engine.status("job").cause is FailureCause.ENGINE
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with 200 MB of memory."""
+    line = next(
+        (text for text in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in text),
+        None,
+    )
+    if line is None:
+        pytest.skip("needs a memory controller of control groups, version 1")
+    group = Path("/sys/fs/cgroup/memory", line.split(":", 2)[2].lstrip("/"), f"test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("200000000")
+    except OSError as error:
+        pytest.skip(f"needs to make control groups: {error}")
+    yield group
+    eventually(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+def test_a_kill_for_want_of_memory_is_told_from_others(tmp_path: Path, small_group: Path) -> None:
+    harness = EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+    (tmp_path / "hog.py").write_text("import time\nhog = bytearray(1 << 30)\ntime.sleep(60)")
+    roles = (RoleSpec(name="worker"),)
+    spec = harness.spec(roles=roles).model_copy(update={"module": "hog", "args": ()})
+    submitter = os.fork()
+    if submitter == 0:
+        (small_group / "cgroup.procs").write_text(str(os.getpid()))
+        harness.engine.submit(spec)
+        os._exit(0)
+    os.waitpid(submitter, 0)
+    status = harness.wait("job")
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.OUT_OF_MEMORY)
+    assert status.restarts == 0
+    harness.close()
