@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,5 +32,6 @@ def held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:
 
 
 def shorter(path: Path) -> str:
-    """Return ``path`` as it is or from the present folder, whichever is shorter."""
-    return min(str(path), os.path.relpath(path), key=len)
+    """Return ``path`` without the present folder, where it is below that."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

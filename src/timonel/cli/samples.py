@@ -9,7 +9,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-DIGITS = 900
+DIGITS = 600
 """So many of the 1,797 digits are written: enough to learn from, few enough to read along."""
 
 TABLE_COLUMNS = (

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Run the whole path on real handwritten digits.
 
-    Writes 900 images, converts, trains with two workers, exports, serves and asks; then trains
+    Writes 600 images, converts, trains with two workers, exports, serves and asks; then trains
     and exports again while clients ask, and rolls back. It runs the commands that you would type.
     """
     from timonel.cli.demo import tell

@@ -93,7 +93,7 @@ class Shell:
         child = subprocess.Popen(
             argv,
             cwd=self.folder,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if capture else None,
             stderr=subprocess.STDOUT if capture else None,
@@ -110,6 +110,11 @@ class Shell:
             raise
         self._children.remove(child)
         return code
+
+
+def _environment() -> dict[str, str]:
+    # Nothing may stay behind when the demo ends, so that no warm parent waits for a next job.
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "TIMONEL_WARM_LINGER": "0"}
 
 
 def to_argv(line: str) -> list[str]:

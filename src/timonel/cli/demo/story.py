@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from timonel.cli.demo.hammer import Hammer
 from timonel.cli.demo.report import Ending, print_ending
 from timonel.cli.demo.shell import Shell
+from timonel.cli.samples import DIGITS
 from timonel.cli.watch import read_states
 from timonel.errors import AlreadyExistsError, InputError, ServingError
 
@@ -56,7 +57,7 @@ def tell(folder: Path, out: Console) -> None:
         server = _serve(shell, workspace)
         _ask(shell, server)
         tally, change = _switch(shell, workspace, server)
-        shell.run(f"timonel lineage {NAME}", step="lineage")
+        shell.run(f"timonel lineage {NAME}/{change[0]}", step="lineage")
         ending = Ending(folder, workspace, NAME, tally, change, dict(shell.took_s))
     print_ending(ending, out, time.monotonic() - started)
 
@@ -81,7 +82,9 @@ def _enter(folder: Path, out: Console) -> None:
             f"expected to write {folder}, got {error.strerror}", hint="choose another with --folder"
         ) from error
     verb = "going on in" if again else "working in"
-    out.print(f"{verb} [bold]{folder}[/]: 900 real handwritten digits, from files to an endpoint\n")
+    out.print(
+        f"{verb} [bold]{folder}[/]: {DIGITS} real handwritten digits, from files to an endpoint\n"
+    )
     shell = Shell(folder, out)
     shell.prompt(f"cd {folder}")
 
@@ -169,7 +172,7 @@ def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[A
     before = max(read_states(server.rest_url, NAME))
     shell.out.print("[bold]Once more, while clients ask the running server without pause[/]\n")
     with Hammer(server.rest_url, NAME, held_out(shell.folder)) as hammer:
-        shell.run(f"{TRAIN} --set epochs=25", step="train")
+        shell.run(f"{TRAIN} --set epochs=15", step="train")
         shell.run(EXPORT, step="export")
         newest = _newest(workspace)
         _expect(hammer, newest)
