@@ -83,7 +83,7 @@ def _dump(value: str) -> None:
         "descriptors": sorted(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names are wanted
     }
     path = _job_file(value)
-    aside = path.with_name(f"{path.name}.part")
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(content))
     aside.rename(path)
 
