@@ -4,7 +4,7 @@ import pytest
 
 from timonel.errors import NotFoundError
 from timonel.serving.config import Latest, Specific
-from timonel.serving.references import resolve, split_reference
+from timonel.serving.references import resolve, split_reference, workspace_for
 
 
 def make(base, *versions):
@@ -57,3 +57,14 @@ def test_what_is_not_there(workspace, tmp_path):
     ]:
         with pytest.raises(NotFoundError, match=message):
             resolve(reference, workspace)
+
+
+def test_a_workspace_is_made_only_for_a_folder_that_is_there(workspace, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert workspace_for(workspace, ["digits"]) is workspace
+    with pytest.raises(NotFoundError, match="expected a workspace"):
+        workspace_for(None, ["digits"])
+    assert not list((tmp_path / "here").iterdir())
+    made = workspace_for(None, [make(tmp_path / "elsewhere" / "other", "7")])
+    assert made.root == tmp_path / "here" / ".timonel"

@@ -20,10 +20,10 @@ from timonel.serving.config import ServerSettings
 from timonel.serving.connection import Connection, HttpError, model_path
 from timonel.serving.instances import Instance, instances
 from timonel.serving.process import launch
-from timonel.serving.references import resolve, split_reference
+from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.registry import find_server
 from timonel.serving.wanted import Wanted, wanted_from
-from timonel.storage import Workspace, find_workspace
+from timonel.storage import Workspace
 
 _LOG = logging.getLogger(__name__)
 _BATCH = 32
@@ -109,7 +109,7 @@ def _target(
     if text.startswith(("http://", "https://")):
         yield _from_url(text, version)
         return
-    place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    place = workspace_for(workspace, [text])
     name, named_version = split_reference(text)
     version = named_version if version is None else version
     record = find_server(place.servers, name)

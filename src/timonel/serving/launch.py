@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from timonel.serving.config import LoadSettings, RuntimeSettings, ServerSettings
 from timonel.serving.process import Server, launch
-from timonel.serving.references import resolve
-from timonel.storage import Workspace, find_workspace
+from timonel.serving.references import resolve, workspace_for
+from timonel.storage import Workspace
 
 Reference = str | os.PathLike[str]
 
@@ -56,8 +56,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         NotFoundError: There is no such model, or it has no version.
         ServingError: A port is in use, or no version can be loaded.
     """
-    place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
+    place = workspace_for(workspace, several)
     settings = ServerSettings(
         models=tuple(resolve(each, place, version) for each in several),
         host=host,

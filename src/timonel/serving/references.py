@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from timonel.errors import NotFoundError
 from timonel.serving.config import Latest, ModelSettings, Specific, VersionPolicy
 from timonel.serving.disk import version_folders
-from timonel.storage import Workspace, local_path
+from timonel.storage import Workspace, find_workspace, local_path
 
 SAVED_MODEL = "saved_model.pb"
 
@@ -19,6 +20,20 @@ def split_reference(reference: str) -> tuple[str, int | None]:
     if slash and version.isascii() and version.isdigit() and "/" not in name and name:
         return name, int(version)
     return reference, None
+
+
+def workspace_for(
+    workspace: Workspace | str | os.PathLike[str] | None,
+    references: Sequence[str | os.PathLike[str]],
+) -> Workspace:
+    """Return the workspace to work in; one is made only where a folder is named to serve from.
+
+    Raises:
+        NotFoundError: There is none, and so no model of that name either.
+    """
+    if isinstance(workspace, Workspace):
+        return workspace
+    return find_workspace(workspace, create=any(Path(each).is_dir() for each in references))
 
 
 def resolve(
