@@ -398,7 +398,17 @@ class EngineContract:
         epilogue = CommandSpec(module=TASK_MODULE, args=("touch:over",))
         status = engine.run("exit:0", sidecars=sidecars, epilogue=epilogue)
         assert status.state is JobState.SUCCEEDED
-        assert engine.file("sidecar-ended").exists()
+        eventually(engine.file("sidecar-ended").exists)
+        engine.assert_nothing_left()
+
+    def test_the_end_is_seen_before_sidecars_end(self, engine: EngineHarness) -> None:
+        sidecars = (CommandSpec(module=TASK_MODULE, args=("await:seen", "touch:sidecar-ended")),)
+        status = engine.run("exit:0", sidecars=sidecars)
+        assert status.state is JobState.SUCCEEDED
+        assert not engine.file("sidecar-ended").exists()
+        engine.file("seen").touch()
+        eventually(engine.file("sidecar-ended").exists)
+        engine.assert_nothing_left()
 
     def test_a_failing_sidecar_decides_nothing(self, engine: EngineHarness) -> None:
         sidecars = (CommandSpec(module=TASK_MODULE, args=("exit:1",)),)

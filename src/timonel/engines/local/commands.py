@@ -18,7 +18,7 @@ from timonel.engines.local.processes import kill_all, marked, reap
 SIDECAR_NICENESS = 10
 EPILOGUE_TIMEOUT_S = 120.0
 SIDECAR_PATIENCE_S = 15.0
-"""Time that sidecars have to end by themselves after the epilogue."""
+"""Time that sidecars have to end by themselves after the job's end was published."""
 SIDECAR_GRACE_S = 5.0
 """Time from their SIGTERM to their SIGKILL."""
 
@@ -46,9 +46,8 @@ class Commands:
         if pid == self._epilogue:
             self._epilogue = None
 
-    def finish(self, outcome: JobStatus) -> None:
-        """Run the epilogue with the job's outcome, then let the sidecars come to their end."""
-        self.run_epilogue(outcome)
+    def wind_down(self) -> None:
+        """Let the sidecars come to their end, or end them; nothing of the job is left then."""
         if not self._wait(lambda: bool(self._sidecars), SIDECAR_PATIENCE_S):
             _signal_all(self._sidecars, signal.SIGTERM)
             self._wait(lambda: bool(self._sidecars), SIDECAR_GRACE_S)

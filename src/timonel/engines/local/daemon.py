@@ -112,17 +112,20 @@ def _wait_for(supervisor: int) -> int:
 
 def _take_over(folder: JobFolder, status: int) -> None:
     record = folder.read()
-    if record.supervisor is None or record.status.state.is_final:
+    if record.supervisor is None:
         return
     token = str(record.supervisor)
     kill_all(lambda: [*descendants(os.getpid()), *marked(token)])
     for _ in reap():
         pass
+    if record.status.state.is_final:
+        return  # only sidecars were left
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "an error of its own"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())
     if not record.epilogue_done:
-        loop = Loop((signal.SIGCHLD,))
-        Commands(folder.read_spec(), folder, loop, token).finish(outcome)
+        commands = Commands(folder.read_spec(), folder, Loop((signal.SIGCHLD,)), token)
+        commands.run_epilogue(outcome)
+        commands.wind_down()
     folder.write(replace(record, status=outcome, epilogue_done=True))
 
 

@@ -116,15 +116,20 @@ class Supervisor:
                 self._gang.kill(action)
 
     def _end(self) -> None:
-        """Publish the end, after everything that readers of a final state expect has happened."""
+        """Publish the end once the epilogue has run; sidecars have some time beyond it.
+
+        A reader of a final state finds the epilogue's effects. Whoever waits for the job does not
+        wait for a mirror as well.
+        """
         outcome = self._state.status
         winding_down = outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None})
         self._publish(winding_down)
         self._gang.close()
-        self._commands.finish(outcome)
+        self._commands.run_epilogue(outcome)
         self._record = replace(self._record, epilogue_done=True)
         self._publish(outcome.model_copy(update={"ended_at": self._now()}))
         logger.info("ended as %s: %s", outcome.state, outcome.message)
+        self._commands.wind_down()
 
     def _now(self) -> float:
         """Return the time of day as a steady clock: setting the machine's must time nothing out."""
