@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,11 @@ def options(command: Any, context: typer.Context) -> str:
     """Return a command's arguments and options as a table."""
     rows = [param.get_help_record(context) for param in command.get_params(context)]
     lines = [
-        f"| `{escape(record[0])}` | {escape(record[1])} |"
+        f"| <code>{escape(html.escape(record[0]))}</code> | {escape(record[1])} |"
         for record in rows
         if record and "--help" not in record[0] and "completion" not in record[0]
     ]
-    return "\n".join(["| | |", "|---|---|", *lines, ""]) if lines else ""
+    return "\n".join(["| Name | What it is |", "|---|---|", *lines, ""]) if lines else ""
 
 
 def errors() -> str:
@@ -98,4 +99,4 @@ def tree(kind: type[TimonelError]) -> list[type[TimonelError]]:
 
 def escape(text: str) -> str:
     """Return ``text`` as it may stand in a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "&#124;")

@@ -43,6 +43,9 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(help="Seconds that requests under way have at the end.")
     ] = 30.0,
+    runtime: Annotated[
+        str, typer.Option(help="What computes: a name of the entry points timonel.runtimes.")
+    ] = "tensorflow",
     detach: Annotated[
         bool, typer.Option("--detach", help="Return at once; 'timonel servers stop' ends it.")
     ] = False,
@@ -68,6 +71,7 @@ def serve(
             poll_s=poll_s,
             compute_threads=compute_threads,
             drain_s=drain_s,
+            runtime=runtime,
             on_ready=lambda server: _announce(server, settings, watches, detach=detach),
         )
     typer.echo("runs in the background" if detach else "stopped")

@@ -52,6 +52,9 @@ def train(
     warm: Annotated[
         bool, typer.Option("--warm/--no-warm", help="Start from a process that has TensorFlow.")
     ] = True,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of Keras, NumPy and TensorFlow; else a new one.")
+    ] = None,
     pass_job_dir: Annotated[
         bool, typer.Option("--pass-job-dir", help="Give the script --job-dir=FOLDER too.")
     ] = False,
@@ -84,6 +87,7 @@ def train(
         name=name,
         max_restarts=max_restarts,
         warm=warm,
+        seed=seed,
     )
     typer.echo(f"job {run.id}" if detach else f"job {run.id}, its logs: timonel logs {run.id}")
     if detach:

@@ -1,0 +1,153 @@
+"""Starting jobs: what is refused before anything starts, a script that raises, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.conftest import Timonel
+from timonel.cli import samples
+from timonel.cli.commands.train import parse_data
+from timonel.errors import SpecError
+
+QUICK = ("--strategy", "none", "--no-warm")
+"""Starts without TensorFlow, which saves seconds."""
+
+
+@pytest.fixture
+def script(here: Path) -> Path:
+    """A script that does nothing."""
+    path = here / "train.py"
+    path.write_text("print('trained')\n")
+    return path
+
+
+def nothing_started(folder: Path) -> bool:
+    """Tell whether there is neither a job nor a run of a job."""
+    root = folder / ".timonel"
+    return not list(root.glob("jobs/*")) and not list(root.glob("runs/train-*"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["absent.py"], "expected a script"),
+        (["."], "got the folder"),
+        (["train.py", "--data", "absent"], "expected a dataset"),
+        (["train.py", "--workers", "0"], "expected workers of at least 1"),
+        (["train.py", "--devices-per-worker", "0"], "at least 1"),
+        (["train.py", "--strategy", "magic"], "'magic'"),
+        (["train.py", "--set", "lr"], "expected --set as NAME=VALUE"),
+        (["train.py", "--set", "a b=1"], "'a b'"),
+        (["train.py", "--engine", "nowhere"], "'nowhere'"),
+        (["train.py", "--data", "a=x", "--data", "y"], "expected a name"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_it_starts(
+    argv: list[str], part: str, here: Path, timonel: Timonel, script: Path
+) -> None:
+    outcome = timonel("train", *argv)
+    assert outcome.exit_code == 2
+    assert part in outcome.error_line
+    assert nothing_started(here)
+
+
+def test_more_workers_than_records(here: Path, timonel: Timonel, script: Path) -> None:
+    samples.write_digits(here / "digits", 30)
+    timonel("convert", "digits", "data")
+    outcome = timonel("train", "train.py", "--data", "data", "--workers", "31")
+    assert outcome.exit_code == 2
+    assert "at least 31 records" in outcome.error_line
+    assert nothing_started(here)
+
+
+def test_datasets_are_named() -> None:
+    assert parse_data(None) is None
+    assert parse_data(["data/x"]) == "data/x"
+    assert parse_data(["a/b=c"]) == "a/b=c"  # no name has a slash
+    assert parse_data(["left=x", "right=y=z"]) == {"left": "x", "right": "y=z"}
+    with pytest.raises(SpecError, match="a name"):
+        parse_data(["left=x", "y"])
+
+
+@pytest.mark.e2e
+def test_a_script_that_raises_shows_its_own_traceback_once(here: Path, timonel: Timonel) -> None:
+    (here / "train.py").write_text("import sys\nraise ValueError(sys.argv[1:])\n")
+    outcome = timonel("train", "train.py", *QUICK, "--set", "lr=0.1", "--", "--debug", "-w", "--")
+    assert outcome.exit_code == 5
+    place = here / "train.py"
+    assert outcome.err.splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{place}", line 2, in <module>',
+        "    raise ValueError(sys.argv[1:])",
+        "ValueError: ['--lr=0.1', '--debug', '-w', '--']",
+    ]
+    (job,) = json.loads(timonel("jobs", "--json").out)["jobs"]
+    assert (job["state"], job["cause"], job["restarts"]) == ("failed", "user-error", 0)
+    assert "ValueError" in timonel("logs").out
+    assert timonel("jobs", "show").out.count("failed") >= 2
+    assert timonel("stop").out.endswith("has failed already\n")
+
+
+@pytest.mark.e2e
+def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel) -> None:
+    (here / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(100)\n")
+    outcome = timonel("train", "train.py", *QUICK, "--detach", "--name", "long")
+    assert outcome.exit_code == 0
+    job = outcome.out.split()[1]
+    wait_for(lambda: "up" in timonel("logs", job).out)
+    (listed,) = json.loads(timonel("jobs", "--json").out)["jobs"]
+    assert set(listed) == {
+        "id", "state", "created_at", "started_at", "ended_at", "duration_s", "generation",
+        "restarts", "cause", "message", "failed_task", "tasks",
+    }  # fmt: skip
+    assert timonel("stop", job).out == f"{job} has stopped\n"
+    (run,) = json.loads(timonel("runs", "--json").out)["runs"]
+    assert (run["status"], run["name"]) == ("stopped", "long")
+    assert timonel("logs", job, "--task", "worker-7").exit_code == 2
+    assert timonel("logs", "nope").exit_code == 2
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_job_and_leaves_nothing(number: signal.Signals, here: Path) -> None:
+    (here / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(100)\n")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "timonel", "train", "train.py", *QUICK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(
+        lambda: any("up" in p.read_text() for p in here.glob(".timonel/jobs/*/logs/chief-0.log"))
+    )
+    os.killpg(child.pid, number)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    (line,) = err.splitlines()
+    assert line.startswith("error: interrupted, train-")
+    # The supervisor and what runs beside the job end after the job is seen to have ended.
+    wait_for(lambda: not others_in(here))
+
+
+def others_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes, other than this one, that work in a folder."""
+    found = psutil.process_iter(["cwd", "pid"])
+    return [p for p in found if p.info["cwd"] == str(folder) and p.pid != os.getpid()]
+
+
+def wait_for(condition, timeout_s: float = 60.0) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

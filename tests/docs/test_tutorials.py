@@ -1,0 +1,65 @@
+"""Every command of the tutorials is run, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import Block, after, blocks, run, run_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIALS = DOCS / "tutorials"
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Where the reader is; the pages belong together, which saves converting and training."""
+    place = {"folder": tmp_path_factory.mktemp("tutorials")}
+    yield place
+    # A page that failed half-way may have left its server.
+    subprocess.run(
+        [sys.executable, "-m", "timonel", "servers", "stop", "digits"],
+        cwd=place["folder"],
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_each_tutorial_is_run_here() -> None:
+    pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index"}
+    assert pages == {"dataset", "job", "run", "model", "serving", "table"}
+    assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
+
+
+def test_blocks_are_found_and_folders_followed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nmkdir a\ncd a\n```\ntext\n```\nshown\n```\n```python\nprint(1)\n```\n")
+    found = blocks(page)
+    assert [block.language for block in found] == ["sh", "python"]
+    assert after(found[0], tmp_path) == tmp_path / "a"
+    assert run_page(page, tmp_path) == (tmp_path / "a", ["", "1\n"])
+    with pytest.raises(AssertionError, match="no-such-command"):
+        run(Block("sh", "no-such-command"), tmp_path)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", ["dataset", "job", "run", "model", "serving"])
+def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> None:
+    reader["folder"], printed = run_page(TUTORIALS / f"{page}.md", reader["folder"])
+    if page == "serving":
+        versions = [text for text in printed if '"version"' in text]
+        assert '"version": 3' in versions[0]
+        assert '"version": 1' in versions[1]
+        assert "stopped server" in printed[-1]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_the_table_tutorial_does_what_it_shows(tmp_path: Path) -> None:
+    _, printed = run_page(TUTORIALS / "table.md", tmp_path)
+    assert "fast" in printed[-1] or "slow" in printed[-1]

@@ -1,0 +1,133 @@
+"""The façade: its names, what it costs, and that it agrees with the command line."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+import timonel
+from timonel.cli.commands.convert import parse_splits
+from timonel.cli.main import app
+
+NAMES = [
+    "Artifact",
+    "Dataset",
+    "Job",
+    "JobState",
+    "JobStatus",
+    "ModelRepository",
+    "ModelVersion",
+    "Prediction",
+    "Run",
+    "RunRecord",
+    "Server",
+    "TimonelError",
+    "Workspace",
+    "__version__",
+    "convert",
+    "export",
+    "find_workspace",
+    "lineage",
+    "list_runs",
+    "predict",
+    "read_run",
+    "serve",
+    "train",
+]
+
+PYTHON_ONLY = {
+    "workspace",  # a global option of the command line
+    "progress",  # its displays
+    "notify",
+    "on_ready",
+    "block",  # the opposite of --detach
+}
+CLI_ONLY = {"json", "top", "help"}
+SPELLED_OTHERWISE = {
+    # Option or argument of the command line -> argument of the function.
+    "predict": {"model": "model_or_url"},
+}
+
+
+def test_the_names_are_pinned() -> None:
+    assert timonel.__all__ == NAMES
+    assert set(NAMES) <= set(dir(timonel))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_is_there(name: str) -> None:
+    assert getattr(timonel, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="deploy"):
+        timonel.deploy  # noqa: B018 - looking is the test
+
+
+def test_no_name_is_a_packages_name() -> None:
+    from pathlib import Path
+
+    folder = Path(timonel.__file__).parent
+    packages = {path.stem for path in folder.iterdir()}
+    assert not packages & set(NAMES)
+
+
+def test_importing_it_loads_nothing_else() -> None:
+    code = "import json, sys; before = set(sys.modules); import timonel; "
+    code += "print(json.dumps(sorted(set(sys.modules) - before)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout)
+    assert {name for name in loaded if name.startswith("timonel")} == {
+        "timonel",
+        "timonel._version",
+    }
+    # The standard library's typing and what belongs to it; nothing that is installed.
+    assert not {
+        name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names
+    } - {
+        "timonel",
+        "timonel._version",
+    }
+
+
+def command_line(name: str) -> dict[str, Any]:
+    """Return a command's parameters and defaults, by the function's names."""
+    group = typer.main.get_command(app)
+    command = group.get_command(typer.Context(group), name)
+    spelled = SPELLED_OTHERWISE.get(name, {})
+    return {
+        spelled.get(param.name, param.name): ... if param.required else param.default
+        for param in command.params
+        if param.name not in CLI_ONLY
+    }
+
+
+def function(name: str) -> dict[str, Any]:
+    """Return a function's parameters and defaults."""
+    found = inspect.signature(getattr(timonel, name)).parameters.values()
+    return {
+        param.name: ... if param.default is param.empty else param.default
+        for param in found
+        if param.name not in PYTHON_ONLY
+    }
+
+
+@pytest.mark.parametrize("name", ["convert", "train", "export", "serve", "predict"])
+def test_the_command_line_has_the_same_names_and_defaults(name: str) -> None:
+    typed, called = command_line(name), function(name)
+    assert typed.keys() == called.keys()
+    for parameter, default in typed.items():
+        assert plain(parameter, default) == plain(parameter, called[parameter]), parameter
+
+
+def plain(parameter: str, default: Any) -> Any:
+    """Return a default in one spelling: an empty list is none, fractions are numbers."""
+    if parameter == "splits" and isinstance(default, str):
+        return parse_splits(default)
+    return None if default in ([], (), {}) else default
