@@ -39,12 +39,12 @@ def ensure_built(model: Any, data: Any) -> None:
 def averaging(model: Any, strategy: Any) -> Callable[[], None]:
     """Return a function that makes state agree which each replica has changed by itself.
 
-    Keras 3 keeps the moving averages of BatchNormalization, and whatever else a layer assigns
-    without training it, on each replica apart: workers would validate and export different models.
-    The function takes all tasks of a job, as training does.
+    The moving averages of BatchNormalization, and whatever else a layer assigns without training
+    it, are kept on each replica apart: workers would validate and export different models. The
+    function takes all tasks of a job, as training does.
 
     Args:
-        model: A built Keras 3 model.
+        model: A built model.
         strategy: A strategy with several replicas.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
@@ -54,11 +54,16 @@ def averaging(model: Any, strategy: Any) -> Callable[[], None]:
         return lambda: None
 
     def average() -> None:
-        values = strategy.run(lambda: [tf.identity(found.value) for found in local])
-        for found, value in zip(local, values, strict=True):
-            found.assign(strategy.reduce("MEAN", value, axis=None))
+        for found in local:
+            found.assign(_mean(tf, strategy, found))
 
     return tf.function(average)  # type: ignore[no-any-return] # TensorFlow has no types
+
+
+def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
+    if callable(variable.value):  # tf-keras has TensorFlow's variables, which average when read
+        return variable.read_value()
+    return strategy.reduce("MEAN", strategy.run(lambda: tf.identity(variable.value)), axis=None)
 
 
 def batch_size(data: Any, given: int | None) -> int | None:

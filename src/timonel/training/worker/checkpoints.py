@@ -99,7 +99,7 @@ class Checkpoints:
             variables: Keras or TensorFlow variables, always in the same order.
             progress: How far the call has come.
         """
-        arrays = [np.asarray(variable) for variable in variables]
+        arrays = [np.asarray(variable.numpy()) for variable in variables]
         self._progress.write_text(str(progress.steps))
         if not self._writes:
             return None

@@ -144,8 +144,8 @@ class Fits:
         return history
 
     def _agreement(self, model: Any) -> Callable[[], None]:
-        """Return what makes the replicas agree; tf-keras does that by itself."""
-        if self._replicas == 1 or self._keras.__name__ != "keras":
+        """Return what makes the replicas agree."""
+        if self._replicas == 1:
             return lambda: None
         made: list[Callable[[], None]] = []
 
@@ -219,6 +219,7 @@ class Watch:
         self._agreed = False
         self._steps_in_epoch = 0
         self._epoch_begun = 0.0
+        self._steps_ended = 0.0
 
     def train_begins(self, params: Mapping[str, Any]) -> None:
         """Take over what Keras found out about the call."""
@@ -245,6 +246,7 @@ class Watch:
     def steps_are_done(self) -> None:
         """Make the replicas agree before the model is validated or saved."""
         if not self._agreed:
+            self._steps_ended = time.monotonic()
             self._agree()
         self._agreed = True
 
@@ -256,7 +258,7 @@ class Watch:
         if not is_last:
             self._save()
         if self._reporter is not None:
-            took_s = time.monotonic() - self._epoch_begun
+            took_s = self._steps_ended - self._epoch_begun
             self._reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
 
     def finish(self) -> None:

@@ -135,13 +135,15 @@ class Reporter:
             epoch: Its number, counting from 0.
             logs: What Keras says of it.
             steps: Steps it had.
-            took_s: How long it took, validation included.
+            took_s: How long these took, without validation.
         """
         values = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
         number = self.plan.epochs_before + epoch
         self._steps_before_epoch += steps
-        if self.plan.batch_size and took_s > 0:
-            values["examples_per_s"] = steps * self.plan.batch_size / took_s
+        if steps and took_s > 0:
+            values["step_ms"] = took_s / steps * 1000
+            if self.plan.batch_size:
+                values["examples_per_s"] = steps * self.plan.batch_size / took_s
         self._run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )

@@ -1,0 +1,212 @@
+"""Real jobs on the local engine: what training promises, seen from outside.
+
+Each job costs seconds of start-up, so each test asks one job many questions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
+from timonel.data import Dataset
+from timonel.engines import FailureCause, JobState
+from timonel.errors import Interrupted, UserCodeError
+from timonel.models.exports import verify_export
+from timonel.storage import Workspace
+from timonel.training import Run, train
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def alone(
+    dataset: Dataset, jobs_workspace: Workspace, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    """The plain script in one process, which others are compared with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIMONEL_WARM_LINGER", "30")
+        return _train(dataset, jobs_workspace, BareEngine(jobs_workspace.jobs), seed=7)
+
+
+def test_one_worker(alone: Run, dataset: Dataset) -> None:
+    found = results(alone)["chief-0"]
+    assert found["argv"] == ["--lr=0.1", "--epochs", "2"]
+    assert found["cwd"] == str(Path.cwd())
+    assert found["path"] == str(SCRIPTS)
+    assert found["params"] == {"lr": "0.1"}
+    assert np.allclose(found["predicted"], found["called"], atol=1e-6)
+
+    record = alone.record
+    assert record.status == "succeeded"
+    assert record.params["lr"] == "0.1"
+    assert record.params["timonel.seed"] == 7
+    assert [point.value for point in record.series["val_accuracy"]] == pytest.approx(
+        found["histories"][0]["val_accuracy"]
+    )
+    assert [point.epoch for point in record.series["loss"]] == [0, 1, 2]
+    assert {artifact.type for artifact in record.inputs} == {"dataset", "source"}
+    assert {artifact.digest for artifact in record.inputs} >= {dataset.digest}
+    assert (record.folder / "source" / "plain.py").read_bytes() == (
+        SCRIPTS / "plain.py"
+    ).read_bytes()
+
+    job = alone.workspace.jobs / alone.id
+    export = verify_export(job / "export")
+    # The last fit was on arrays: what raw input would be is not known.
+    assert export.preparation.input_kind == "tensor"
+    assert [a.digest for a in record.outputs if a.type == "savedmodel"] == [export.digest]
+    assert list((job / "tensorboard" / "validation").glob("events.*"))
+    progress = [event for event in record.events() if event["type"] == "progress"]
+    assert {"epoch", "epochs", "step", "steps", "loss", "examples_per_s", "eta_s"} <= set(
+        progress[-1]
+    )
+
+
+def test_plain_start_trains_to_the_same_weights(
+    alone: Run, dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    cold = _train(dataset, jobs_workspace, engine, seed=7, warm=False)
+    assert results(cold)["chief-0"]["weights"] == results(alone)["chief-0"]["weights"]
+
+
+def test_several_devices(
+    alone: Run, dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    run = _train(dataset, jobs_workspace, engine, seed=7, devices_per_worker=2)
+    _assert_agrees(results(run)["chief-0"], results(alone)["chief-0"])
+    assert "divided among 2 replicas" in log_of(run)
+
+
+def test_two_workers(
+    alone: Run, dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    run = _train(dataset, jobs_workspace, engine, seed=7, workers=2)
+    found = results(run)
+    assert found["chief-0"]["weights"] == found["worker-0"]["weights"]
+    assert found["chief-0"]["histories"] == found["worker-0"]["histories"]
+    for task in found.values():
+        _assert_agrees(task, results(alone)["chief-0"])
+    assert verify_export(jobs_workspace.jobs / run.id / "export").model.parameters > 0
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_two_workers_with_layers_that_keep_averages(
+    flavour: str,
+    jobs_workspace: Workspace,
+    engine: BareEngine,
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "layers.py"
+    text = (SCRIPTS / "layers.py").read_text()
+    script.write_text(text.replace("import keras\n", f"import {flavour} as keras\n"))
+    run = train(script, workspace=jobs_workspace, engine=engine, workers=2)
+    found = results(run)
+    assert found["chief-0"]["keras"].startswith(flavour)
+    assert found["chief-0"]["history"] == found["worker-0"]["history"]
+    assert set(found["chief-0"]["history"]) == {"accuracy", "loss", "val_accuracy", "val_loss"}
+    for ours, theirs in zip(found["chief-0"]["weights"], found["worker-0"]["weights"], strict=True):
+        assert np.array_equal(ours, theirs)
+    assert np.allclose(found["chief-0"]["predicted"], found["chief-0"]["called"], atol=1e-5)
+
+
+def test_the_users_error_is_shown_once_and_nothing_else(
+    jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        train(SCRIPTS / "broken.py", workspace=jobs_workspace, engine=engine, workers=2)
+    text = str(caught.value)
+    assert text.count("the user's mistake") == 2  # the line of code, and the error
+    assert text.splitlines()[-1] == "ValueError: the user's mistake"
+    assert str(SCRIPTS / "broken.py") in text
+    assert "timonel/training" not in text
+    newest = engine.jobs()[0]
+    assert (newest.state, newest.cause) == (JobState.FAILED, FailureCause.USER_ERROR)
+    assert newest.restarts == 0
+
+
+def test_a_stop_keeps_the_checkpoint(
+    dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    def interrupt(event: Any) -> None:
+        if event["type"] == "checkpoint":
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="has stopped"):
+        train(
+            SCRIPTS / "slow.py",
+            data=dataset.uri,
+            workspace=jobs_workspace,
+            engine=engine,
+            progress=interrupt,
+        )
+    newest = engine.jobs()[0]
+    assert newest.state is JobState.STOPPED
+    checkpoints = jobs_workspace.jobs / newest.job_id / "checkpoints"
+    assert list(checkpoints.glob("fit-000/epoch-*/state.json"))
+    assert not list(checkpoints.glob("**/.tmp-*"))
+
+
+def test_a_killed_worker_costs_one_epoch_at_most(
+    dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    killed = threading.Event()
+
+    def kill(event: Any) -> None:
+        if event["type"] == "checkpoint" and not killed.is_set():
+            killed.set()
+            time.sleep(0.3)  # into the next epoch
+            os.kill(_pid(engine, "worker-0"), signal.SIGKILL)
+
+    run = train(
+        SCRIPTS / "slow.py",
+        data=dataset.uri,
+        workers=2,
+        workspace=jobs_workspace,
+        engine=engine,
+        progress=kill,
+    )
+    assert killed.is_set()
+    found = results(run)
+    assert found["chief-0"]["epochs"] == found["worker-0"]["epochs"] == [0, 1, 2, 3]
+    assert len(found["chief-0"]["loss"]) == 4
+    assert run.record.restarts == run.job.status().restarts == 1
+    assert [point.epoch for point in run.record.series["loss"]] == [0, 1, 2, 3]
+    assert "goes on at epoch 2" in log_of(run)
+
+
+def _train(dataset: Dataset, workspace: Workspace, engine: BareEngine, **options: Any) -> Run:
+    return train(
+        SCRIPTS / "plain.py",
+        data=dataset.uri,
+        params={"lr": 0.1},
+        args=["--epochs", "2"],
+        workspace=workspace,
+        engine=engine,
+        **options,
+    )
+
+
+def _assert_agrees(found: dict[str, Any], alone: dict[str, Any]) -> None:
+    """Several replicas train as one process does with the same global batch size."""
+    for ours, theirs in zip(found["histories"], alone["histories"], strict=True):
+        assert set(ours) == set(theirs)
+        for name in theirs:
+            assert np.allclose(ours[name], theirs[name], atol=0.02), name
+    for name in ("evaluated", "evaluated_arrays", "predicted"):
+        assert np.allclose(found[name], alone[name], atol=1e-3), name
+    for ours, theirs in zip(found["weights"], alone["weights"], strict=True):
+        assert np.allclose(ours, theirs, atol=1e-3)
+    assert np.allclose(found["predicted"], found["called"], atol=1e-5)
+
+
+def _pid(engine: BareEngine, task_id: str) -> int:
+    tasks = engine.jobs()[0].tasks
+    return next(task.pid for task in tasks if task.task_id == task_id and task.pid)
