@@ -19,7 +19,7 @@ from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from timonel.data import Dataset
 from timonel.engines import FailureCause, JobState
 from timonel.errors import Interrupted, UserCodeError
-from timonel.models.exports import verify_export
+from timonel.models.exports import reference_of, verify_export
 from timonel.storage import Workspace
 from timonel.training import Run, train
 
@@ -180,6 +180,32 @@ def test_a_killed_worker_costs_one_epoch_at_most(
     assert run.record.restarts == run.job.status().restarts == 1
     assert [point.epoch for point in run.record.series["loss"]] == [0, 1, 2, 3]
     assert "goes on at epoch 2" in log_of(run)
+    export = verify_export(jobs_workspace.jobs / run.id / "export")
+    assert export.preparation.input_kind == "image"
+    assert export.labels == dataset.labels
+    assert len(reference_of(jobs_workspace.jobs / run.id / "export", export)) == dataset.count(
+        "test"
+    )
+
+
+def test_a_script_that_distributes_itself_is_left_alone(
+    jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    run = train(
+        SCRIPTS / "alone.py",
+        workspace=jobs_workspace,
+        engine=engine,
+        workers=2,
+        strategy="none",
+        warm=False,
+        pass_job_dir=True,
+    )
+    found = results(run)
+    assert found["worker-0"]["tf_config"]["task"] == {"type": "worker", "index": 0}
+    assert found["chief-0"]["tf_config"]["cluster"] == found["worker-0"]["tf_config"]["cluster"]
+    assert found["chief-0"]["job_dir"] == str(jobs_workspace.jobs / run.id)
+    assert not found["chief-0"]["tensorflow"]
+    assert {artifact.type for artifact in run.record.outputs} == set()
 
 
 def _train(dataset: Dataset, workspace: Workspace, engine: BareEngine, **options: Any) -> Run:

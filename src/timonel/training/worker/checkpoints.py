@@ -56,7 +56,7 @@ class Progress:
 
     def after(self, epoch: int, logs: Mapping[str, Any], steps: int) -> Progress:
         """Return the progress once ``epoch`` ended with ``logs``."""
-        grown = {**{name: () for name in logs if name not in self.history}, **self.history}
+        grown = {**self.history, **{name: () for name in logs if name not in self.history}}
         history = {
             name: (*values, plain(logs[name])) if name in logs else tuple(values)
             for name, values in grown.items()

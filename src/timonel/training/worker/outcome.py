@@ -102,9 +102,7 @@ def user_traceback(error: BaseException, script: str) -> str:
         return "".join(traceback.format_exception(error))
     shown = traceback.TracebackException.from_exception(error)
     for part in _parts(shown):
-        part.stack = traceback.StackSummary.from_list(
-            [frame for frame in part.stack if not _is_ours(frame.filename)]
-        )
+        part.stack = traceback.StackSummary.from_list(_own_frames(part, script))
     return "".join(shown.format())
 
 
@@ -201,6 +199,15 @@ def _concerns(error: BaseException, script: str) -> bool:
         for found in chain(error)
         for frame in traceback.extract_tb(found.__traceback__)
     )
+
+
+def _own_frames(part: traceback.TracebackException, script: str) -> list[traceback.FrameSummary]:
+    """Return the frames from the script's first one on, but for ours in between."""
+    frames = list(part.stack)
+    first = next((n for n, frame in enumerate(frames) if frame.filename == script), None)
+    if first is None and issubclass(part.exc_type, SyntaxError):
+        return []
+    return [frame for frame in frames[first or 0 :] if not _is_ours(frame.filename)]
 
 
 def _is_ours(filename: str) -> bool:

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from timonel.data import Dataset, load, session
+from timonel.models.exports import reference_of, verify_export
+from timonel.training import TrainingContext, context
+from timonel.training.worker import exporting
+from timonel.training.worker.fits import Fitted
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    yield
+    session.reset()
+    exporting._exported_by_script.clear()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingContext:
+    monkeypatch.chdir(tmp_path)
+    return context()
+
+
+@pytest.fixture(scope="module")
+def model() -> object:
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, activation="softmax"),
+        ]
+    )
+
+
+def test_outside_a_job_one_process_leads(here: TrainingContext, tmp_path: Path) -> None:
+    assert not here.in_job
+    assert here.is_chief
+    assert here.job_dir == tmp_path / "timonel-job"
+    assert here.checkpoint_dir.parent == here.export_dir.parent == here.job_dir
+    assert not here.job_dir.exists()
+
+
+def test_the_fitted_model_takes_what_was_loaded(
+    here: TrainingContext, model: object, dataset: Dataset
+) -> None:
+    train = load(dataset.uri, batch_size=8)
+    assert exporting.export_fitted(here, Fitted(model, train)) is None
+    export = verify_export(here.export_dir)
+    assert export.preparation.input_kind == "image"
+    assert export.labels == dataset.labels
+    reference = reference_of(here.export_dir, export)
+    assert [example.key for example in reference] == dataset.keys("test")
+    raw = [Path(str(example.source)).read_bytes() for example in reference]
+    served = tf.saved_model.load(here.export_dir / "saved_model").signatures["serving_default"]
+    scores = served(image_bytes=tf.constant(raw))["scores"]
+    assert np.allclose(scores, [example.scores for example in reference], atol=1e-6)
+
+
+def test_the_users_own_preprocessing(
+    here: TrainingContext, model: object, dataset: Dataset
+) -> None:
+    load(dataset.uri, batch_size=8)
+
+    def preprocess(content: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.io.decode_png(content, channels=1), tf.float32) / 255.0
+
+    here.export(model, preprocess=preprocess, labels=("a", "b"))
+    export = verify_export(here.export_dir)
+    assert export.preparation.source == "preprocess"
+    assert export.labels == ("a", "b")
+    # What the script exports itself is not replaced at the end.
+    before = export.digest
+    assert exporting.export_fitted(here, None) is None
+    assert verify_export(here.export_dir).digest == before
+
+
+def test_a_model_of_arrays_takes_tensors(here: TrainingContext, model: object) -> None:
+    assert exporting.export_fitted(here, Fitted(model, np.zeros((4, 8, 8, 1), np.float32))) is None
+    assert verify_export(here.export_dir).preparation.input_kind == "tensor"
+
+
+def test_nothing_was_fitted(here: TrainingContext) -> None:
+    assert exporting.export_fitted(here, None) == (
+        "nothing was fitted, so there is no model to export"
+    )
+    assert not here.export_dir.exists()
+
+
+def test_a_model_that_cannot_be_exported_spoils_nothing(here: TrainingContext) -> None:
+    import keras
+
+    class Unbuilt(keras.Model):
+        def call(self, x: object) -> object:
+            return x
+
+    reason = exporting.export_fitted(here, Fitted(Unbuilt(), None))
+    assert reason is not None
+    assert "cannot be exported" in reason
+    assert not here.export_dir.exists()

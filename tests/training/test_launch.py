@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timonel.data import Dataset
+from timonel.engines import Engine, FailureCause, JobSpec, JobState, JobStatus, LogLine
+from timonel.errors import EngineError, Interrupted, JobError, NotFoundError, UserCodeError
+from timonel.storage import Workspace
+from timonel.tracking import list_runs, open_run, read_run
+from timonel.training import Run, train
+from timonel.training.spec import read_spec
+
+
+class FakeEngine(Engine):
+    """Accepts a job and says at once how it ended."""
+
+    name = "fake"
+
+    def __init__(self, outcome: dict[str, Any] | BaseException) -> None:
+        self.outcome = outcome
+        self.specs: list[JobSpec] = []
+        self.cancelled: list[str] = []
+
+    def submit(self, spec: JobSpec) -> None:
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        self.specs.append(spec)
+
+    def status(self, job_id: str) -> JobStatus:
+        return JobStatus.model_validate({"job_id": job_id, **self.outcome})  # type: ignore[dict-item] # a mapping once submitted
+
+    def logs(
+        self, job_id: str, *, task_id: str | None = None, follow: bool = False
+    ) -> Iterator[LogLine]:
+        return iter(())
+
+    def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+
+    def jobs(self) -> list[JobStatus]:
+        return [self.status(spec.job_id) for spec in self.specs]
+
+
+SUCCEEDED = {"state": JobState.SUCCEEDED}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import keras\n")
+    return path
+
+
+def test_what_an_engine_is_asked_for(script: Path, dataset: Dataset, workspace: Workspace) -> None:
+    engine = FakeEngine(SUCCEEDED)
+    run = train(
+        script,
+        data={"digits": dataset.uri},
+        workers=3,
+        params={"lr": 0.1, "password": "hunter2"},
+        args=["--epochs", "2"],
+        workspace=workspace,
+        engine=engine,
+        name="mine",
+        max_restarts=5,
+    )
+    (spec,) = engine.specs
+    assert spec.job_id == run.id
+    assert [(role.name, role.replicas) for role in spec.roles] == [("chief", 1), ("worker", 2)]
+    assert spec.module == "timonel.training.worker"
+    assert spec.restart.max_restarts == 5
+    assert spec.working_dir == str(Path.cwd())
+    assert spec.job_dir == str(workspace.jobs / run.id)
+    assert spec.preload[0] == "keras"
+    assert spec.env == {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert spec.epilogue is not None
+    assert spec.epilogue.module == "timonel.training.finish"
+    assert [command.module for command in spec.sidecars] == ["timonel.tracking.mirror"]
+
+    told = read_spec(Path(spec.args[1]))
+    assert told.data == {"digits": dataset.uri}
+    assert told.argv("/job") == [str(script), "--lr=0.1", "--password=hunter2", "--epochs", "2"]
+    record = run.record
+    assert (record.name, record.params["lr"], record.params["timonel.workers"]) == (
+        "mine",
+        "0.1",
+        3,
+    )
+    assert "hunter2" not in (record.folder / "run.json").read_text()
+    assert (record.folder / "source" / "train.py").read_text() == "import keras\n"
+
+
+def test_one_worker_without_a_warm_start(script: Path, workspace: Workspace) -> None:
+    engine = FakeEngine(SUCCEEDED)
+    train(script, workspace=workspace, engine=engine, warm=False, seed=3)
+    (spec,) = engine.specs
+    assert [(role.name, role.replicas) for role in spec.roles] == [("chief", 1)]
+    assert spec.preload == ()
+    assert read_spec(Path(spec.args[1])).seed == 3
+
+
+def test_nothing_is_made_of_a_bad_request(tmp_path: Path, workspace: Workspace) -> None:
+    with pytest.raises(NotFoundError):
+        train(tmp_path / "absent.py", workspace=workspace, engine=FakeEngine(SUCCEEDED))
+    assert list_runs(workspace) == []
+
+
+def test_an_engine_that_refuses(script: Path, workspace: Workspace) -> None:
+    engine = FakeEngine(EngineError("no room"))
+    with pytest.raises(EngineError, match="no room"):
+        train(script, workspace=workspace, engine=engine)
+    assert [record.status for record in list_runs(workspace)] == ["failed"]
+
+
+def test_ctrl_c_before_the_job_is_accepted(script: Path, workspace: Workspace) -> None:
+    with pytest.raises(Interrupted, match="was not started"):
+        train(script, workspace=workspace, engine=FakeEngine(KeyboardInterrupt()))
+    assert [record.status for record in list_runs(workspace)] == ["stopped"]
+
+
+def test_ctrl_c_while_it_runs(script: Path, workspace: Workspace) -> None:
+    engine = FakeEngine({"state": JobState.STOPPED})
+
+    def progress(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="has stopped"):
+        train(script, workspace=workspace, engine=engine, progress=progress)
+    assert engine.cancelled == [engine.specs[0].job_id]
+
+
+def test_detached(script: Path, workspace: Workspace) -> None:
+    run = train(
+        script, workspace=workspace, engine=FakeEngine({"state": JobState.RUNNING}), detach=True
+    )
+    assert run.job.status().state is JobState.RUNNING
+    assert run.job.wait(timeout_s=0).state is JobState.RUNNING
+    run.job.stop()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        ({"state": JobState.FAILED, "cause": FailureCause.LOST_PEER, "message": "m"}, JobError),
+        ({"state": JobState.FAILED, "cause": FailureCause.ENGINE, "message": "m"}, EngineError),
+        (
+            {"state": JobState.FAILED, "cause": FailureCause.USER_ERROR, "message": "m"},
+            UserCodeError,
+        ),
+        ({"state": JobState.STOPPED}, Interrupted),
+    ],
+)
+def test_how_a_job_ended(
+    script: Path, workspace: Workspace, outcome: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error) as caught:
+        train(script, workspace=workspace, engine=FakeEngine(outcome))
+    assert type(caught.value) is error
+
+
+def test_the_traceback_of_the_task_that_failed(script: Path, workspace: Workspace) -> None:
+    outcome = {
+        "state": JobState.FAILED,
+        "cause": FailureCause.USER_ERROR,
+        "failed_task": "worker-0",
+        "message": "ValueError: second",
+    }
+    engine = FakeEngine(outcome)
+    run = train(script, workspace=workspace, engine=engine, detach=True)
+    writer = open_run(workspace, run.id)
+    writer.event("error", task="worker-0", traceback="ValueError: second\n")
+    writer.event("error", task="chief-0", traceback="ValueError: first\n")
+    with pytest.raises(UserCodeError) as caught:
+        run.wait()
+    assert str(caught.value) == "ValueError: second"
+
+
+def test_a_handle_reads_anew(script: Path, workspace: Workspace) -> None:
+    run: Run = train(script, workspace=workspace, engine=FakeEngine(SUCCEEDED))
+    open_run(workspace, run.id).metrics({"loss": 1.0})
+    assert run.metrics == {"loss": 1.0}
+    assert read_run(workspace, run.id).metrics == run.metrics
+
+
+def test_the_control_side_imports_no_tensorflow() -> None:
+    code = (
+        "import sys, timonel.training.launch, timonel.training.finish;"
+        "print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

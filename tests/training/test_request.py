@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timonel.data import Dataset
+from timonel.errors import NotFoundError, SpecError
+from timonel.training.request import Request, check_request
+from timonel.training.spec import StrategyName
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import keras\n")
+    return path
+
+
+def check(entry: object, **changes: Any) -> Request:
+    options: dict[str, Any] = {
+        "data": None,
+        "workers": 1,
+        "devices_per_worker": 1,
+        "strategy": "auto",
+        "params": None,
+        "args": (),
+    }
+    return check_request(entry, **{**options, **changes})  # type: ignore[arg-type] # bad on purpose
+
+
+def test_a_good_request(script: Path, dataset: Dataset) -> None:
+    request = check(script, data=dataset.uri, params={"lr": 0.1}, args=["--epochs", "3"], workers=2)
+    assert request.script == script
+    assert request.datasets[""].digest == dataset.digest
+    assert request.params == {"lr": "0.1"}
+    assert request.args == ("--epochs", "3")
+    assert request.strategy is StrategyName.AUTO
+    assert request.keras == "keras"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("absent.py", NotFoundError, "expected a script at"),
+        (".", SpecError, "the folder"),
+        ("notes.ipynb", SpecError, "notebook"),
+    ],
+)
+def test_a_script_that_is_none(
+    tmp_path: Path, name: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        check(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"workers": 0}, "workers of at least 1"),
+        ({"devices_per_worker": 0}, "devices_per_worker of at least 1"),
+        ({"strategy": "horovod"}, "a strategy among auto"),
+        ({"strategy": "mirrored", "workers": 2}, "one worker with the strategy"),
+        ({"params": {"a b": 1}}, "can be a flag"),
+        ({"params": {"": 1}}, "can be a flag"),
+        ({"data": {"a-b": "x"}}, "dataset's name"),
+    ],
+)
+def test_values_that_cannot_be_used(script: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        check(script, **changes)
+
+
+def test_data_that_is_no_dataset(script: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="expected a dataset at"):
+        check(script, data=tmp_path)
+
+
+def test_more_workers_than_records(script: Path, dataset: Dataset) -> None:
+    records = dataset.count("train")
+    assert check(script, data=dataset.uri, workers=records).workers == records
+    with pytest.raises(SpecError, match=f"at least {records + 1} records"):
+        check(script, data=dataset.uri, workers=records + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "flavour"),
+    [
+        ("import keras", "keras"),
+        ("import tf_keras as keras", "tf_keras"),
+        ("from tf_keras import layers", "tf_keras"),
+        ("import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'", "tf_keras"),
+        ("# tf_keras", "keras"),
+        ("this is no Python", "keras"),
+    ],
+)
+def test_which_keras_a_script_uses(script: Path, text: str, flavour: str) -> None:
+    script.write_text(text)
+    assert check(script).keras == flavour
+
+
+def test_which_keras_the_environment_says(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    assert check(script).keras == "tf_keras"

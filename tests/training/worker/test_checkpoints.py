@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training.worker.fakes import Variable
+from timonel.errors import TimonelError
+from timonel.training.worker.checkpoints import KEEP, Checkpoints, Progress, restore
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "checkpoints", writes=True, progress=tmp_path / "progress")
+
+
+def after(epochs: int) -> Progress:
+    progress = Progress()
+    for epoch in range(epochs):
+        progress = progress.after(epoch, {"loss": 1.0 / (epoch + 1)}, steps=10 * (epoch + 1))
+    return progress
+
+
+def test_what_is_saved_comes_back(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    values = [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array(7, np.int64),
+        np.ones(3, ml_dtypes.bfloat16),
+        np.array([True, False]),
+    ]
+    folder = checkpoints.save(0, [Variable(value) for value in values], after(2))
+    found = checkpoints.latest(0)
+    assert found is not None
+    assert found.folder == folder
+    assert found.progress.epochs == (0, 1)
+    assert found.progress.next_epoch == 2
+    assert list(found.progress.history["loss"]) == [1.0, 0.5]
+    assert (tmp_path / "progress").read_text() == "20"
+    others = [Variable(np.zeros_like(value)) for value in values]
+    restore(others, found.arrays)
+    for variable, value in zip(others, values, strict=True):
+        assert variable.numpy().dtype == value.dtype
+        assert np.array_equal(variable.numpy(), value)
+
+
+def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
+    for epochs in range(1, 6):
+        checkpoints.save(0, [Variable(np.array(epochs))], after(epochs))
+    checkpoints.save(1, [Variable(np.array(0))], after(1))
+    names = sorted(path.name for path in (checkpoints.root / "fit-000").iterdir())
+    assert names == ["epoch-0003", "epoch-0004"]
+    assert len(names) == KEEP
+    checkpoints.save(0, [Variable(np.array(9))], after(5).as_finished())
+    found = checkpoints.latest(0)
+    assert found is not None
+    assert found.progress.finished
+    assert found.arrays[0] == 9
+
+
+@pytest.mark.parametrize("damage", ["variables.npz", "state.json"])
+def test_one_that_is_damaged_is_left_aside(
+    checkpoints: Checkpoints, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints.save(0, [Variable(np.array(1))], after(1))
+    folder = checkpoints.save(0, [Variable(np.array(2))], after(2))
+    assert folder is not None
+    content = (folder / damage).read_bytes()
+    (folder / damage).write_bytes(content[: len(content) // 2])
+    with caplog.at_level(logging.WARNING):
+        found = checkpoints.latest(0)
+    assert found is not None
+    assert found.progress.next_epoch == 1
+    assert "is left aside" in caplog.text
+
+
+def test_there_is_none(checkpoints: Checkpoints) -> None:
+    assert checkpoints.latest(0) is None
+
+
+def test_a_task_that_does_not_lead_only_takes_part(tmp_path: Path) -> None:
+    class Counted(Variable):
+        reads = 0
+
+        def numpy(self) -> np.ndarray:
+            Counted.reads += 1
+            return super().numpy()
+
+    checkpoints = Checkpoints(tmp_path / "c", writes=False, progress=tmp_path / "progress")
+    assert checkpoints.save(0, [Counted(1)], after(1)) is None
+    assert Counted.reads == 1
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("other", [[], [np.zeros(2)], [np.zeros(3, np.float16)]])
+def test_another_model_is_refused(other: list[np.ndarray]) -> None:
+    with pytest.raises(TimonelError, match="expected the model that was checkpointed"):
+        restore([Variable(value) for value in other], [np.zeros(3)])
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["loss", "accuracy", "val_loss"]), st.floats()), max_size=6
+    )
+)
+def test_history_grows_as_keras_history_does(epochs: list[dict[str, float]]) -> None:
+    progress, expected = Progress(), {}
+    for epoch, logs in enumerate(epochs):
+        progress = progress.after(epoch, logs, steps=epoch)
+        for name, value in logs.items():
+            expected.setdefault(name, []).append(value)
+    assert repr({name: list(values) for name, values in progress.history.items()}) == repr(expected)
+    assert progress.next_epoch == len(epochs)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from timonel.engines.base import RoleSpec
+from timonel.engines.cluster import assign, encode
+from timonel.errors import SpecError
+from timonel.training.worker.cluster import Cluster, parse_cluster
+
+ROLES = (RoleSpec(name="chief"), RoleSpec(name="worker", replicas=2))
+
+
+def test_every_task_finds_its_place() -> None:
+    addresses = {
+        name: f"host{number % 2}:{number}"
+        for number, name in enumerate(("chief-0", "worker-0", "worker-1"))
+    }
+    tasks = [
+        parse_cluster(encode(assignment)) for assignment in assign(ROLES, addresses, 3).values()
+    ]
+    assert [task.rank for task in tasks] == [0, 1, 2]
+    assert [task.is_chief for task in tasks] == [True, False, False]
+    assert [task.task_id for task in tasks] == ["chief-0", "worker-0", "worker-1"]
+    assert [task.neighbours for task in tasks] == [(0, 2), (0, 1), (1, 2)]
+    assert {task.generation for task in tasks} == {3}
+    assert tasks[2].trainers == ("host0:0", "host1:1", "host0:2")
+    assert tasks[2].leader == ("chief", 0)
+    assert tasks[2].tf_config() == {
+        "cluster": {"chief": ["host0:0"], "worker": ["host1:1", "host0:2"]},
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+def test_without_a_chief_the_first_worker_leads() -> None:
+    first = Cluster({"worker": ("a:1", "b:1")}, "worker", 0)
+    assert first.is_chief
+    assert first.leader == ("worker", 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "[]",
+        "{}",
+        json.dumps({"cluster": {"chief": []}, "task": {"type": "chief", "index": 0}}),
+        json.dumps({"cluster": {"chief": ["a:1"]}, "task": {"type": "worker", "index": 0}}),
+    ],
+)
+def test_what_is_no_cluster(value: str) -> None:
+    with pytest.raises(SpecError, match="TIMONEL_CLUSTER"):
+        parse_cluster(value)

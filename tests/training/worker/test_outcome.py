@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tensorflow.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+
+from timonel.engines import EXIT_RETRYABLE, FailureCause
+from timonel.errors import InputError
+from timonel.training.worker import outcome
+from timonel.training.worker.outcome import Terminated, of_exception, write_report
+from timonel.training.worker.script import run_script
+
+
+@pytest.mark.parametrize(
+    ("error", "peers", "cause"),
+    [
+        (UnavailableError(None, None, "Socket closed"), 1, FailureCause.LOST_PEER),
+        (UnavailableError(None, None, "Socket closed"), 0, FailureCause.USER_ERROR),
+        (InternalError(None, None, "Collective ops is aborted by: x"), 1, FailureCause.LOST_PEER),
+        (InternalError(None, None, "assertion failed"), 1, FailureCause.USER_ERROR),
+        (CancelledError(None, None, "heartbeat timeout"), 2, FailureCause.LOST_PEER),
+        (InvalidArgumentError(None, None, "collective"), 1, FailureCause.USER_ERROR),
+        (ResourceExhaustedError(None, None, "OOM when"), 1, FailureCause.OUT_OF_MEMORY),
+        (MemoryError(), 0, FailureCause.OUT_OF_MEMORY),
+        (ConnectionResetError("my own socket"), 1, FailureCause.USER_ERROR),
+        (Terminated(), 1, FailureCause.PREEMPTED),
+        (KeyboardInterrupt(), 0, FailureCause.USER_ERROR),
+    ],
+)
+def test_whose_fault_it_was(error: BaseException, peers: int, cause: FailureCause) -> None:
+    result = of_exception(error, script="/s.py", peers=peers)
+    assert result.cause is cause
+    retryable = {FailureCause.LOST_PEER, FailureCause.PREEMPTED}
+    assert (result.exit_code == EXIT_RETRYABLE) == (cause in retryable)
+
+
+def test_an_error_that_wraps_a_lost_peer() -> None:
+    error = RuntimeError("training failed")
+    error.__cause__ = UnavailableError(None, None, "gone")
+    assert of_exception(error, script="/s.py", peers=1).cause is FailureCause.LOST_PEER
+
+
+def test_whatever_is_raised_after_sigterm_is_its_consequence() -> None:
+    result = of_exception(ValueError(), script="/s.py", peers=0, terminating=True)
+    assert result == outcome.LEFT
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [(None, 0), (0, 0), (3, 3), (256, 1), ("went wrong", 1)]
+)
+def test_a_script_that_exits(code: object, exit_code: int) -> None:
+    result = of_exception(SystemExit(code), script="/s.py", peers=0)
+    assert result.exit_code == exit_code
+    if exit_code:
+        assert result.cause is FailureCause.USER_ERROR
+    assert result.traceback == ("went wrong\n" if code == "went wrong" else None)
+
+
+@pytest.fixture
+def raised(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Run a script that is given as text and return it with what it raised."""
+    import sys
+
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    script = tmp_path / "user.py"
+    script.write_text(request.param)
+    with pytest.raises(BaseException) as caught:
+        run_script([str(script)])
+    return str(script), caught.value
+
+
+@pytest.mark.parametrize(
+    "raised", ["def inner():\n    raise ValueError('mine')\n\ninner()\n"], indirect=True
+)
+def test_the_traceback_is_the_users_own(raised: tuple[str, BaseException]) -> None:
+    script, error = raised
+    result = of_exception(error, script=script, peers=0)
+    assert result.message == "ValueError: mine"
+    assert result.traceback == (
+        "Traceback (most recent call last):\n"
+        f'  File "{script}", line 4, in <module>\n'
+        "    inner()\n"
+        f'  File "{script}", line 2, in inner\n'
+        "    raise ValueError('mine')\n"
+        "ValueError: mine\n"
+    )
+
+
+@pytest.mark.parametrize("raised", ["x = = 1\n"], indirect=True)
+def test_a_mistake_in_the_syntax(raised: tuple[str, BaseException]) -> None:
+    script, error = raised
+    result = of_exception(error, script=script, peers=0)
+    assert result.message == "SyntaxError: invalid syntax"
+    assert result.traceback is not None
+    assert result.traceback.startswith(f'  File "{script}", line 1')
+    assert "timonel" not in result.traceback.replace(script, "")
+
+
+def test_an_error_of_ours_that_explains_itself() -> None:
+    error = InputError("expected a, got b", hint="do c")
+    result = of_exception(error, script="/s.py", peers=0)
+    assert result.traceback == "InputError: expected a, got b: do c\n"
+
+
+def test_a_defect_of_ours_keeps_its_frames() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        run_script(["/there/is/none.py"])
+    result = of_exception(caught.value, script="/there/is/none.py", peers=0)
+    assert result.traceback is not None
+    assert "script.py" in result.traceback
+
+
+def test_what_the_engine_is_told(tmp_path: Path) -> None:
+    write_report(tmp_path, outcome.DONE)
+    assert not (tmp_path / "report.json").exists()
+    write_report(tmp_path, outcome.LEFT)
+    assert json.loads((tmp_path / "report.json").read_text()) == {
+        "cause": "preempted",
+        "message": "asked to leave",
+        "traceback": None,
+    }

@@ -1,0 +1,55 @@
+"""Fails when a release of TensorFlow or Keras moves what training leans on."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+from tensorflow.python.eager import context
+
+from timonel.errors import TimonelError
+from timonel.training.worker import _private
+
+
+def test_the_hooks_still_have_their_places() -> None:
+    assert _private.missing_names() == []
+    assert list(inspect.signature(trainer.reduce_per_replica).parameters) == [
+        "values",
+        "strategy",
+        "reduction",
+    ]
+    build = inspect.signature(trainer.TensorFlowTrainer._maybe_symbolic_build)
+    assert list(build.parameters)[1:] == ["iterator", "data_batch"]
+    assert "data_batch" in inspect.signature(keras.Model._symbolic_build).parameters
+    source = inspect.getsource(trainer.TensorFlowTrainer.fit)
+    assert "self._maybe_symbolic_build(iterator=epoch_iterator)" in source
+    assert "experimental_distribute_dataset" in inspect.getsource(trainer.TFEpochIterator)
+
+
+def test_the_coordination_service_can_still_be_configured() -> None:
+    parameters = inspect.signature(context.Context.configure_coordination_service).parameters
+    assert {"service_type", "service_leader", "coordinated_jobs", "heartbeat_timeout_in_ms"} <= set(
+        parameters
+    )
+    assert context.coordination_config_pb2.CoordinatedJob(name="chief", num_tasks=1).num_tasks == 1
+
+
+def test_these_releases_are_supported() -> None:
+    _private.require_supported("keras", keras.__version__)
+    _private.require_supported("tf_keras", "2.21.0")
+
+
+@pytest.mark.parametrize(("flavour", "version"), [("keras", "3.99.0"), ("tf_keras", "3.0.0")])
+def test_an_unknown_release_is_refused(flavour: str, version: str) -> None:
+    with pytest.raises(TimonelError, match=f"got {version}.*pip install"):
+        _private.require_supported(flavour, version)
+
+
+def test_where_a_dataset_came_from_can_still_be_seen() -> None:
+    first = tf.data.Dataset.range(4).batch(2)
+    assert _private.dataset_inputs(first.prefetch(1)) == [first]
+    assert _private.dataset_inputs(3) == []
+    assert _private.compute_batch_size(first) == 2
