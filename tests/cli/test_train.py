@@ -102,7 +102,7 @@ def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel
     (here / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(100)\n")
     outcome = timonel("train", "train.py", *QUICK, "--detach", "--name", "long")
     assert outcome.exit_code == 0
-    job = outcome.out.split()[1]
+    job = outcome.out.split()[1].rstrip(",")
     wait_for(lambda: "up" in timonel("logs", job).out)
     (listed,) = json.loads(timonel("jobs", "--json").out)["jobs"]
     assert set(listed) == {

@@ -96,3 +96,12 @@ def test_the_last_line_names_what_is_known_best() -> None:
     line = outcome_line("train-1", "succeeded", 12.0, found).plain
     assert line == "train-1 succeeded in 12s  val_accuracy 0.25  val_loss 2"
     assert outcome_line("t", "failed", 1.0, {}).plain == "t failed in 1.0s"
+    narrow = outcome_line("train-1", "succeeded", 12.0, found, width=48).plain
+    assert narrow == "train-1 succeeded in 12s  val_accuracy 0.25"
+
+
+def test_before_the_first_step_the_tasks_are_shown() -> None:
+    view = TrainingView()
+    view.job(job())
+    (line,) = plain(view.live())
+    assert "chief-0 running" in line

@@ -29,5 +29,5 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path) -> None:
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])
     )
     assert "held-out accuracy" in printed
-    assert "digits/7/0007.png" in printed
+    assert "digits/7/0009.png" in printed
     assert "files digits" in printed

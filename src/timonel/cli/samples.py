@@ -32,7 +32,7 @@ def write_digits(folder: Path, count: int = DIGITS) -> int:
 
     Args:
         folder: The folder of label folders; it is made.
-        count: How many digits, the first ones of the set.
+        count: How many digits, spread evenly over the set, so that all its writers are there.
 
     Returns:
         The number of files written.
@@ -42,9 +42,10 @@ def write_digits(folder: Path, count: int = DIGITS) -> int:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
+    chosen = np.linspace(0, len(digits.target) - 1, count).round().astype(int)
     # Sixteen grey levels become the 256 of a PNG, ink white on black as in the set.
-    pixels = np.round(digits.images[:count] * (255 / 16)).astype(np.uint8)
-    for number, (image, label) in enumerate(zip(pixels, digits.target[:count], strict=True)):
+    pixels = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
+    for number, (image, label) in enumerate(zip(pixels, digits.target[chosen], strict=True)):
         place = folder / str(label)
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place / f"{number:04d}.png")

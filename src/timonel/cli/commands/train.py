@@ -89,7 +89,7 @@ def train(
         warm=warm,
         seed=seed,
     )
-    typer.echo(f"job {run.id}" if detach else f"job {run.id}, its logs: timonel logs {run.id}")
+    typer.echo(f"job {run.id}, to look in: timonel logs")
     if detach:
         return
     try:
@@ -110,8 +110,8 @@ def _watch(run: Run, workspace: Workspace) -> None:
     follow(run, workspace)
     run.wait()
     record = run.record
-    line = outcome_line(run.id, record.status, record.duration_s, record.metrics)
     out = console()
+    line = outcome_line(run.id, record.status, record.duration_s, record.metrics, out.width)
     out.print(line, soft_wrap=True)
     out.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
 

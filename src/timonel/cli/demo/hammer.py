@@ -25,18 +25,21 @@ _TIMEOUT_S = 30.0
 
 @dataclass
 class Tally:
-    """What the clients have seen. The lock guards all of it."""
+    """What the clients have seen. The lock guards all of it.
+
+    ``asked`` has each request's beginning (seconds since the epoch) and latency in seconds.
+    """
 
     requests: int = 0
     right: int = 0
     failures: list[str] = field(default_factory=list)
-    latencies_s: list[float] = field(default_factory=list)
+    asked: list[tuple[float, float]] = field(default_factory=list)
     versions: list[tuple[float, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def latency_ms(self, share: float) -> float:
         """Return the latency that ``share`` of the requests stayed within."""
-        ordered = sorted(self.latencies_s)
+        ordered = sorted(latency for _, latency in self.asked)
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
@@ -103,7 +106,7 @@ class Hammer:
         connection.close()
 
     def _ask(self, connection: http.client.HTTPConnection, label: str, body: bytes) -> None:
-        started = time.monotonic()
+        began, started = time.time(), time.monotonic()
         failure, answer = None, ""
         try:
             connection.request("POST", f"/v1/models/{self._model}:predict", body)
@@ -118,7 +121,7 @@ class Hammer:
             connection.close()
         with self.tally.lock:
             self.tally.requests += 1
-            self.tally.latencies_s.append(time.monotonic() - started)
+            self.tally.asked.append((began, time.monotonic() - started))
             self.tally.right += answer == label
             if failure is not None:
                 self.tally.failures.append(failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ def print_ending(ending: Ending, out: Console, total_s: float) -> None:
     from timonel.models import ModelRepository
 
     version = ModelRepository(ending.workspace.models).get(ending.model)
+    write_report(ending)
     out.print()
     _print_check(version, ending, out)
     _print_clients(ending, out)
@@ -96,6 +98,24 @@ def _print_clients(ending: Ending, out: Console) -> None:
     out.print()
 
 
+def write_report(ending: Ending) -> Path:
+    """Keep what was measured as ``demo.json`` in the demo's folder; return the file."""
+    tally = ending.tally
+    value = {
+        "took_s": {name: round(seconds, 2) for name, seconds in ending.took_s.items()},
+        "requests": tally.requests,
+        "failed": len(tally.failures),
+        "failures": tally.failures[:20],
+        "right_labels": tally.right,
+        "latency_ms": {"p50": tally.latency_ms(0.5), "p99": tally.latency_ms(0.99)},
+        "versions": [{"t": moment, "version": version} for moment, version in tally.versions],
+        "asked": [[round(moment, 3), round(1000 * s, 2)] for moment, s in tally.asked],
+    }
+    path = ending.folder / "demo.json"
+    path.write_text(json.dumps(value) + "\n")
+    return path
+
+
 def confusion_png(version: ModelVersion, workspace: Workspace) -> Path | None:
     """Return the picture of a version's confusion matrix, which its export has drawn."""
     from timonel.tracking import list_runs
@@ -111,6 +131,7 @@ def _places(version: ModelVersion, ending: Ending) -> dict[str, str]:
     root = ending.workspace.root
     job = version.document.provenance.get("job_id") if version.document else None
     places = {
+        "figures": ending.folder / "demo.json",
         "raw images": ending.folder / "digits",
         "script": ending.folder / "train.py",
         "dataset": ending.folder / "data" / "digits",
@@ -130,5 +151,5 @@ def _next(ending: Ending) -> list[str]:
         f"timonel serve {ending.model}                   # it has ended with the demo",
         "edit train.py, then train and export again",
         "timonel init table ../patients         # the same path for a CSV file",
-        "mlflow ui, in this folder, if the extra 'mlflow' is installed",
+        "mlflow ui --backend-store-uri sqlite:///.timonel/mlflow.db",
     ]

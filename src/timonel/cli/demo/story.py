@@ -170,12 +170,14 @@ def _ask(shell: Shell, server: ServerRecord) -> None:
 def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[Any, Any]:
     """Train and export again, then roll back, while clients ask without pause."""
     before = max(read_states(server.rest_url, NAME))
+    image = held_out(shell.folder)[1].relative_to(shell.folder)
     shell.out.print("[bold]Once more, while clients ask the running server without pause[/]\n")
     with Hammer(server.rest_url, NAME, held_out(shell.folder)) as hammer:
         shell.run(f"{TRAIN} --set epochs=15", step="train")
         shell.run(EXPORT, step="export")
         newest = _newest(workspace)
         _expect(hammer, newest)
+        shell.run(f"timonel predict {NAME} {image}", step="predict")
         shell.run(f"timonel models delete {NAME}/{newest}", step="roll back")
         _expect(hammer, before)
         hammer.stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -40,6 +41,7 @@ class TrainingView:
         self._pending: Mapping[str, Any] | None = None
         self._epoch_began: float | None = None
         self._job: JobStatus | None = None
+        self._spinner = Spinner("dots")
 
     def feed(self, event: Mapping[str, Any]) -> list[Text]:
         """Take one event; return the lines that it completes."""
@@ -64,12 +66,12 @@ class TrainingView:
 
     def live(self) -> RenderableType:
         """Return what is shown of the present moment."""
-        parts: list[RenderableType] = []
-        if self._progress:
-            parts.append(self._present())
-        if self._job is not None:
-            parts.append(roles_line(self._job))
-        return Group(*parts)
+        roles = roles_line(self._job) if self._job is not None else Text()
+        if not self._progress:
+            # Until the first step nothing else moves: TensorFlow loads, the graph is traced.
+            self._spinner.update(text=roles)
+            return self._spinner
+        return Group(self._present(), roles)
 
     def end(self) -> list[Text]:
         """Return the lines that still wait for an event that will not come."""
@@ -141,14 +143,18 @@ def roles_line(job: JobStatus) -> Text:
     return text
 
 
-def outcome_line(job_id: str, status: str, duration_s: float, metrics: Mapping[str, float]) -> Text:
-    """Return how a run ended, as the last line."""
+def outcome_line(
+    job_id: str, status: str, duration_s: float, metrics: Mapping[str, float], width: int = 80
+) -> Text:
+    """Return how a run ended, as the last line, with the metrics that fit into ``width``."""
     style = STATUS_STYLES.get(status, "")
     text = Text.assemble(
         (job_id, "bold"), " ", (status, style), f" in {format_seconds(duration_s)}"
     )
     for name in _best_known(metrics):
-        text.append(f"  {name} {number(metrics[name])}")
+        metric = f"  {name} {number(metrics[name])}"
+        if text.cell_len + len(metric) <= width:
+            text.append(metric)
     return text
 
 
