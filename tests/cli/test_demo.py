@@ -1,0 +1,238 @@
+"""The demo: its parts with what they meet, and the whole of it, from an empty folder to the end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from tests.cli.conftest import Timonel
+from timonel.cli import samples
+from timonel.cli.demo import hammer as hammer_module
+from timonel.cli.demo import story
+from timonel.cli.demo.hammer import Hammer, Tally
+from timonel.cli.demo.shell import Shell, to_argv
+from timonel.errors import AlreadyExistsError, TimonelError
+
+
+COMMANDS = (
+    "init image",
+    "convert digits/ data/digits",
+    "train train.py",
+    "export --name digits",
+    "serve digits",
+    "predict digits",
+    "models delete digits/2",
+    "lineage digits/1",
+)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A prompt that writes into memory."""
+    made = Shell(tmp_path, Console(file=io.StringIO(), width=80))
+    yield made
+    made.close()
+
+
+def said(shell: Shell) -> str:
+    file = shell.out.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_a_command_is_echoed_run_and_timed(shell: Shell) -> None:
+    shell.run("touch a && touch b", step="touch")
+    assert said(shell).startswith("$ touch a && touch b\n")
+    assert {path.name for path in shell.folder.iterdir()} == {"a", "b"}
+    assert shell.took_s["touch"] > 0
+
+
+def test_timonel_is_this_installation() -> None:
+    assert to_argv("timonel runs 'a b'") == [sys.executable, "-m", "timonel", "runs", "a b"]
+
+
+def test_a_command_that_fails_ends_the_demo(shell: Shell) -> None:
+    with pytest.raises(TimonelError, match="exit code 3"):
+        shell.run("exit 3", step="fail")
+    with pytest.raises(KeyboardInterrupt):
+        shell.run("exit 130", step="interrupted")
+
+
+def test_what_runs_in_the_background_ends_with_the_shell(shell: Shell) -> None:
+    lines: list[str] = []
+    child = shell.background("echo up; exec sleep 100", lines.append)
+    while lines != ["up"]:
+        time.sleep(0.01)
+    shell.close()
+    assert child.poll() is not None
+
+
+def test_a_folder_with_other_files_is_refused(here: Path, timonel: Timonel) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.tex").write_text("x")
+    for place in ("mine", "mine/thesis.tex"):
+        outcome = timonel("demo", "--folder", place)
+        assert outcome.exit_code == 2
+        assert "--folder" in outcome.error_line
+    assert [path.name for path in (here / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_an_earlier_demo_is_gone_on_with(tmp_path: Path) -> None:
+    out = Console(file=io.StringIO())
+    story._enter(tmp_path / "demo", out)
+    (tmp_path / "demo" / "train.py").write_text("mine")
+    story._enter(tmp_path / "demo", out)
+    assert "going on in" in out.file.getvalue()
+    (tmp_path / "demo" / story.MARKER).unlink()
+    with pytest.raises(AlreadyExistsError):
+        story._enter(tmp_path / "demo", out)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, dict[str, object]]]:
+    """A server of version 1, which a test may change or break."""
+    state: dict[str, object] = {"version": 1, "status": 200, "label": "none"}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            one = {"version": str(state["version"]), "state": "AVAILABLE", "status": {}}
+            self._answer(200, {"model_version_status": [one]})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(
+                state["status"], {"predictions": [{"label": state["label"], "scores": [1.0]}]}
+            )
+
+        def _answer(self, status, value) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{http.server_port}", state
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    """A few digits."""
+    samples.write_digits(tmp_path / "digits", 10)
+    return sorted((tmp_path / "digits").glob("*/*.png"))
+
+
+def test_clients_count_what_they_see(served, images, monkeypatch) -> None:
+    monkeypatch.setattr(hammer_module, "RATE_PER_S", 500.0)
+    url, state = served
+    with Hammer(url, "digits", images) as hammer:
+        assert hammer.wait_for_version(1, 10)
+        state.update(version=2, label=images[0].parent.name)
+        assert hammer.wait_for_version(2, 10)
+        assert not hammer.wait_for_version(3, 0.2)
+    tally = hammer.tally
+    assert tally.requests == len(tally.asked) > 0
+    assert tally.failures == []
+    assert 0 < tally.right < tally.requests
+    assert [version for _, version in tally.versions] == [1, 2]
+
+
+def test_clients_count_failures(served, images, monkeypatch) -> None:
+    monkeypatch.setattr(hammer_module, "RATE_PER_S", 500.0)
+    url, state = served
+    state["status"] = 503
+    with Hammer(url, "digits", images) as hammer:
+        while not hammer.tally.failures:
+            time.sleep(0.01)
+    assert hammer.tally.failures[0].startswith("503: ")
+    with Hammer("http://127.0.0.1:9", "digits", images) as hammer:
+        while not hammer.tally.failures:
+            time.sleep(0.01)
+    assert "ConnectionRefusedError" in hammer.tally.failures[0]
+
+
+def test_latencies_are_ranked() -> None:
+    tally = Tally(asked=[(0.0, ms / 1000) for ms in range(1, 101)])
+    assert tally.latency_ms(0.5) == pytest.approx(51)
+    assert tally.latency_ms(0.99) == pytest.approx(100)
+    assert Tally().latency_ms(0.5) == 0.0
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(500)
+def test_the_whole_demo_and_what_it_leaves(here: Path) -> None:
+    argv = [sys.executable, "-m", "timonel", "demo"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=480, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    out = done.stdout
+    assert "\x1b[" not in out
+    for command in COMMANDS:
+        assert f"$ timonel {command}" in out
+    accuracy = re.search(r"Held-out accuracy ([\d.]+)%", out)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 85
+    report = json.loads((here / "demo" / "demo.json").read_text())
+    assert report["failed"] == 0
+    assert report["requests"] > 100
+    assert [entry["version"] for entry in report["versions"]] == [1, 2, 1]
+    assert "files digits" in out
+    assert Path(re.search(r"as a picture: (\S+)", out)[1]).is_file()
+    assert "TensorFlow binary is optimized" not in out + done.stderr
+    wait_until_alone(here)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", ["$ timonel convert", "chief-0 starting"])
+def test_ctrl_c_leaves_no_process_behind(moment: str, here: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "timonel", "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        assert child.stdout is not None
+        assert any(moment in line for line in child.stdout)
+        os.killpg(child.pid, signal.SIGINT)
+        _, err = child.communicate(timeout=120)
+    assert child.returncode == 130
+    assert err.splitlines()[-1].startswith("error: interrupted")
+    assert "Traceback" not in err
+    wait_until_alone(here)
+
+
+def wait_until_alone(folder: Path, timeout_s: float = 60.0) -> None:
+    """Wait until no other process works in or below a folder."""
+    deadline = time.monotonic() + timeout_s
+    while others := [
+        (p.pid, p.info["cmdline"])
+        for p in psutil.process_iter(["cwd", "cmdline"])
+        if p.pid != os.getpid() and f"{p.info['cwd']}/".startswith(f"{folder}/")
+    ]:
+        assert time.monotonic() < deadline, others
+        time.sleep(0.2)

@@ -1,0 +1,185 @@
+"""Serving, asking and looking after models from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Timonel
+from timonel.storage import Workspace, find_workspace
+
+VERSION = Path(__file__).parents[1] / "fixtures" / "formats" / "1" / "model-version"
+FREE = ("--rest-port", "0", "--grpc-port", "-1")
+
+
+@pytest.fixture
+def place(here: Path) -> Workspace:
+    """A workspace of the present folder."""
+    return find_workspace(here / ".timonel")
+
+
+@pytest.fixture
+def published(place: Workspace) -> Path:
+    """Version 1 of a model, as timonel has published it."""
+    return shutil.copytree(VERSION, place.models / "digits" / "1")
+
+
+@pytest.fixture
+def fake(place: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A model ``m`` for the runtime ``fake``, with which a server starts in a second."""
+    package = tmp_path / "plugins" / "fake_runtime-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(
+        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    add_version(place, 1)
+    return place
+
+
+def add_version(place: Workspace, number: int) -> None:
+    folder = place.models / "m" / str(number)
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_text("2")
+
+
+def test_an_unknown_model(timonel: Timonel, place: Workspace) -> None:
+    for argv in (["serve", "nope"], ["predict", "nope", "x.png"], ["models", "show", "nope"]):
+        outcome = timonel(*argv)
+        assert outcome.exit_code == 2
+        assert "nope" in outcome.error_line
+
+
+def test_a_port_in_use(timonel: Timonel, fake: Workspace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        outcome = timonel("serve", "m", "--runtime", "fake", "--rest-port", port)
+    assert outcome.exit_code == 8
+    assert f"expected port {port} to be free" in outcome.error_line
+
+
+@pytest.mark.e2e
+def test_a_broken_savedmodel(timonel: Timonel, place: Workspace) -> None:
+    folder = place.models / "broken" / "1"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"not a model")
+    outcome = timonel("models", "show", "broken")
+    assert outcome.exit_code == 7
+    assert "broken" in outcome.error_line
+    outcome = timonel("serve", "broken", *FREE)
+    assert outcome.exit_code == 8
+    assert "broken" in outcome.error_line
+    assert not list(place.servers.glob("*.json"))
+
+
+@pytest.fixture
+def server(fake: Workspace) -> Iterator[subprocess.Popen[str]]:
+    """``timonel serve`` in a terminal of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "timonel", "serve", "m", "--runtime", "fake", *FREE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        yield child
+        child.kill()
+
+
+def test_serve_announces_follows_versions_and_ends_in_order(
+    server: subprocess.Popen[str], fake: Workspace, timonel: Timonel
+) -> None:
+    lines = read_until(server, "Ctrl-C stops it")
+    assert lines[0] == "serving m"
+    (listed,) = json.loads(timonel("servers", "--json").out)["servers"]
+    assert set(listed) == {"pid", "models", "rest_url", "grpc_address", "started_at", "log"}
+    assert any(f"REST  {listed['rest_url']}/v1/models/m" in line for line in lines)
+    (curl,) = [line.removeprefix("try: ") for line in lines if line.startswith("try: ")]
+    answer = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True)
+    assert "predictions" in json.loads(answer.stdout)
+    add_version(fake, 2)
+    told = read_until(server, "m: loaded version 2")
+    shutil.rmtree(fake.models / "m" / "2")
+    told += read_until(server, "m: unloaded version 2")
+    assert any("unloaded version 1" in line for line in told)
+    os.killpg(server.pid, signal.SIGINT)
+    out, err = server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert out.splitlines()[-1] == "stopped"
+    assert err == ""
+    assert json.loads(timonel("servers", "--json").out) == {"servers": []}
+
+
+def read_until(child: subprocess.Popen[str], part: str) -> list[str]:
+    """Return the lines that a child prints, up to the first one that has ``part``."""
+    assert child.stdout is not None
+    lines: list[str] = []
+    deadline = time.monotonic() + 60
+    while not lines or part not in lines[-1]:
+        assert time.monotonic() < deadline
+        line = child.stdout.readline()
+        assert line, lines
+        lines.append(line.rstrip("\n"))
+    return lines
+
+
+def test_a_detached_server_is_listed_and_stopped(timonel: Timonel, fake: Workspace) -> None:
+    # In a process of its own, as the server is to outlive it.
+    argv = [sys.executable, "-m", "timonel", "serve", "m", "--runtime", "fake", *FREE, "--detach"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("runs in the background\n")
+    assert "m" in timonel("servers").out
+    assert timonel("servers", "stop", "nope").exit_code == 2
+    assert "stopped server" in timonel("servers", "stop", "m").out
+    assert "no server runs" in timonel("servers").out
+
+
+def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path) -> None:
+    (listed,) = json.loads(timonel("models", "--json").out)["models"]
+    assert set(listed) == {
+        "name", "version", "path", "created_at", "digest", "size_bytes", "labels", "run", "check",
+    }  # fmt: skip
+    assert (listed["name"], listed["version"]) == ("digits", 1)
+    assert "digits" in timonel("models").out
+    assert "serving_default" in timonel("models", "show", "digits").out
+    assert "signatures" in json.loads(timonel("models", "show", "digits/1", "--json").out)
+    for wrong in ("digits", "digits/x", "/1", "digits/2"):
+        assert timonel("models", "delete", wrong).exit_code == 2
+    assert timonel("models", "delete", "digits/1").out == (
+        "deleted digits/1; versions left: none\n"
+    )
+    assert not published.exists()
+    assert "no models yet" in timonel("models").out
+
+
+def test_a_server_that_cannot_be_reached(timonel: Timonel, place: Workspace) -> None:
+    outcome = timonel("predict", "http://127.0.0.1:9/v1/models/m", "[1, 2]")
+    assert outcome.exit_code == 8
+    assert "127.0.0.1:9" in outcome.error_line
+
+
+def test_exporting_without_a_run(timonel: Timonel, place: Workspace) -> None:
+    outcome = timonel("export", "--name", "digits")
+    assert outcome.exit_code == 2
+    assert "found none" in outcome.error_line
+    assert "Missing option" in timonel("export").error_line
+    assert timonel("export", "--name", "a/b").exit_code == 2
+
+
+def test_nothing_to_lift(timonel: Timonel, place: Workspace) -> None:
+    outcome = timonel("migrate")
+    assert outcome.exit_code == 0
+    assert "nothing to lift" in outcome.out
