@@ -27,7 +27,6 @@ from timonel.cli.demo.hammer import Hammer, Tally
 from timonel.cli.demo.shell import Shell, to_argv
 from timonel.errors import AlreadyExistsError, TimonelError
 
-
 COMMANDS = (
     "init image",
     "convert digits/ data/digits",
