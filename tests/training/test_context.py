@@ -105,3 +105,30 @@ def test_a_model_that_cannot_be_exported_spoils_nothing(here: TrainingContext) -
     assert reason is not None
     assert "cannot be exported" in reason
     assert not here.export_dir.exists()
+
+
+def test_rows_of_a_table(here: TrainingContext, tmp_path: Path) -> None:
+    import keras
+
+    from timonel.data import convert
+
+    rows = [f"{n},{'ab'[n % 2]},{'no yes'.split()[n % 2]}" for n in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["size,kind,answer", *rows]) + "\n")
+    table = convert(tmp_path / "rows.csv", tmp_path / "table", label="answer")
+    train = load(table.uri, batch_size=8)
+    width = train.element_spec[0].shape[1]
+    model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(2, activation="softmax")])
+
+    assert exporting.export_fitted(here, Fitted(model, train)) is None
+
+    export = verify_export(here.export_dir)
+    assert export.preparation.input_kind == "table"
+    (first, *_) = reference_of(here.export_dir, export)
+    assert isinstance(first.source, dict)
+    assert set(first.source) == {"size", "kind"}
+    served = tf.saved_model.load(here.export_dir / "saved_model").signatures["serving_default"]
+    raw = {
+        "size": tf.constant([first.source["size"]], tf.float32),
+        "kind": tf.constant([first.source["kind"]]),
+    }
+    assert np.allclose(served(**raw)["scores"][0], first.scores, atol=1e-6)

@@ -80,13 +80,20 @@ def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
 
 
 def wait_for_all(strategy: Any) -> None:
-    """Return once every task has come here."""
+    """Return once every task has come here, or has left: this one has nothing to do any more.
+
+    A task that is through the last step of the collective may be gone before another has read its
+    part of it.
+    """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     def count() -> Any:
         return strategy.reduce("SUM", strategy.run(tf.constant, args=(1.0,)), axis=None)
 
-    tf.function(count)().numpy()
+    try:
+        tf.function(count)().numpy()
+    except tf.errors.OpError as error:
+        logger.info("a peer left first: %s", type(error).__name__)
 
 
 def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[[], bool]) -> None:
