@@ -18,12 +18,12 @@ def examine(workspace: str | None = None, *, timeout_s: float = 120.0) -> Iterat
     """
     yield packages.python()
     yield packages.kernel()
+    yield from packages.extras()
     yield machine.cores()
     yield machine.memory()
     yield from machine.disk(workspace)
     yield machine.open_files()
     yield from machine.ports()
-    yield from packages.extras()
     yield packages.event_loop()
     yield machine.shared_memory(Path("/dev/shm"))  # noqa: S108 - looked at, not written
     yield from tensorflow.checks(timeout_s)

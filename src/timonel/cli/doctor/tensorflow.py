@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.cli.doctor.check import Check, Verdict
+from timonel.engines.local.warm.client import parent_environment
 from timonel.units import format_seconds
 
 AREA = "tensorflow"
@@ -52,7 +53,8 @@ def load_facts(command: list[str], timeout_s: float) -> dict[str, Any]:
     Raises:
         ProbeError: It ended without success or took too long.
     """
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # As a warm parent is started, so that its verdict on threads is a warm parent's.
+    environment = {**os.environ, **parent_environment(os.environ), "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
@@ -122,11 +124,11 @@ def processor(facts: dict[str, Any], flags: frozenset[str]) -> Check:
     found = f"{' '.join(present) or 'no AVX2'}, oneDNN {'on' if facts['onednn'] else 'off'}"
     if not facts["onednn"]:
         hint = "TF_ENABLE_ONEDNN_OPTS=0 is set: without it convolutions are faster"
-        return Check("speed", "processor", Verdict.NOTE, found, hint)
+        return Check(AREA, "processor", Verdict.NOTE, found, hint)
     if flags and "avx2" not in flags:
         hint = "a processor with AVX2 trains several times faster"
-        return Check("speed", "processor", Verdict.NOTE, found, hint)
-    return Check("speed", "processor", Verdict.OK, found)
+        return Check(AREA, "processor", Verdict.NOTE, found, hint)
+    return Check(AREA, "processor", Verdict.OK, found)
 
 
 def threads(openmp: str | None, intra_op: str | None) -> Check:
@@ -135,8 +137,8 @@ def threads(openmp: str | None, intra_op: str | None) -> Check:
     value = openmp or intra_op
     if value and value.isdigit() and int(value) < len(os.sched_getaffinity(0)):
         hint = f"unset {name} to let TensorFlow use all cores"
-        return Check("speed", "threads", Verdict.NOTE, f"{name}={value}", hint)
-    return Check("speed", "threads", Verdict.OK, "not limited by the environment")
+        return Check(AREA, "threads", Verdict.NOTE, f"{name}={value}", hint)
+    return Check(AREA, "threads", Verdict.OK, "not limited by the environment")
 
 
 def _cpu_flags() -> frozenset[str]:

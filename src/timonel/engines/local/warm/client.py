@@ -170,13 +170,13 @@ def _start(
                 stderr=log,
                 # Its folder is the first of its path for imports: not one that others fill.
                 cwd=folder,
-                env=_parent_environment(env),
+                env=parent_environment(env),
                 start_new_session=True,
                 pass_fds=(listener.fileno(),),
             )
 
 
-def _parent_environment(env: Mapping[str, str]) -> dict[str, str]:
+def parent_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which imports start no threads: a process with some must not fork.
 
     Only what the key is made of is in it, so that all parents of one key are alike. Tasks get all
