@@ -62,4 +62,6 @@ def event_loop() -> Check:
 
 def _version(module: str) -> str:
     names = metadata.packages_distributions().get(module, [module])
-    return f"{names[0]} {metadata.version(names[0])}"
+    # Several may bring it, as mlflow and mlflow-skinny do.
+    name = next((each for each in names if each.replace("-", "_") == module), names[0])
+    return f"{name} {metadata.version(name)}"

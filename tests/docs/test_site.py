@@ -1,0 +1,74 @@
+"""The site is built without a warning and without anything from elsewhere; links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from timonel.cli.catalogue import ENTRIES
+from timonel.cli.demo import story
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+_LOADED = re.compile(r'<(?:script|img|link)[^>]+(?:src|href)="(https?://[^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built once."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = {
+        path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")
+    }
+    for page in pages - {Path("index")}:
+        folder = page.parent if page.name == "index" else page
+        assert (site / folder / "index.html").is_file(), page
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        loaded = [url for url in _LOADED.findall(page.read_text()) if "rel=canonical" not in url]
+        assert loaded == [], page
+
+
+def test_the_references_are_written_from_the_code(site: Path) -> None:
+    commands = (site / "reference" / "cli" / "index.html").read_text()
+    for entry in ENTRIES:
+        assert f"timonel {entry.name}" in commands
+    python = (site / "reference" / "python" / "index.html").read_text()
+    for name in ("timonel.data.convert", "timonel.training.train", "timonel.serving.serve"):
+        assert f'id="{name}"' in python
+    errors = (site / "reference" / "errors" / "index.html").read_text()
+    assert "UserCodeError" in errors
+    assert "130" in errors
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_in_the_repository_lead_somewhere(name: str) -> None:
+    for target in _LINK.findall((ROOT / name).read_text()):
+        assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+def test_the_demo_runs_the_commands_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command in (story.TRAIN, story.EXPORT, f"timonel serve {story.NAME}",
+                    f"timonel convert digits/ {story.DATASET}"):  # fmt: skip
+        assert command in readme
