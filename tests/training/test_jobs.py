@@ -132,8 +132,9 @@ def test_the_users_error_is_shown_once_and_nothing_else(
     assert newest.restarts == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_keeps_the_checkpoint(
-    dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+    workers: int, dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
 ) -> None:
     def interrupt(event: Any) -> None:
         if event["type"] == "checkpoint":
@@ -143,12 +144,16 @@ def test_a_stop_keeps_the_checkpoint(
         train(
             SCRIPTS / "slow.py",
             data=dataset.uri,
+            workers=workers,
             workspace=jobs_workspace,
             engine=engine,
             progress=interrupt,
         )
     newest = engine.jobs()[0]
     assert newest.state is JobState.STOPPED
+    # One that has left by itself pulls the others out of the step they are in: some may see a lost
+    # peer before their own signal, but none is left to be killed when its grace is over.
+    assert [task.signal for task in newest.tasks] == [None] * workers
     checkpoints = jobs_workspace.jobs / newest.job_id / "checkpoints"
     assert list(checkpoints.glob("fit-000/epoch-*/state.json"))
     assert not list(checkpoints.glob("**/.tmp-*"))

@@ -67,7 +67,7 @@ def _run_to_outcome(task: Task) -> Outcome:
     termination = Termination()
     termination.install()
     try:
-        _train(task)
+        _train(task, termination)
     except BaseException as error:  # noqa: BLE001 - whatever it is decides how the process ends
         termination.ignore_more()
         result = outcome.of_exception(
@@ -92,7 +92,7 @@ def _tell(task: Task, result: Outcome) -> None:
     writer.event("error", task=task.cluster.task_id, traceback=result.traceback)
 
 
-def _train(task: Task) -> None:
+def _train(task: Task, termination: Termination) -> None:
     wanted = strategies.choose(
         task.spec.strategy,
         workers=len(task.cluster.trainers),
@@ -101,7 +101,7 @@ def _train(task: Task) -> None:
     if task.spec.strategy is StrategyName.NONE:
         _run_alone(task)
     else:
-        _run_managed(task, wanted)
+        _run_managed(task, wanted, termination)
 
 
 def _run_alone(task: Task) -> None:
@@ -111,7 +111,7 @@ def _run_alone(task: Task) -> None:
     run_script(task.spec.argv(str(task.job_dir)))
 
 
-def _run_managed(task: Task, name: StrategyName) -> None:
+def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
     from timonel.training.worker import managed  # noqa: PLC0415 - imports TensorFlow
 
     place, neighbours = task.cluster.neighbours
@@ -125,6 +125,9 @@ def _run_managed(task: Task, name: StrategyName) -> None:
     managed.require_supported(keras, name)
     keras.utils.set_random_seed(task.spec.seed)
     strategy = strategies.build(name, task.cluster)
+    # The coordination service of several workers has put a handler of its own in the place of ours,
+    # one that only takes note of SIGTERM.
+    termination.install()
     context = _context(task, strategy)
     enter(context)
     run = _open_run(task)
