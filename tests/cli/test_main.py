@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +135,53 @@ def test_an_error_of_the_users_code_is_its_traceback_and_nothing_else(timonel, m
     for argv in (["runs"], ["--debug", "runs"]):
         outcome = timonel(*argv)
         assert (outcome.exit_code, outcome.err) == (5, f"{text}\n")
+
+
+def test_a_script_that_ended_itself_is_one_line_that_names_its_log(timonel, monkeypatch) -> None:
+    fail_with(UserCodeError("the script ended with exit code 2", hint="see its log"), monkeypatch)
+    outcome = timonel("runs")
+    assert outcome.exit_code == 5
+    assert outcome.error_line == "error: the script ended with exit code 2: see its log"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_what_is_wrong_with_a_disk_is_no_defect(number: int, timonel, monkeypatch) -> None:
+    fail_with(OSError(number, os.strerror(number), "/there/file"), monkeypatch)
+    outcome = timonel("runs")
+    assert outcome.exit_code == 2
+    expected = f"expected to read or write /there/file, got {os.strerror(number)}"
+    assert expected in outcome.error_line
+
+
+def test_an_interrupt_outside_a_command_is_one_line_too(timonel, monkeypatch) -> None:
+    def raise_it(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("timonel.cli.groups.LazyGroup.parse_args", raise_it)
+    outcome = timonel("runs")
+    assert (outcome.exit_code, outcome.error_line) == (130, "error: interrupted")
+
+
+def test_interrupts_in_a_hurry_do_not_break_off_the_tidying(here: Path) -> None:
+    code = """
+import os, signal, sys, time
+from timonel.cli import main
+def run(argv):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("tidy")
+    return 130
+main.run = run
+main.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "tidy\n", "")
 
 
 def test_debug_shows_the_traceback(timonel: Timonel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,9 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--strategy", "magic"], "'magic'"),
         (["train.py", "--set", "lr"], "expected --set as NAME=VALUE"),
         (["train.py", "--set", "a b=1"], "'a b'"),
+        (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr once"),
+        (["train.py", "--max-restarts", "-1"], "max_restarts of at least 0"),
+        (["train.py", "--seed", "-1"], "a seed from 0 to"),
         (["train.py", "--engine", "nowhere"], "'nowhere'"),
         (["train.py", "--data", "a=x", "--data", "y"], "expected a name"),
     ],
@@ -95,6 +98,25 @@ def test_a_script_that_raises_shows_its_own_traceback_once(here: Path, timonel: 
     assert "ValueError" in timonel("logs").out
     assert timonel("jobs", "show").out.count("failed") >= 2
     assert timonel("stop").out.endswith("has failed already\n")
+
+
+@pytest.mark.e2e
+def test_a_script_that_ends_itself_is_one_line_that_names_the_log(
+    here: Path, timonel: Timonel
+) -> None:
+    (here / "train.py").write_text("import sys\nprint('no such flag')\nsys.exit(2)\n")
+    outcome = timonel("train", "train.py", *QUICK)
+    assert outcome.exit_code == 5
+    assert "the script ended with exit code 2: 'timonel logs train-" in outcome.error_line
+    assert "no such flag" in timonel("logs").out
+
+
+@pytest.mark.e2e
+def test_a_run_without_a_model_is_not_to_be_exported(timonel: Timonel, script: Path) -> None:
+    outcome = timonel("train", "train.py", *QUICK)
+    assert outcome.exit_code == 0
+    assert "succeeded" in outcome.out
+    assert "export" not in outcome.out
 
 
 @pytest.mark.e2e

@@ -55,6 +55,11 @@ def test_metrics_without_an_epoch_are_no_line() -> None:
     assert view.end() == []
 
 
+def test_a_warning_is_told() -> None:
+    event = {"t": 0.0, "type": "log", "level": "warning", "message": "nothing was fitted"}
+    assert [line.plain for line in TrainingView().feed(event)] == ["warning: nothing was fitted"]
+
+
 def test_a_restart_is_told_with_its_reason() -> None:
     view = TrainingView()
     (line,) = view.feed({"t": 0.0, "type": "restart", "generation": 2, "message": "lost worker-0"})

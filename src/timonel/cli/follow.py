@@ -85,14 +85,21 @@ def pairs_of(words: list[str] | None, option: str) -> dict[str, Any]:
     """Return ``NAME=VALUE`` words as a mapping.
 
     Raises:
-        SpecError: One has no ``=`` or no name.
+        SpecError: One has no ``=`` or no name, or a name comes twice.
     """
     from timonel.errors import SpecError
 
-    found = {}
+    found: dict[str, Any] = {}
     for word in words or []:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise SpecError(f"expected {option} as NAME=VALUE, got {word!r}")
+            raise SpecError(
+                f"expected {option} as NAME=VALUE, got {word!r}", hint=f"as in {option} lr=0.01"
+            )
+        if name in found:
+            raise SpecError(
+                f"expected {option} {name} once, got it as {found[name]!r} and as {value!r}",
+                hint="leave one of them out",
+            )
         found[name] = value
     return found

@@ -7,6 +7,7 @@ their class. Anything else is a defect: its traceback goes to a file, which the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import signal
 import sys
@@ -16,17 +17,20 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from timonel._version import __version__
 from timonel.cli.groups import CONTEXT, LazyGroup
 from timonel.cli.settings import Settings, hoist
-from timonel.errors import Interrupted, TimonelError, UserCodeError
+from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 
 EXIT_DEFECT = 1
 EXIT_USAGE = 2
+_HURRY_S = 1.0
+_OF_THE_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
+"""What is wrong with a disk or its permissions, wherever it shows, is no defect of timonel."""
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -44,12 +48,31 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     # 'kill' is to end a command as Ctrl-C does: with its job stopped and its server drained.
-    signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(run(sys.argv[1:]))
+    interrupt = _Interrupt()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    code = run(sys.argv[1:])
+    # All is said and tidied up; a traceback of the interpreter's end would tell nobody anything.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(code)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+class _Interrupt:
+    """Ends the command at the first Ctrl-C, and overlooks those that follow in a hurry.
+
+    They would break off the tidying up that the first one has begun.
+    """
+
+    def __init__(self) -> None:
+        self._overlooks_until = 0.0
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now < self._overlooks_until:
+            return
+        self._overlooks_until = now + _HURRY_S
+        raise KeyboardInterrupt
 
 
 def run(argv: Sequence[str]) -> int:
@@ -64,7 +87,12 @@ def run(argv: Sequence[str]) -> int:
             traceback.print_exc()
         return _report(error)
     except Exception as error:  # noqa: BLE001 - the last place: whatever comes here is a defect
+        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE and not debug:
+            return _report(_out_of_place(error))
         return _report_defect(error, args, debug=debug)
+    if result == Interrupted.exit_code:
+        # Where Ctrl-C comes outside a command, the parser turns it into this and says nothing.
+        _print_error("interrupted")
     return result if isinstance(result, int) else 0
 
 
@@ -101,7 +129,7 @@ def options(
 
 def _report(error: BaseException) -> int:
     """Print an expected error as one line and return its exit code."""
-    if isinstance(error, UserCodeError):
+    if isinstance(error, UserCodeError) and error.hint is None:
         # The message is the user's own traceback; a line of ours would only push it up.
         typer.echo(error.message, err=True)
         return error.exit_code
@@ -113,6 +141,14 @@ def _report(error: BaseException) -> int:
         return EXIT_USAGE
     _print_error("interrupted")
     return Interrupted.exit_code
+
+
+def _out_of_place(error: OSError) -> TimonelError:
+    place = error.filename or tempfile.gettempdir()
+    return InputError(
+        f"expected to read or write {place}, got {error.strerror}",
+        hint="look at its permissions and at the space that is left",
+    )
 
 
 def _usage_hint(error: typer.TyperException) -> str:

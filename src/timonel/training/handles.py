@@ -111,9 +111,11 @@ def check_outcome(status: JobStatus, run: Run) -> None:
     if status.state is JobState.STOPPED:
         raise Interrupted(f"{run.id} was stopped", hint="what it has saved and reported is kept")
     message = status.message or f"{run.id} failed"
-    if status.cause is FailureCause.USER_ERROR:
-        raise UserCodeError(_traceback(run, status.failed_task) or message)
     hint = f"'timonel logs {run.id}' shows what its tasks have written"
+    if status.cause is FailureCause.USER_ERROR:
+        shown = _traceback(run, status.failed_task)
+        # A script that has ended itself, as for options it does not know, says why in its log.
+        raise UserCodeError(shown) if shown else UserCodeError(message, hint=hint)
     if status.cause is FailureCause.ENGINE:
         raise EngineError(message, hint=hint)
     raise JobError(message, hint=hint)

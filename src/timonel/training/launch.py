@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.engines import CommandSpec, Engine, JobSpec, RestartPolicy, RoleSpec, get_engine
-from timonel.errors import Interrupted
+from timonel.errors import Interrupted, SpecError
 from timonel.storage import Workspace, digest_bytes, find_workspace, write_bytes
 from timonel.tracking import Artifact, follow_events, new_run_id, start_run
 from timonel.training.handles import Job, Run
@@ -20,6 +20,8 @@ from timonel.training.spec import TrainSpec
 _TASK_MODULE = "timonel.training.worker"
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 SOURCE_FOLDER = "source"
+_SEEDS = 1 << 32
+"""NumPy takes no other seeds."""
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -33,6 +35,12 @@ class _Options:
     warm: bool
     pass_job_dir: bool
     seed: int
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise SpecError(f"expected max_restarts of at least 0, got {self.max_restarts}")
+        if not 0 <= self.seed < _SEEDS:
+            raise SpecError(f"expected a seed from 0 to {_SEEDS - 1}, got {self.seed}")
 
 
 def train(  # noqa: PLR0913 - the façade's function: one call says all, all but one optional
@@ -94,8 +102,6 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         params=params,
         args=args,
     )
-    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
-    chosen = get_engine(engine, found) if isinstance(engine, str) else engine
     options = _Options(
         name=name,
         max_restarts=max_restarts,
@@ -103,6 +109,8 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         pass_job_dir=pass_job_dir,
         seed=secrets.randbelow(1 << 31) if seed is None else seed,
     )
+    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    chosen = get_engine(engine, found) if isinstance(engine, str) else engine
     run = _submit(request, found, chosen, options)
     if not detach:
         _follow(run, progress)

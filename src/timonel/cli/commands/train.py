@@ -113,7 +113,8 @@ def _watch(run: Run, workspace: Workspace) -> None:
     out = console()
     line = outcome_line(run.id, record.status, record.duration_s, record.metrics, out.width)
     out.print(line, soft_wrap=True)
-    out.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
+    if any(artifact.type == "savedmodel" for artifact in record.outputs):
+        out.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
 
 
 def parse_data(words: list[str] | None) -> str | dict[str, str] | None:

@@ -58,6 +58,8 @@ class TrainingView:
         elif kind == "restart":
             lines.append(_restart_line(event))
             self._epoch_began = None
+        elif kind == "log" and event.get("level") == "warning":
+            lines.append(Text.assemble(("warning: ", "yellow"), str(event.get("message"))))
         return lines
 
     def job(self, status: JobStatus) -> None:
