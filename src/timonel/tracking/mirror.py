@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from timonel.engines.local.processes import step_back
 from timonel.storage.workspace import Workspace, find_workspace
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirrors.base import Mirror
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Feed a run's mirrors as the command line says; return the exit code, which is 0."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    os.nice(19)
+    step_back(19)
     workspace = find_workspace(options.workspace, create=False)
     mirrors = installed_mirrors(workspace)
     if options.follow:

@@ -42,6 +42,26 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+class TestStepBack:
+    def test_others_come_first_within_the_session_and_beyond_it(self) -> None:
+        program = (
+            "import os, pathlib\n"
+            "from timonel.engines.local.processes import step_back\n"
+            "step_back(19)\n"
+            "group = pathlib.Path('/proc/self/autogroup')\n"
+            "print(os.nice(0), group.read_text().split()[-1] if group.exists() else 'none')\n"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            start_new_session=True,
+        )
+        grouped = Path("/proc/self/autogroup").exists()
+        assert result.stdout.split() == ["19", "19" if grouped else "none"]
+
+
 class TestPorts:
     def test_a_server_can_listen_on_a_reserved_port(self) -> None:
         with PortReservation(3) as ports, socket.socket() as server:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from timonel.engines.local.processes import die_with_parent
+from timonel.engines.local.processes import die_with_parent, step_back
 
 EXIT_CANNOT_START = 127
 
@@ -110,7 +110,8 @@ def _be_child(command: Command, run: Runner | None, parent_pid: int) -> NoReturn
         die_with_parent(parent_pid)
         reset_signals()
         redirect(command.output)
-        os.nice(command.niceness)
+        if command.niceness:
+            step_back(command.niceness)
         os.chdir(command.cwd)
         if run is None:
             _execute(command)

@@ -15,7 +15,7 @@ from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.loop import Loop
 from timonel.engines.local.processes import kill_all, marked, reap
 
-SIDECAR_NICENESS = 10
+SIDECAR_NICENESS = 19
 EPILOGUE_TIMEOUT_S = 120.0
 SIDECAR_PATIENCE_S = 15.0
 """Time that sidecars have to end by themselves after the job's end was published."""

@@ -109,6 +109,20 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
+def step_back(niceness: int) -> None:
+    """Let others have the processor first: those of this session, and those of all sessions.
+
+    Linux groups processes by session where ``sched_autogroup_enabled`` is set, and niceness alone
+    then counts within the group only, so that the nicest of processes takes an equal share from
+    a job's tasks. The group has a niceness of its own. Call it in a session of one's own.
+    """
+    os.nice(niceness)
+    # Not there where the kernel does not group, and not ours where we do not lead the session.
+    with contextlib.suppress(OSError):
+        if os.getsid(0) == os.getpid():
+            Path("/proc/self/autogroup").write_text(str(niceness))
+
+
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent dies, so that none can get away."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
