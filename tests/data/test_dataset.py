@@ -80,6 +80,19 @@ def test_a_changed_shard_is_found(dataset: Dataset) -> None:
         list(dataset.examples("train"))
 
 
+def test_a_shard_that_is_cut_off_or_gone_is_found_without_reading(dataset: Dataset) -> None:
+    dataset.check_sizes()
+    shard = dataset.shards("train")[0]
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    expected = f"a shard of {len(content)} bytes at {shard}, got {len(content) - 1}"
+    with pytest.raises(CorruptError, match=expected):
+        dataset.check_sizes()
+    shard.unlink()
+    with pytest.raises(CorruptError, match=f"at {shard}, got No such file or directory"):
+        dataset.check_sizes()
+
+
 def test_a_missing_shard_is_found(dataset: Dataset) -> None:
     dataset.shards("test")[0].unlink()
     with pytest.raises(CorruptError, match="no file"):

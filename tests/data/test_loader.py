@@ -432,6 +432,9 @@ class TestBadInput:
         batches = load(images.uri, memory=ON_DISK)
         with pytest.raises(tf.errors.OpError, match=r"train-00000-of-00001\.tfrecord.* at byte 0"):
             list(batches)
+        expected = f"expected whole records in {images.shards('train')[0]}, found a payload"
+        assert session.faults
+        assert all(fault.message.startswith(expected) for fault in session.faults)
 
     def damage(self, dataset: Dataset) -> None:
         shard = dataset.shards("train")[0]

@@ -161,6 +161,15 @@ def test_a_model_that_does_not_load_is_not_published(
     assert ModelRepository(workspace.models).names() == []
 
 
+def test_a_place_of_the_raw_files_that_is_none(
+    workspace: Workspace, export_folder: Path, tmp_path: Path
+) -> None:
+    finished_run(workspace, export_folder)
+    with pytest.raises(NotFoundError, match="expected the folder of the raw files"):
+        export(name="tiny", workspace=workspace, data_root=tmp_path / "absent")
+    assert ModelRepository(workspace.models).names() == []
+
+
 def test_without_held_out_predictions_the_check_says_so(
     workspace: Workspace, export_folder: Path
 ) -> None:

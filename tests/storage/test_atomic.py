@@ -324,5 +324,10 @@ def test_a_limit_on_file_sizes_leaves_no_torn_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
+def test_what_could_not_be_written_aside_is_called_by_its_own_name(tmp_path: Path) -> None:
+    error = unwritable(tmp_path / aside_name("my-data") / "shard", OSError(28, "No space left"))
+    assert error.message == f"expected to write {tmp_path}/my-data/shard, got No space left"
+
+
 def test_an_error_without_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:
     assert "got odd" in unwritable(tmp_path, OSError("odd")).message

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from timonel.data import Dataset
-from timonel.errors import NotFoundError, SpecError
+from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.training.request import Request, check_request
 from timonel.training.spec import StrategyName
 
@@ -75,6 +76,14 @@ def test_values_that_cannot_be_used(script: Path, changes: dict[str, Any], words
 def test_data_that_is_no_dataset(script: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="expected a dataset at"):
         check(script, data=tmp_path)
+
+
+def test_data_that_is_cut_off(script: Path, dataset: Dataset, tmp_path: Path) -> None:
+    copy = Dataset.open(shutil.copytree(dataset.uri, tmp_path / "copy"))
+    with copy.shards("test")[0].open("ab") as shard:
+        shard.truncate(10)
+    with pytest.raises(CorruptError, match="got 10"):
+        check(script, data=copy.uri)
 
 
 def test_more_workers_than_records(script: Path, dataset: Dataset) -> None:

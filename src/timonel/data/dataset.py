@@ -12,7 +12,7 @@ from timonel.data.examples import decode_example
 from timonel.data.manifest import Manifest, read_manifest
 from timonel.data.records import read_records
 from timonel.data.schema import KEY_FEATURE, SPLITS, Split, Task
-from timonel.errors import SpecError
+from timonel.errors import CorruptError, SpecError
 from timonel.storage import local_path, verify_file
 from timonel.tracking import Artifact
 
@@ -105,10 +105,32 @@ class Dataset:
         for shard in self.manifest.shards:
             verify_file(self.path / shard.name, shard.digest)
 
+    def check_sizes(self) -> None:
+        """Check that every shard is there and as long as the manifest says; takes no reading.
+
+        Raises:
+            CorruptError: One is not.
+        """
+        for shard in self.manifest.shards:
+            path = self.path / shard.name
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise _damaged(path, shard.bytes, error.strerror or "nothing") from error
+            if size != shard.bytes:
+                raise _damaged(path, shard.bytes, f"{size}")
+
     def artifact(self) -> Artifact:
         """Return the dataset as something that a run reads or makes."""
         metadata = {"records": self.count(), "task": self.task, "labels": len(self.labels)}
         return Artifact("dataset", self.uri, self.digest, self.path.name, metadata)
+
+
+def _damaged(path: Path, size: int, found: str) -> CorruptError:
+    return CorruptError(
+        f"expected a shard of {size} bytes at {path}, got {found}",
+        hint="the file was changed or cut off; convert the source again",
+    )
 
 
 def check_split(split: str) -> Split:

@@ -17,6 +17,7 @@ import numpy as np
 from timonel.data.preprocessing import Preprocessing
 from timonel.data.schedule import Indices, InputShard, Schedule
 from timonel.data.schema import Split, Task
+from timonel.errors import DataError
 
 __all__ = [
     "InputShard",
@@ -24,6 +25,7 @@ __all__ = [
     "LoadRecord",
     "Stream",
     "configure",
+    "faults",
     "input_shard",
     "is_sharded",
     "loads",
@@ -106,6 +108,9 @@ streams: list[Stream] = []
 on_load: list[Callable[[LoadRecord], None]] = []
 """Called with each new record."""
 
+faults: list[DataError] = []
+"""What reading records has raised inside TensorFlow, which passes on no more than the text."""
+
 _shard = InputShard()
 _by_dataset: weakref.WeakKeyDictionary[Any, Stream] = weakref.WeakKeyDictionary()
 
@@ -127,6 +132,7 @@ def reset() -> None:
     loads.clear()
     streams.clear()
     on_load.clear()
+    faults.clear()
     _by_dataset.clear()
 
 

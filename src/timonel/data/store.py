@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from timonel.data import session
 from timonel.data.dataset import Dataset
 from timonel.data.records import FRAME_BYTES, Span, check_payload, read_index
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
+from timonel.errors import CorruptError
 
 Fetch = Callable[[Any], dict[str, Any]]
 """Takes indices int64 [B], gives features [B]."""
@@ -91,7 +93,11 @@ class _Reader:
         shard = int(self._shard[index])
         span = Span(int(self._spans[index, 0]), int(self._spans[index, 1]))
         framed = os.pread(self._files[shard], span.length + FRAME_BYTES - 12, span.offset)
-        return check_payload(framed, span, self._paths[shard])
+        try:
+            return check_payload(framed, span, self._paths[shard])
+        except CorruptError as error:
+            session.faults.append(error)
+            raise
 
 
 def _close(files: list[int]) -> None:

@@ -70,12 +70,13 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
 
     Raises:
         SpecError: The name cannot be one of a model.
-        NotFoundError: There is no such run.
+        NotFoundError: There is no such run, or no such ``data_root``.
         ModelError: The run has no model, the model does not work, or the check failed.
         CorruptError: The export was changed or cut off.
         InputError: The repository cannot be written.
     """
     check_name(name)
+    root = _root(data_root)
     place = _workspace(workspace)
     models = _repository(repository, place)
     record = read_run(place, run, kind="train")
@@ -87,7 +88,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         say(f"verifying the export of {record.id}")
         folder = export_folder_of(local_path(artifact.uri))
         found = _Found(record, folder, _verified(folder, artifact))
-        result = _check(found, writer, data_root, say) if check else None
+        result = _check(found, writer, root, say) if check else None
         _refuse_failed(result, force=force)
         say(f"publishing {name}")
         version = models.publish(name, found.folder, _provenance(found, writer), result)
@@ -116,7 +117,7 @@ def check_version(
         version.document.export,
         extra / REFERENCE_FILE,
         reference_of(extra, version.document.export),
-        data_root=None if data_root is None else local_path(data_root),
+        data_root=_root(data_root),
         dataset=_local(dataset.get("uri")),
     )
 
@@ -125,6 +126,18 @@ def _workspace(workspace: Workspace | str | os.PathLike[str] | None) -> Workspac
     if isinstance(workspace, Workspace):
         return workspace
     return find_workspace(workspace, create=False)
+
+
+def _root(data_root: str | os.PathLike[str] | None) -> Path | None:
+    if data_root is None:
+        return None
+    root = local_path(data_root)
+    if not root.is_dir():
+        raise NotFoundError(
+            f"expected the folder of the raw files at {root}, found none",
+            hint="give the folder that took the place of the one that was converted",
+        )
+    return root
 
 
 def _repository(
@@ -172,18 +185,17 @@ def _verified(folder: Path, artifact: Artifact) -> Export:
     return export
 
 
-def _check(
-    found: _Found, writer: RunWriter, data_root: str | os.PathLike[str] | None, say: Progress
-) -> CheckResult:
+def _check(found: _Found, writer: RunWriter, data_root: Path | None, say: Progress) -> CheckResult:
     examples = reference_of(found.folder, found.export)
-    say(f"checking on {len(examples)} held-out raw inputs")
+    if examples:
+        say(f"checking on {len(examples)} held-out raw inputs")
     result = check_saved_model(
         saved_model_of(found.folder),
         found.export,
         found.folder / REFERENCE_FILE,
         examples,
         log=writer.folder / CHECK_LOG,
-        data_root=None if data_root is None else local_path(data_root),
+        data_root=data_root,
         dataset=_local(found.datasets[0].uri) if found.datasets else None,
     )
     measured = ("max_abs_diff", "label_agreement", "accuracy", "mae", "rmse", "seconds")

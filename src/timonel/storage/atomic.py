@@ -193,7 +193,7 @@ def exists(target: Path) -> AlreadyExistsError:
 def unwritable(path: Path, error: OSError) -> InputError:
     """Return the error that says ``path`` cannot be written, with the system's reason."""
     return InputError(
-        f"expected to write {path}, got {error.strerror or error}",
+        f"expected to write {_meant(path)}, got {error.strerror or error}",
         hint="choose a folder that you may write, with space left",
     )
 
@@ -202,6 +202,14 @@ def aside_name(name: str) -> str:
     """Return a new name to write aside under, for what will be called ``name``."""
     # Cut, as the whole must not be longer than a file name may be.
     return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-{uuid.uuid4().hex[:8]}-{name[:64]}"
+
+
+def _meant(path: Path) -> Path:
+    """Return a path as it would be called once it is published."""
+    parts = (
+        part.split("-", 4)[-1] if part.startswith(ASIDE_PREFIX) else part for part in path.parts
+    )
+    return Path(*parts)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

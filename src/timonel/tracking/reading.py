@@ -32,8 +32,14 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
         FormatError: The record was written by a newer release.
         CorruptError: The record cannot be read.
     """
-    if kind is None and _is_id(workspace, ref):
-        return _record(workspace.runs / ref)
+    if _is_id(workspace, ref):
+        found = _record(workspace.runs / ref)
+        if kind in {None, found.kind}:
+            return found
+        raise NotFoundError(
+            f"expected a {kind} run, got {ref}, which is a {found.kind} run",
+            hint="'timonel runs' lists the runs of this workspace",
+        )
     headers = _headers(workspace, kind)
     return _record(workspace.runs / _choose(headers, ref, kind).id)
 

@@ -62,6 +62,7 @@ def check_request(
     Raises:
         NotFoundError: There is no such script or dataset.
         SpecError: A value cannot be used; the message says what would be.
+        CorruptError: A shard of a dataset is missing or cut off.
     """
     script = _script(entry)
     for name, number in (("workers", workers), ("devices_per_worker", devices_per_worker)):
@@ -72,6 +73,7 @@ def check_request(
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     for dataset in datasets.values():
         _check_enough(dataset, workers * devices_per_worker)
+        dataset.check_sizes()
     return Request(
         script=script,
         datasets=datasets,

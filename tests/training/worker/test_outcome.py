@@ -10,10 +10,11 @@ from tensorflow.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     UnavailableError,
+    UnknownError,
 )
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause
-from timonel.errors import InputError
+from timonel.errors import CorruptError, InputError
 from timonel.training.worker import outcome
 from timonel.training.worker.outcome import Terminated, of_exception, write_report
 from timonel.training.worker.script import run_script
@@ -46,6 +47,22 @@ def test_an_error_that_wraps_a_lost_peer() -> None:
     error = RuntimeError("training failed")
     error.__cause__ = UnavailableError(None, None, "gone")
     assert of_exception(error, script="/s.py", peers=1).cause is FailureCause.LOST_PEER
+
+
+def test_an_error_of_ours_that_tensorflow_has_passed_on_as_text() -> None:
+    faults = [CorruptError("expected whole records in a"), CorruptError("expected records in b")]
+    wrapped = UnknownError(None, None, f"Graph execution error: CorruptError: {faults[1]}\nstack")
+    assert outcome.explained(wrapped, faults) is faults[1]
+    result = of_exception(faults[1], script="/s.py", peers=1)
+    assert result.cause is FailureCause.USER_ERROR
+    assert result.traceback == "CorruptError: expected records in b\n"
+
+
+def test_an_error_of_ours_explains_no_other() -> None:
+    faults = [CorruptError("expected whole records in a")]
+    for error in (UnknownError(None, None, "other"), ValueError("expected whole records in a")):
+        assert outcome.explained(error, faults) is error
+        assert outcome.explained(error, []) is error
 
 
 def test_whatever_is_raised_after_sigterm_is_its_consequence() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from timonel.data import session
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
 from timonel.training.context import TrainingContext, enter
@@ -71,7 +72,7 @@ def _run_to_outcome(task: Task) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - whatever it is decides how the process ends
         termination.ignore_more()
         result = outcome.of_exception(
-            error,
+            outcome.explained(error, session.faults),
             script=task.spec.script,
             peers=task.peers,
             terminating=termination.requested,

@@ -17,7 +17,7 @@ import numpy as np
 from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, session
 from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
-from timonel.errors import ModelError, SpecError
+from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.reference import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
@@ -119,8 +119,17 @@ def _export(
         transform=_transform(record.preprocessing),
         columns=_columns(record.preprocessing),
         input_spec=spec,
-        reference=_reference(model, record),
+        reference=_reference_or_none(model, record),
     )
+
+
+def _reference_or_none(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
+    """Return what the check needs. Held-out records that are damaged must not cost the model."""
+    try:
+        return _reference(model, record)
+    except DataError as error:
+        logger.warning("no predictions are kept for the check: %s", error)
+        return None
 
 
 def _transform(preprocessing: ImagePreprocessing | TablePreprocessing) -> Callable[[Any], Any]:

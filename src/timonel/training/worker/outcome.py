@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -89,6 +89,21 @@ def of_exception(
     if any(_names(type(found)) & _OUT_OF_MEMORY_ERRORS for found in chain(error)):
         return Outcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, summary(error), text)
     return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
+
+
+def explained(error: BaseException, faults: Sequence[TimonelError]) -> BaseException:
+    """Return the error of ours that TensorFlow has passed on as text, if it was one.
+
+    Args:
+        error: What came out of the user's program.
+        faults: What was raised inside TensorFlow's operations.
+    """
+    texts = [str(found) for found in chain(error) if _is_tensorflows(type(found))]
+    for fault in faults:
+        if any(fault.message in text for text in texts):
+            fault.__cause__ = fault.__context__ = None
+            return fault.with_traceback(error.__traceback__)
+    return error
 
 
 def user_traceback(error: BaseException, script: str) -> str:
