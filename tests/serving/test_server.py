@@ -484,6 +484,7 @@ def test_predict_without_a_server_loads_the_model_for_the_call(workspace, export
     assert not running_servers(workspace.servers)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="a bare machine has no curl")
 @pytest.mark.parametrize("model", ["images", "table", "doubler", "dense"])
 def test_the_curl_line_works_as_it_is(server, model, png, tmp_path):
     image = tmp_path / "an image's name.png"

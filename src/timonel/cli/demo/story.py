@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -164,7 +165,12 @@ def _ask(shell: Shell, server: ServerRecord) -> None:
 
     image = held_out(shell.folder)[0].relative_to(shell.folder)
     shell.run(f"timonel predict {NAME} {image}", step="predict")
-    shell.run(curl_example(server.rest_url, NAME, image=str(image)), step="curl")
+    line = curl_example(server.rest_url, NAME, image=str(image))
+    if shutil.which("curl") is not None:
+        shell.run(line, step="curl")
+    else:
+        shell.prompt(line)
+        shell.out.print("not run: curl is not installed here\n", style="dim")
 
 
 def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[Any, Any]:
