@@ -54,6 +54,24 @@ def add_version(place: Workspace, number: int) -> None:
     (folder / "saved_model.pb").write_text("2")
 
 
+@pytest.mark.usefixtures("published")
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (
+            ["digits", "--rest-port", "99999"],
+            "expected rest_port to be less than or equal to 65535",
+        ),
+        (["digits", "--poll-s", "-1"], "expected a duration such as 90s"),
+        (["digits", "digits"], "expected each model once, got ['digits', 'digits']"),
+    ],
+)
+def test_settings_that_cannot_be(argv: list[str], part: str, timonel: Timonel) -> None:
+    outcome = timonel("serve", *argv)
+    assert outcome.exit_code == 2
+    assert part in outcome.error_line
+
+
 def test_an_unknown_model(timonel: Timonel, place: Workspace) -> None:
     for argv in (["serve", "nope"], ["predict", "nope", "x.png"], ["models", "show", "nope"]):
         outcome = timonel(*argv)

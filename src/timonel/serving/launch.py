@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from pydantic import ValidationError
+
+from timonel.errors import SpecError
 from timonel.serving.config import LoadSettings, RuntimeSettings, ServerSettings
 from timonel.serving.process import Server, launch
 from timonel.serving.references import resolve, workspace_for
@@ -54,21 +57,26 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
 
     Raises:
         NotFoundError: There is no such model, or it has no version.
+        SpecError: A setting has a value that it cannot have.
         ServingError: A port is in use, or no version can be loaded.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     place = workspace_for(workspace, several)
-    settings = ServerSettings(
-        models=tuple(resolve(each, place, version) for each in several),
-        host=host,
-        rest_port=rest_port,
-        grpc_port=grpc_port,
-        compute_threads=compute_threads or min(8, max(2, os.cpu_count() or 2)),
-        drain_s=drain_s,
-        load=LoadSettings(poll_s=poll_s, settle_s=poll_s),
-        runtime=RuntimeSettings(name=runtime),
-        servers_folder=str(place.servers),
-    )
+    models = tuple(resolve(each, place, version) for each in several)
+    try:
+        settings = ServerSettings(
+            models=models,
+            host=host,
+            rest_port=rest_port,
+            grpc_port=grpc_port,
+            compute_threads=compute_threads or min(8, max(2, os.cpu_count() or 2)),
+            drain_s=drain_s,
+            load=LoadSettings(poll_s=poll_s, settle_s=poll_s),
+            runtime=RuntimeSettings(name=runtime),
+            servers_folder=str(place.servers),
+        )
+    except ValidationError as error:
+        raise _refused(error) from error
     server = launch(settings, place, detach=detach)
     try:
         if on_ready is not None:
@@ -79,3 +87,12 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         server.stop()
         raise
     return server
+
+
+def _refused(error: ValidationError) -> SpecError:
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # a rule of our own, which explains itself
+        return SpecError(str(first["ctx"]["error"]))
+    name = ".".join(map(str, first["loc"]))
+    rule = first["msg"].removeprefix("Input should be ")
+    return SpecError(f"expected {name} to be {rule}, got {first['input']!r}")

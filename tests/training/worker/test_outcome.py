@@ -58,6 +58,23 @@ def test_an_error_of_ours_that_tensorflow_has_passed_on_as_text() -> None:
     assert result.traceback == "CorruptError: expected records in b\n"
 
 
+def test_an_error_of_ours_below_the_scripts_call_is_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from timonel.training.worker.checkpoints import Checkpoints, Progress\n"
+        "place = Path('/dev/null/checkpoints')\n"
+        "saved = Checkpoints(place, writes=True, progress=Path('/dev/null'))\n"
+        "saved.save(0, [], Progress((0,), {'loss': (1.0,)}, 1))\n"
+    )
+    with pytest.raises(InputError) as caught:
+        run_script([str(script)])
+    result = of_exception(caught.value, script=str(script), peers=0)
+    assert result.traceback is not None
+    assert result.traceback.startswith("InputError: expected to write /dev/null/checkpoints/")
+    assert len(result.traceback.splitlines()) == 1
+
+
 def test_an_error_of_ours_explains_no_other() -> None:
     faults = [CorruptError("expected whole records in a")]
     for error in (UnknownError(None, None, "other"), ValueError("expected whole records in a")):

@@ -24,6 +24,7 @@ import numpy as np
 
 from timonel.errors import CorruptError, FormatError, NotFoundError, TimonelError
 from timonel.storage import digest_bytes, publish_dir, read_document, verify_file, write_document
+from timonel.storage.atomic import unwritable
 
 _STATE = "state.json"
 _ARRAYS = "variables.npz"
@@ -105,7 +106,10 @@ class Checkpoints:
             return None
         name = _FINAL if progress.finished else f"epoch-{progress.epochs[-1]:04d}"
         target = self._folder(fit) / name
-        _write(target, arrays, progress)
+        try:
+            _write(target, arrays, progress)
+        except OSError as error:
+            raise unwritable(target, error) from None
         self._thin_out(fit)
         return target
 

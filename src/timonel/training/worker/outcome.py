@@ -110,10 +110,11 @@ def user_traceback(error: BaseException, script: str) -> str:
     """Return the traceback as if the user had run the script: without the frames around it.
 
     An error that never went through the script keeps all its frames, unless it explains itself.
+    One that arose in what surrounds the script, such as a full disk, explains itself as well.
     """
+    if isinstance(error, TimonelError) and not _arose_in(error, script):
+        return f"{type(error).__name__}: {error}\n"
     if not _concerns(error, script):
-        if isinstance(error, TimonelError):
-            return f"{type(error).__name__}: {error}\n"
         return "".join(traceback.format_exception(error))
     shown = traceback.TracebackException.from_exception(error)
     for part in _parts(shown):
@@ -214,6 +215,17 @@ def _concerns(error: BaseException, script: str) -> bool:
         for found in chain(error)
         for frame in traceback.extract_tb(found.__traceback__)
     )
+
+
+def _arose_in(error: BaseException, script: str) -> bool:
+    """Tell whether the script's own call raised an error, and not the worker's code below it."""
+    worker = str(Path(__file__).parent) + os.sep
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == script:
+            return True
+        if frame.filename.startswith(worker):
+            return False
+    return False
 
 
 def _own_frames(part: traceback.TracebackException, script: str) -> list[traceback.FrameSummary]:
