@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -163,6 +164,23 @@ def test_a_repository_that_cannot_be_written(export_folder: Path, tmp_path: Path
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="expected to write"):
         ModelRepository(tmp_path / "file").publish("digits", export_folder)
+
+
+def test_a_file_that_does_not_fit_is_said_once_and_leaves_nothing(
+    repository: ModelRepository, export_folder: Path
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))
+    try:
+        with pytest.raises(InputError) as caught:
+            repository.publish("digits", export_folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    place = repository.root / "digits" / "1"
+    assert caught.value.message == f"expected to write {place}, got File too large"
+    assert [path.name for path in (repository.root / "digits").iterdir()] == [".lock"]
 
 
 def test_a_broken_high_water_mark_is_an_error(

@@ -6,6 +6,7 @@ Each job costs seconds of start-up, so each test asks one job many questions.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -130,6 +131,20 @@ def test_the_users_error_is_shown_once_and_nothing_else(
     newest = engine.jobs()[0]
     assert (newest.state, newest.cause) == (JobState.FAILED, FailureCause.USER_ERROR)
     assert newest.restarts == 0
+
+
+def test_damaged_held_out_records_do_not_cost_the_model(
+    dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path
+) -> None:
+    copy = Dataset.open(shutil.copytree(dataset.uri, tmp_path / "copy"))
+    shard = copy.shards("test")[0]
+    content = bytearray(shard.read_bytes())
+    content[40] ^= 1
+    shard.write_bytes(content)
+    run = train(SCRIPTS / "slow.py", data=copy.uri, workspace=jobs_workspace, engine=engine)
+    folder = jobs_workspace.jobs / run.id / "export"
+    assert reference_of(folder, verify_export(folder)) == []
+    assert "no predictions are kept for the check: expected whole records" in log_of(run)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

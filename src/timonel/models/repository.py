@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel._version import __version__
-from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
+from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.models.exports import read_export, reference_of, saved_model_of
 from timonel.models.schema import (
     KEPT_REFERENCE,
@@ -213,11 +213,13 @@ def _make(folder: Path) -> None:
 def _copy(source: Path, target: Path, digest: str) -> None:
     try:
         shutil.copytree(source, target, dirs_exist_ok=True)
-    except (OSError, shutil.Error) as error:
-        raise InputError(
-            f"expected to copy {source} to {target.parent}, got {error}",
-            hint="look for a full disk or missing permissions",
-        ) from error
+    except shutil.Error as error:
+        # It lists every file that was not copied, with the text "[Errno 28] Reason: 'a' -> 'b'".
+        text = str(error.args[0][0][2])
+        reason = text.partition(": '")[0].partition("] ")[2]
+        raise unwritable(target, OSError(reason or text)) from error
+    except OSError as error:
+        raise unwritable(target, error) from error
     # Of what was copied, not of its source: what is published is what was verified.
     found = digest_tree(target)
     if found != digest:
@@ -231,5 +233,8 @@ def _copy_reference(export_folder: Path, export: Export, target: Path) -> None:
     """Keep the held-out predictions in the version, so that it can be checked again."""
     if reference_of(export_folder, export):
         path = target / KEPT_REFERENCE
-        path.parent.mkdir(exist_ok=True)
-        shutil.copyfile(export_folder / REFERENCE_FILE, path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            shutil.copyfile(export_folder / REFERENCE_FILE, path)
+        except OSError as error:
+            raise unwritable(path, error) from error
