@@ -324,6 +324,20 @@ def test_a_limit_on_file_sizes_leaves_no_torn_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
+def test_an_interrupted_write_leaves_nothing_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    write_bytes(tmp_path / "file", b"old")
+    monkeypatch.setattr("os.fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(tmp_path / "file", b"new")
+    assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
 def test_what_could_not_be_written_aside_is_called_by_its_own_name(tmp_path: Path) -> None:
     error = unwritable(tmp_path / aside_name("my-data") / "shard", OSError(28, "No space left"))
     assert error.message == f"expected to write {tmp_path}/my-data/shard, got No space left"

@@ -40,9 +40,11 @@ def write_bytes(path: Path, content: bytes) -> None:
         aside.replace(path)
         sync_dir(path.parent)
     except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        # After a success there is nothing; Ctrl-C may have come at any place.
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        raise unwritable(path, error) from error
 
 
 def write_text(path: Path, content: str) -> None:
