@@ -19,10 +19,11 @@ _CLEANED = ("TIMONEL_", "MLFLOW_", "WANDB_")
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the settings of the person who runs the tests."""
+    """Hide the settings of the person who runs the tests, and mirror only where that is tested."""
     for name in os.environ:
         if name.startswith(_CLEANED):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("TIMONEL_MIRRORS", "none")
 
 
 @pytest.fixture

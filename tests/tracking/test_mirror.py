@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from timonel.storage import Workspace
+from timonel.storage import Workspace, exclusive
 from timonel.testing.mirrors import MemoryMirror, assert_same
 from timonel.tracking import mirror as sidecar
 from timonel.tracking import read_run, start_run
+from timonel.tracking.mirror import LOCK, LOG
 from timonel.tracking.mirrors import known_mirrors
 
 
@@ -173,10 +174,9 @@ def test_a_run_is_mirrored_in_the_background(
         return started[-1]
 
     monkeypatch.setattr(sidecar.subprocess, "Popen", start)
-    sidecar.mirror_in_background(workspace, run.run_id)
+    sidecar.mirror_in_background(workspace)
     assert started[0].wait(60) == 0
-    log = (run.folder / "mirrors" / "process.log").read_text()
-    assert f"{run.run_id}: mlflow was given 1 events" in log
+    assert f"{run.run_id}: mlflow was given 1 events" in (workspace.root / LOG).read_text()
     assert (workspace.root / "mlflow.db").exists()
 
 
@@ -186,5 +186,17 @@ def test_without_mirrors_no_process_is_started(
     run = start_run(workspace, "convert")
     monkeypatch.setattr(sidecar, "installed_mirrors", lambda _: [])
     monkeypatch.setattr(sidecar.subprocess, "Popen", pytest.fail)
-    sidecar.mirror_in_background(workspace, run.run_id)
+    sidecar.mirror_in_background(workspace)
     assert not (run.folder / "mirrors").exists()
+    assert not (workspace.root / LOG).exists()
+
+
+def test_one_process_of_a_workspace_catches_up_at_a_time(workspace: Workspace) -> None:
+    with start_run(workspace, "convert") as run:
+        pass
+    mirror = MemoryMirror(workspace, {})
+    with exclusive(workspace.root / LOCK):
+        assert sidecar.catch_up(workspace, [mirror]) == []
+    (fed,) = sidecar.catch_up(workspace, [mirror])
+    assert (fed.run_id, fed.is_complete) == (run.run_id, True)
+    assert sidecar.catch_up(workspace, [mirror]) == []

@@ -34,6 +34,7 @@ from timonel.errors import AlreadyExistsError, DataError, InputError
 from timonel.storage import Workspace, find_workspace, local_path, publish_dir, write_document
 from timonel.storage.atomic import exists
 from timonel.tracking import Artifact, RunWriter, start_run
+from timonel.tracking.mirror import mirror_in_background
 from timonel.units import parse_bytes
 
 Progress = Callable[[int, int], None]
@@ -108,6 +109,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     with start_run(place, "convert", name=target.name, params=_params(request)) as run:
         dataset = _convert(request, scan, run)
         _refer(place, dataset)
+    mirror_in_background(place)
     return dataset
 
 

@@ -84,6 +84,9 @@ class CommandSpec(_Spec):
 
     module: str = Field(description="The Python module to run.")
     args: tuple[str, ...] = Field(default=(), description="Its arguments.")
+    patience_s: Seconds = Field(
+        default=15.0, description="Time a sidecar has to end by itself after the job's end."
+    )
 
 
 class JobSpec(_Spec):

@@ -17,6 +17,7 @@ from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
 from timonel.tracking import Artifact, RunRecord, RunWriter, read_run, start_run
+from timonel.tracking.mirror import mirror_in_background
 
 CONFUSION_FILE = "confusion.png"
 CHECK_LOG = "check.log"
@@ -93,6 +94,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         say(f"publishing {name}")
         version = models.publish(name, found.folder, _provenance(found, writer), result)
         _record(version, writer)
+    mirror_in_background(place)
     return version
 
 

@@ -13,6 +13,10 @@ from timonel.errors import TimonelError
 from timonel.storage.atomic import unwritable
 
 
+class LockedError(TimonelError):
+    """Another process holds the lock."""
+
+
 @contextlib.contextmanager
 def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
     """Hold the lock file at ``path`` during the block.
@@ -23,7 +27,7 @@ def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
 
     Raises:
         InputError: The lock file cannot be made.
-        TimonelError: Another process held it for ``timeout_s`` seconds.
+        LockedError: Another process held it for ``timeout_s`` seconds.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +48,7 @@ def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise TimonelError(
+                raise LockedError(
                     f"expected to lock {path} within {timeout_s:g} s, but another process holds it",
                     hint="wait for that process, or stop it",
                 ) from None

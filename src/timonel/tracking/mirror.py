@@ -2,12 +2,14 @@
 
 Run beside a job, it takes what the job leaves of the processors, and never decides how the job
 ends. With ``--follow`` it goes on until the run's end is mirrored. On SIGTERM, or when the process
-that started it is gone, it mirrors what is there and exits.
+that started it is gone, it mirrors what is there and exits. With ``--pending`` in place of a run it
+feeds all runs that have ended and are behind.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from timonel.engines.local.processes import step_back
+from timonel.storage.locks import LockedError, exclusive
 from timonel.storage.workspace import Workspace, find_workspace
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirrors.base import Mirror
@@ -30,8 +33,10 @@ _logger = logging.getLogger(__name__)
 # Importing a tracker costs seconds of a processor, which a starting job needs more.
 _HEAD_START_S = 20.0
 _ATTEMPTS_AFTER_END = 3
-_TIME_FOR_OTHERS_S = 3.0
+_TIME_FOR_OTHERS_S = 20.0
 _TICK_S = 0.25
+LOG = "mirrors.log"
+LOCK = "mirrors.lock"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,12 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step_back(19)
     workspace = find_workspace(options.workspace, create=False)
     mirrors = installed_mirrors(workspace)
-    if options.follow:
+    if options.pending:
+        _report(catch_up(workspace, mirrors))
+    elif options.follow:
         stopping = _Stopping()
         follow(workspace, options.run_id, mirrors, stop=stopping.is_set, wait=stopping.wait,
                interval_s=options.interval)  # fmt: skip
-        # Conversions and exports are short and have no process beside them. The job waits for
-        # this process to end, though: what does not fit into the time is left to the next one.
+        # What earlier processes were ended over. It must come to an end here, too: what does not
+        # fit into the time is left to the next one.
         deadline = time.monotonic() + _TIME_FOR_OTHERS_S
         _report(
             sync_pending(
@@ -94,18 +101,17 @@ def follow(
         _wait_for_end(end, stop, wait, interval_s)
 
 
-def mirror_in_background(workspace: Workspace, run_id: str) -> None:
-    """Start a process that feeds a run that has ended to the mirrors, and do not wait for it.
+def mirror_in_background(workspace: Workspace) -> None:
+    """Start a process that feeds mirrors the runs that have ended, and do not wait for it.
 
-    Does nothing where no mirror is installed.
+    For work that has no process beside it, such as a conversion. Does nothing where no mirror is
+    installed.
     """
     if not installed_mirrors(workspace):
         return
-    log = workspace.runs / run_id / "mirrors"
-    log.mkdir(parents=True, exist_ok=True)
-    with (log / "process.log").open("ab") as output:
+    with (workspace.root / LOG).open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "timonel.tracking.mirror", str(workspace.root), run_id],
+            [sys.executable, "-m", "timonel.tracking.mirror", str(workspace.root), "--pending"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -114,6 +120,16 @@ def mirror_in_background(workspace: Workspace, run_id: str) -> None:
         )
     # A program that lives on must not keep a zombie; one that ends must not wait.
     threading.Thread(target=process.wait, daemon=True).start()
+
+
+def catch_up(workspace: Workspace, mirrors: Sequence[Mirror]) -> list[Fed]:
+    """Feed all runs that have ended, unless another process of this workspace is at it."""
+    results: list[Fed] = []
+    with contextlib.suppress(LockedError), exclusive(workspace.root / LOCK, timeout_s=0.0):
+        # Runs may end meanwhile, and whoever ended them has found this process at work.
+        while fed := [each for each in sync_pending(workspace, mirrors) if not each.error]:
+            results += fed
+    return results
 
 
 class _End:
@@ -147,10 +163,14 @@ class _Stopping:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m timonel.tracking.mirror")
     parser.add_argument("workspace", type=Path, help="the workspace's folder")
-    parser.add_argument("run_id", help="the run to mirror")
+    parser.add_argument("run_id", nargs="?", help="the run to mirror")
+    parser.add_argument("--pending", action="store_true", help="mirror all runs that have ended")
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
     parser.add_argument("--interval", type=float, default=3.0, help="seconds between syncs")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.pending == (options.run_id is not None):
+        parser.error("expected a run or --pending")
+    return options
 
 
 def _give_head_start(

@@ -17,6 +17,8 @@ from timonel.training.handles import Job, Run
 from timonel.training.request import LEGACY_KERAS, Request, check_request
 from timonel.training.spec import TrainSpec
 
+# A mirror imports for seconds, and gets a processor only where nobody else wants it.
+_MIRROR_PATIENCE_S = 120.0
 _TASK_MODULE = "timonel.training.worker"
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 SOURCE_FOLDER = "source"
@@ -141,7 +143,9 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: Any) 
         restart=RestartPolicy(max_restarts=options.max_restarts),
         sidecars=(
             CommandSpec(
-                module="timonel.tracking.mirror", args=(str(workspace.root), run_id, "--follow")
+                module="timonel.tracking.mirror",
+                args=(str(workspace.root), run_id, "--follow"),
+                patience_s=_MIRROR_PATIENCE_S,
             ),
         ),
         epilogue=CommandSpec(module="timonel.training.finish", args=(str(workspace.root), run_id)),

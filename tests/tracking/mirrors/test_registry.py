@@ -42,3 +42,20 @@ def test_a_mirror_without_its_package_is_off(
 ) -> None:
     monkeypatch.setattr(MlflowMirror, "is_available", classmethod(lambda _: False))
     assert installed_mirrors(workspace) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"), [(None, ["mlflow"]), ("none", []), ("other, mlflow", ["mlflow"]), ("", [])]
+)
+def test_the_environment_narrows_mirrors_down(
+    points: None,
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | None,
+    names: list[str],
+) -> None:
+    if asked is None:
+        monkeypatch.delenv("TIMONEL_MIRRORS", raising=False)
+    else:
+        monkeypatch.setenv("TIMONEL_MIRRORS", asked)
+    assert [mirror.name for mirror in installed_mirrors(workspace)] == names

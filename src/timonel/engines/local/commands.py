@@ -17,8 +17,6 @@ from timonel.engines.local.processes import kill_all, marked, reap
 
 SIDECAR_NICENESS = 19
 EPILOGUE_TIMEOUT_S = 120.0
-SIDECAR_PATIENCE_S = 15.0
-"""Time that sidecars have to end by themselves after the job's end was published."""
 SIDECAR_GRACE_S = 5.0
 """Time from their SIGTERM to their SIGKILL."""
 
@@ -48,7 +46,8 @@ class Commands:
 
     def wind_down(self) -> None:
         """Let the sidecars come to their end, or end them; nothing of the job is left then."""
-        if not self._wait(lambda: bool(self._sidecars), SIDECAR_PATIENCE_S):
+        patience_s = max((sidecar.patience_s for sidecar in self.spec.sidecars), default=0.0)
+        if not self._wait(lambda: bool(self._sidecars), patience_s):
             _signal_all(self._sidecars, signal.SIGTERM)
             self._wait(lambda: bool(self._sidecars), SIDECAR_GRACE_S)
         kill_all(lambda: marked(self.token))

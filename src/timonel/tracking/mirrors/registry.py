@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import os
 from collections.abc import Mapping
 
 from timonel.errors import NotFoundError, TimonelError
@@ -11,6 +12,7 @@ from timonel.storage.workspace import Workspace
 from timonel.tracking.mirrors.base import Mirror
 
 GROUP = "timonel.mirrors"
+ENVIRONMENT_VARIABLE = "TIMONEL_MIRRORS"
 
 
 @functools.cache
@@ -40,11 +42,19 @@ def mirror_class(name: str) -> type[Mirror]:
 
 
 def installed_mirrors(workspace: Workspace) -> list[Mirror]:
-    """Return one of each mirror whose package is installed."""
+    """Return one of each mirror whose package is installed.
+
+    The environment variable ``TIMONEL_MIRRORS`` narrows them down to the names it lists, with
+    commas between; ``none`` switches all of them off.
+    """
+    asked = os.environ.get(ENVIRONMENT_VARIABLE)
+    wanted = None if asked is None else {name.strip() for name in asked.split(",")}
     return [
         found(workspace)
-        for found in known_mirrors().values()
-        if not isinstance(found, Exception) and found.is_available()
+        for name, found in known_mirrors().items()
+        if (wanted is None or name in wanted)
+        and not isinstance(found, Exception)
+        and found.is_available()
     ]
 
 
