@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.training.worker.fakes import Variable
 from timonel.errors import TimonelError
+from timonel.storage.atomic import aside_name
 from timonel.training.worker.checkpoints import KEEP, Checkpoints, Progress, restore
 
 
@@ -115,3 +117,19 @@ def test_history_grows_as_keras_history_does(epochs: list[dict[str, float]]) -> 
             expected.setdefault(name, []).append(value)
     assert repr({name: list(values) for name, values in progress.history.items()}) == repr(expected)
     assert progress.next_epoch == len(epochs)
+
+
+def test_what_a_killed_chief_left_half_written_is_removed(checkpoints: Checkpoints) -> None:
+    checkpoints.save(0, [Variable(np.array(1))], after(1))
+    folder = checkpoints.root / "fit-000"
+    writer = os.fork()
+    if writer == 0:
+        (folder / aside_name("epoch-0001")).mkdir()
+        os._exit(0)
+    os.waitpid(writer, 0)
+    assert len(list(folder.iterdir())) == 2
+    other = Checkpoints(checkpoints.root, writes=False, progress=checkpoints.root / "progress")
+    other.tidy()
+    assert len(list(folder.iterdir())) == 2
+    checkpoints.tidy()
+    assert [path.name for path in folder.iterdir()] == ["epoch-0000"]

@@ -23,8 +23,14 @@ from typing import Any
 import numpy as np
 
 from timonel.errors import CorruptError, FormatError, NotFoundError, TimonelError
-from timonel.storage import digest_bytes, publish_dir, read_document, verify_file, write_document
-from timonel.storage.atomic import unwritable
+from timonel.storage import (
+    digest_bytes,
+    publish_dir,
+    read_document,
+    verify_file,
+    write_document,
+)
+from timonel.storage.atomic import sweep, unwritable
 
 _STATE = "state.json"
 _ARRAYS = "variables.npz"
@@ -121,6 +127,12 @@ class Checkpoints:
             except (CorruptError, FormatError, NotFoundError) as error:
                 logger.warning("the checkpoint %s is left aside: %s", folder, error)
         return None
+
+    def tidy(self) -> None:
+        """Remove what a chief that was killed has left half-written."""
+        if self._writes:
+            for folder in self.root.glob("fit-*"):
+                sweep(folder)
 
     def _thin_out(self, fit: int) -> None:
         for folder in list(self._newest_first(fit))[KEEP:]:

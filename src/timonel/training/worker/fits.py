@@ -127,7 +127,7 @@ class Fits:
             number,
             model,
             before,
-            reporter=self._reporter(number, arguments),
+            reporter=self._reporter(number, arguments, before),
             loaded=find_loaded(arguments.get("x")),
             agree=self._agreement(model),
         )
@@ -157,7 +157,9 @@ class Fits:
 
         return agree
 
-    def _reporter(self, number: int, arguments: Mapping[str, Any]) -> Reporter | None:
+    def _reporter(
+        self, number: int, arguments: Mapping[str, Any], before: Progress
+    ) -> Reporter | None:
         batch_size = building.batch_size(arguments.get("x"), arguments.get("batch_size"))
         if batch_size is not None and self._replicas > 1:
             logger.info(
@@ -173,7 +175,7 @@ class Fits:
             epochs=int(arguments.get("epochs", 1)),
             first_epoch=int(arguments.get("initial_epoch", 0)),
             batch_size=batch_size,
-            steps_before=self._steps,
+            steps_before=before.steps,
             epochs_before=self._epochs,
         )
         return Reporter(self._run, self._summaries, plan)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.data import session
+from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
 from timonel.training.context import TrainingContext
 from timonel.training.spec import StrategyName
@@ -47,15 +48,19 @@ def prepared(
     session.configure(
         session.InputShard(context.cluster.rank, workers, max(1, replicas // workers))
     )
+    checkpoints = Checkpoints(context.checkpoint_dir, writes=run is not None, progress=progress)
+    checkpoints.tidy()
     fits = Fits(
         keras,
-        Checkpoints(context.checkpoint_dir, writes=run is not None, progress=progress),
+        checkpoints,
         run=run,
         tensorboard=context.tensorboard_dir,
         strategy=strategy,
     )
     fits.install()
     if run is not None:
+        # An export that was being published when the chief was killed lies here.
+        sweep(context.job_dir)
         session.on_load.append(lambda record: _report_load(run, record))
     if strategy is None:
         yield fits

@@ -84,11 +84,13 @@ class Watch:
         self.steps_are_done()
         steps = self._steps_in_epoch
         self.progress = self.progress.after(epoch, logs, self.progress.steps + steps)
-        if not is_last:
-            self._save()
+        # Reported first: an epoch that is lost between the two is trained and reported again, in
+        # the same place. The other way round, its metrics would be missing for good.
         if self._reporter is not None:
             took_s = self._steps_ended - self._epoch_begun
             self._reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
+        if not is_last:
+            self._save()
 
     def finish(self) -> None:
         """Save the state in which ``fit`` left the model: callbacks may have changed it."""
