@@ -246,6 +246,10 @@ def test_only_a_dataset_is_overwritten(
         convert(root, out, overwrite=True, workspace=workspace)
     (out / "thesis.txt").unlink()
     assert convert(root, out, workspace=workspace).count() == 20
+    (out / "thesis.txt").write_text("years of work")
+    with pytest.raises(AlreadyExistsError, match="found thesis"):
+        convert(root, out, overwrite=True, workspace=workspace)
+    assert (out / "thesis.txt").read_text() == "years of work"
 
 
 def test_an_output_that_cannot_be_written(

@@ -107,6 +107,9 @@ class TestFormats:
 
 
 class TestImages:
+    def test_labels_are_named_in_their_order(self, images: Dataset) -> None:
+        assert load(images.uri).class_names == list(images.labels)
+
     def test_pixels_and_labels(self, images: Dataset) -> None:
         (batch,) = load(images.uri, split="test", batch_size=8)
         x, y = batch

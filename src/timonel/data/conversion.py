@@ -18,7 +18,6 @@ from typing import Any
 from timonel._version import __version__
 from timonel.data.dataset import Dataset
 from timonel.data.manifest import (
-    MANIFEST_NAME,
     Manifest,
     Skipped,
     SourceInfo,
@@ -26,13 +25,13 @@ from timonel.data.manifest import (
     content_digest,
     write_manifest,
 )
+from timonel.data.places import check_places, check_target
 from timonel.data.runners import Outcome, Plan, plan_shards, write_shards
 from timonel.data.schema import SPLITS, ColumnType, Split, Task
 from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
 from timonel.data.splits import check_fractions, divide
-from timonel.errors import AlreadyExistsError, DataError, InputError
+from timonel.errors import DataError
 from timonel.storage import Workspace, find_workspace, local_path, publish_dir, write_document
-from timonel.storage.atomic import exists
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.mirror import mirror_in_background
 from timonel.units import parse_bytes
@@ -99,10 +98,10 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     """
     location, target = local_path(source), local_path(destination)
     fractions, size = check_fractions(splits), parse_bytes(shard_bytes)
-    _check_places(location, target)
+    check_places(location, target)
     options = SourceOptions(label=label, columns=columns or {}, task=task, skip_bad=skip_bad)
     chosen = choose_source(location, kind)(location, options)
-    _check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite)
     request = _Request(chosen, target, fractions, seed, shards, size, overwrite, progress)
     scan = chosen.scan()
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
@@ -215,31 +214,6 @@ def _target(train: Sequence[Entry]) -> Target:
         std=float(values.std()),
         minimum=float(values.min()),
         maximum=float(values.max()),
-    )
-
-
-def _check_places(location: Path, target: Path) -> None:
-    inner, outer = location.resolve(), target.resolve()
-    if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise InputError(
-            f"expected source and destination apart from each other, got {location} and {target}",
-            hint="choose a destination outside the source",
-        )
-
-
-def _check_target(target: Path, *, overwrite: bool) -> None:
-    """Only a dataset or an empty folder may be replaced: nobody loses photographs to a typo."""
-    if not target.exists():
-        return
-    is_empty = target.is_dir() and not any(target.iterdir())
-    is_dataset = (target / MANIFEST_NAME).is_file()
-    if is_empty or (overwrite and is_dataset):
-        return
-    if not overwrite:
-        raise exists(target)
-    raise AlreadyExistsError(
-        f"expected a dataset to overwrite at {target}, found something else",
-        hint="choose another place, or remove it yourself",
     )
 
 

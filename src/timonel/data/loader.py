@@ -60,6 +60,8 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     training (``shuffle``) all of these have the full size; in evaluation every record is read by
     exactly one worker. No batch is empty, and all workers have equally many.
 
+    The dataset has the labels as ``class_names``, in the order of their numbers.
+
     Args:
         path: A converted dataset; by default what ``--data`` has named.
         split: ``train``, ``validation`` or ``test``.
@@ -113,6 +115,8 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     stream = Stream(_record(dataset, wanted, schedule, preprocessing, mode, name), schedule)
     result = _pipeline(dataset, stream, open_store(dataset, wanted, parse_bytes(memory)))
     session.register(result, stream)
+    # As Keras' image_dataset_from_directory does, so that scripts need not count classes.
+    result.class_names = list(dataset.labels)
     return result
 
 

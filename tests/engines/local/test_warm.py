@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.local.conftest import warm_parents
-from timonel.engines import JobState
+from timonel.engines import JobState, RoleSpec
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.warm.client import LINGER
 from timonel.testing.engines import EngineHarness, eventually
@@ -165,8 +165,9 @@ print("unflushed", end="\\n")
 sys.exit("no luck")
 """
     (engine.working_dir / "program.py").write_text(program)
-    spec = engine.spec().model_copy(update={"module": "program"})
-    engine.engine.submit(spec)
+    # One task: of several, the first that fails has the others stopped.
+    alone = engine.spec(roles=(RoleSpec(name="worker"),))
+    engine.engine.submit(alone.model_copy(update={"module": "program"}))
     status = engine.wait("job")
     assert status.tasks[0].exit_code == 1
     assert [text for _, text in engine.lines(task_id="worker-0")] == [

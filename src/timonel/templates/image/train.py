@@ -25,7 +25,7 @@ model = keras.Sequential(
         keras.layers.MaxPooling2D(),
         keras.layers.Flatten(),
         keras.layers.Dropout(0.3),
-        keras.layers.Dense(10, activation="softmax"),
+        keras.layers.Dense(len(train.class_names), activation="softmax"),
     ]
 )
 model.compile(

@@ -21,7 +21,7 @@ model = keras.Sequential(
         keras.Input((features,)),
         keras.layers.Dense(32, activation="relu"),
         keras.layers.Dropout(0.3),
-        keras.layers.Dense(2, activation="softmax"),
+        keras.layers.Dense(len(train.class_names), activation="softmax"),
     ]
 )
 model.compile(

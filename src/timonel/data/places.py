@@ -1,0 +1,58 @@
+"""Where a conversion may read from and write to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timonel.data.manifest import MANIFEST_NAME, read_manifest
+from timonel.errors import AlreadyExistsError, InputError
+from timonel.storage.atomic import exists
+
+
+def check_places(location: Path, target: Path) -> None:
+    """Check that neither place lies inside the other.
+
+    Raises:
+        InputError: One does.
+    """
+    inner, outer = location.resolve(), target.resolve()
+    if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise InputError(
+            f"expected source and destination apart from each other, got {location} and {target}",
+            hint="choose a destination outside the source",
+        )
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a dataset may be put at ``target``.
+
+    Only a dataset or an empty folder may be replaced: nobody loses photographs to a typo.
+
+    Raises:
+        AlreadyExistsError: Something else is there, or ``overwrite`` is false.
+    """
+    if not target.exists():
+        return
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if is_empty:
+        return
+    if not overwrite:
+        raise exists(target)
+    if (target / MANIFEST_NAME).is_file():
+        foreign = sorted({path.name for path in target.iterdir()} - _own_files(target))
+        if not foreign:
+            return
+        raise AlreadyExistsError(
+            f"expected nothing but a dataset to overwrite at {target}, found {foreign[0]} as well",
+            hint="move it away, or choose another place",
+        )
+    raise AlreadyExistsError(
+        f"expected a dataset to overwrite at {target}, found something else",
+        hint="choose another place, or remove it yourself",
+    )
+
+
+def _own_files(folder: Path) -> set[str]:
+    """Return the names of the files that a dataset's folder is made of."""
+    manifest = read_manifest(folder)
+    return {MANIFEST_NAME, *(shard.name for shard in manifest.shards)}
