@@ -132,10 +132,12 @@ def convert_rows(folder: Path, pairs: int) -> list[Row]:
 def train_rows(folder: Path, pairs: int, epochs: int) -> list[Row]:
     """Two workers: start, step time and the whole command."""
     records = sum(1 for _ in (folder / "digits").rglob("*.png")) * 8 // 10
-    warm_socket_env = {"TIMONEL_WARM_IDLE_S": "0"}
 
     def ours_cold() -> Measured:
-        return train_ours(folder, epochs, warm_socket_env)
+        # A runtime folder of its own holds no warm parent yet.
+        with tempfile.TemporaryDirectory(prefix="timonel-run-") as runtime:
+            env = {"XDG_RUNTIME_DIR": runtime, "TIMONEL_WARM_LINGER": "0"}
+            return train_ours(folder, epochs, env)
 
     def ours_warm() -> Measured:
         return train_ours(folder, epochs, {})
@@ -224,9 +226,9 @@ def train_ours(folder: Path, epochs: int, env: dict[str, str]) -> Measured:
         for line in (folder / "workspace/runs" / newest.name / "events.jsonl").open()
     ]
     durations = [
-        event["values"]["step_ms"]
+        event["metrics"]["step_ms"]
         for event in events
-        if event["type"] == "metrics" and "step_ms" in event["values"]
+        if event["type"] == "metrics" and "step_ms" in event["metrics"]
     ]
     measured.marks["step_ms"] = statistics.median(durations[1:])
     return measured
@@ -239,7 +241,7 @@ def serve_ours(image: Path) -> Measured:
     started_at = time.time()
     env = {**os.environ, "BENCHMARK_MARK": mark}
     server = subprocess.Popen(
-        [TIMONEL, "serve", "digits", "--rest-port", str(rest), "--port", str(grpc)],
+        [TIMONEL, "serve", "digits", "--rest-port", str(rest), "--grpc-port", str(grpc)],
         env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     with _measure.watch(mark) as peak:
