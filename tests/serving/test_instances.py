@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.instances import instances
+from timonel.serving.instances import check_files, instances
 from timonel.serving.wanted import Input, Kind, Wanted
 
 
@@ -139,3 +139,12 @@ def test_an_image_is_no_table(png, tmp_path):
     (tmp_path / "a.png").write_bytes(png())
     with pytest.raises(InputError, match="expected a row of named values for m, got"):
         values(tmp_path / "a.png", TABLE)
+
+
+def test_files_are_looked_for_before_a_model_is_loaded(tmp_path):
+    there = tmp_path / "a.png"
+    there.touch()
+    check_files([there, str(there), b"bytes", "a text to classify", '{"a": 1}', {"a": 1}, 3.0])
+    for missing in (tmp_path / "text", str(tmp_path / "b.png"), "rows.csv"):
+        with pytest.raises(NotFoundError, match="expected a file, found nothing at"):
+            check_files([there, missing])

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from timonel.errors import NotFoundError, ServingError
 from timonel.serving.config import ServerSettings
 from timonel.serving.connection import Connection, HttpError, model_path
-from timonel.serving.instances import Instance, instances
+from timonel.serving.instances import Instance, check_files, instances
 from timonel.serving.process import launch
 from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.registry import find_server
@@ -94,6 +94,7 @@ def predict(
         ServingError: The server cannot be reached, or refused.
     """
     tell = notify or (lambda line: _LOG.info("%s", line))
+    check_files(inputs)
     with _target(model_or_url, workspace, version, tell) as target, Connection(target.url) as link:
         return _ask(link, target, inputs)
 

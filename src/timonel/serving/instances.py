@@ -19,6 +19,7 @@ from timonel.serving.wanted import Input, Kind, Wanted
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 _TABLE_SUFFIXES = {".csv", ".json", ".jsonl", ".ndjson"}
+_FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp"}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -54,6 +55,23 @@ def instances(inputs: object, wanted: Wanted) -> list[Instance]:
     return found
 
 
+def check_files(inputs: object) -> None:
+    """Check that what is surely a file's name is one of a file, before anything slow is started.
+
+    A model may take texts: only a path object, or the ending of an image or a table, is sure.
+
+    Raises:
+        NotFoundError: There is no such file.
+    """
+    for item in _as_list(inputs):
+        if not isinstance(item, str | os.PathLike) or _is_json(os.fspath(item)):
+            continue
+        path = Path(item)
+        is_sure = not isinstance(item, str) or path.suffix.lower() in _FILE_SUFFIXES
+        if is_sure and not path.exists():
+            raise _missing(path)
+
+
 def _image(item: object, wanted: Wanted) -> Instance:
     if isinstance(item, bytes):
         source, content = "bytes", item
@@ -81,7 +99,7 @@ def _rows(inputs: object, wanted: Wanted) -> Iterator[Instance]:
 
 def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted) -> Iterator[Instance]:
     text = os.fspath(item)
-    if text.lstrip().startswith(("{", "[")):
+    if _is_json(text):
         rows = enumerate(_json_rows(text, "the JSON given"), start=1)
         yield from (_row(f"row {i}", row, wanted, strict=True) for i, row in rows)
         return
@@ -231,9 +249,17 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise NotFoundError(f"expected a file, found nothing at {path}") from None
+        raise _missing(path) from None
     except OSError as error:
         raise InputError(f"expected to read {path}, got {error.strerror}") from error
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith(("{", "["))
+
+
+def _missing(path: Path) -> NotFoundError:
+    return NotFoundError(f"expected a file, found nothing at {path}", hint="check the path")
 
 
 def _mismatch(item: object, wanted: Wanted) -> InputError:

@@ -135,7 +135,8 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.name.isdigit()
     }
-    numbers = {int(version)} if version else recorded.keys() | on_disk.keys()
+    # A name alone is what a server of it would load; of a model that is gone, what it was last.
+    numbers = {int(version)} if version else on_disk.keys() or recorded.keys()
     newest = max(numbers & (recorded.keys() | on_disk.keys()), default=None)
     if newest is None:
         return None
