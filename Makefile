@@ -39,8 +39,8 @@ format: $(VENV)/.ready ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-soak: $(VENV)/.ready ## long fault matrices
-	$(BIN)/python -m pytest -m soak --timeout 3600
+test-soak: $(VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/soak.md
+	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md $(BIN)/python -m pytest -m soak --timeout 3600
 
 bench: $(VENV)/.ready ## measure the main path against the same work written by hand
 	$(BIN)/python benchmarks/main_path.py
