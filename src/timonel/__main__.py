@@ -1,6 +1,6 @@
 """``python -m timonel`` is the command ``timonel``."""
 
-from timonel.cli.main import main
+from timonel.cli.entry import main
 
 if __name__ == "__main__":
     main()

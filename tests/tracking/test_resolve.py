@@ -215,6 +215,18 @@ def test_a_version_without_a_record_is_known_from_its_folder(walked: Walked) -> 
     assert described(graph) == {"model"}
 
 
+def test_a_models_name_means_the_newest_version_there_is(walked: Walked) -> None:
+    second = walked.workspace.models / "digits" / "2"
+    with start_run(walked.workspace, "export", run_id="export-2") as run:
+        run.output(Artifact("model", second, "sha256:02", "digits"))
+    assert focus(lineage(walked.workspace, "digits")).uri == str(walked.version)
+    second.mkdir()
+    assert focus(lineage(walked.workspace, "digits")).uri == str(second)
+    second.rmdir()
+    walked.version.rmdir()
+    assert focus(lineage(walked.workspace, "digits")).uri == str(second)
+
+
 def test_a_place_means_what_was_there_at_the_time(workspace: Workspace) -> None:
     for number in (1, 2):
         with start_run(workspace, "train", run_id=f"train-{number}") as run:
