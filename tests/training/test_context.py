@@ -52,7 +52,7 @@ def test_the_fitted_model_takes_what_was_loaded(
     here: TrainingContext, model: object, dataset: Dataset
 ) -> None:
     train = load(dataset.uri, batch_size=8)
-    assert exporting.export_fitted(here, Fitted(model, train)) is None
+    assert exporting.export_fitted(here.export_dir, Fitted(model, train)) is None
     export = verify_export(here.export_dir)
     assert export.preparation.input_kind == "image"
     assert export.labels == dataset.labels
@@ -78,17 +78,20 @@ def test_the_users_own_preprocessing(
     assert export.labels == ("a", "b")
     # What the script exports itself is not replaced at the end.
     before = export.digest
-    assert exporting.export_fitted(here, None) is None
+    assert exporting.export_fitted(here.export_dir, None) is None
     assert verify_export(here.export_dir).digest == before
 
 
 def test_a_model_of_arrays_takes_tensors(here: TrainingContext, model: object) -> None:
-    assert exporting.export_fitted(here, Fitted(model, np.zeros((4, 8, 8, 1), np.float32))) is None
+    assert (
+        exporting.export_fitted(here.export_dir, Fitted(model, np.zeros((4, 8, 8, 1), np.float32)))
+        is None
+    )
     assert verify_export(here.export_dir).preparation.input_kind == "tensor"
 
 
 def test_nothing_was_fitted(here: TrainingContext) -> None:
-    assert exporting.export_fitted(here, None) == (
+    assert exporting.export_fitted(here.export_dir, None) == (
         "nothing was fitted, so there is no model to export"
     )
     assert not here.export_dir.exists()
@@ -101,7 +104,7 @@ def test_a_model_that_cannot_be_exported_spoils_nothing(here: TrainingContext) -
         def call(self, x: object) -> object:
             return x
 
-    reason = exporting.export_fitted(here, Fitted(Unbuilt(), None))
+    reason = exporting.export_fitted(here.export_dir, Fitted(Unbuilt(), None))
     assert reason is not None
     assert "cannot be exported" in reason
     assert not here.export_dir.exists()
@@ -119,7 +122,7 @@ def test_rows_of_a_table(here: TrainingContext, tmp_path: Path) -> None:
     width = train.element_spec[0].shape[1]
     model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(2, activation="softmax")])
 
-    assert exporting.export_fitted(here, Fitted(model, train)) is None
+    assert exporting.export_fitted(here.export_dir, Fitted(model, train)) is None
 
     export = verify_export(here.export_dir)
     assert export.preparation.input_kind == "table"

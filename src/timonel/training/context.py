@@ -87,7 +87,7 @@ class TrainingContext:
 
         chosen = input_kind or ("table" if columns else "image")
         own = exporting.OwnPreprocessing(preprocess, chosen, columns) if preprocess else None
-        exporting.export_own(self, model, own, labels)
+        exporting.export_own(self.export_dir, model, own, labels)
 
 
 _entered: list[TrainingContext] = []

@@ -21,7 +21,6 @@ from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.reference import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
-from timonel.training.context import TrainingContext
 from timonel.training.worker import building
 from timonel.training.worker.fits import Fitted
 from timonel.training.worker.loaded import find_loaded
@@ -41,7 +40,7 @@ class OwnPreprocessing:
 
 
 def export_own(
-    context: TrainingContext,
+    folder: Path,
     model: Any,
     own: OwnPreprocessing | None,
     labels: Sequence[str] | None,
@@ -50,11 +49,11 @@ def export_own(
     record = session.loads[-1] if session.loads else None
     _exported_by_script.append(model)
     if own is None:
-        _export(context, model, record, None, labels)
+        _export(folder, model, record, None, labels)
         return
     export_live(
         model,
-        context.export_dir,
+        folder,
         preprocessing=None,
         labels=labels or (record.labels if record else None),
         input_kind=own.input_kind,
@@ -64,7 +63,7 @@ def export_own(
     )
 
 
-def export_fitted(context: TrainingContext, fitted: Fitted | None) -> str | None:
+def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
     """Export the model that was fitted last, unless the script has exported one itself.
 
     Returns:
@@ -82,14 +81,14 @@ def export_fitted(context: TrainingContext, fitted: Fitted | None) -> str | None
         )
     record = loaded.record if loaded else None
     try:
-        _export(context, fitted.model, record, building.data_spec(fitted.data), None)
+        _export(folder, fitted.model, record, building.data_spec(fitted.data), None)
     except (ModelError, SpecError) as error:
         return f"the fitted model cannot be exported: {error}"
     return None
 
 
 def _export(
-    context: TrainingContext,
+    folder: Path,
     model: Any,
     record: session.LoadRecord | None,
     spec: Any,
@@ -101,7 +100,7 @@ def _export(
         )
         export_live(
             model,
-            context.export_dir,
+            folder,
             preprocessing=None,
             labels=labels,
             input_kind="tensor",
@@ -111,7 +110,7 @@ def _export(
         return
     export_live(
         model,
-        context.export_dir,
+        folder,
         preprocessing=record.preprocessing.model_dump(mode="json"),
         labels=labels or record.labels or None,
         input_kind=record.preprocessing.kind,

@@ -75,7 +75,7 @@ def prepared(
 
 def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
     """Export the model, and leave together: the chief keeps the cluster's services."""
-    reason = exporting.export_fitted(context, fits.last)
+    reason = exporting.export_fitted(context.export_dir, fits.last)
     if reason is not None:
         logger.warning("%s", reason)
         if run is not None:
