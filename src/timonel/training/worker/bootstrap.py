@@ -19,10 +19,10 @@ from typing import Any
 from timonel.data import session
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
-from timonel.training.context import TrainingContext, enter
 from timonel.training.spec import StrategyName, TrainSpec, read_spec
 from timonel.training.worker import devices, outcome, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
+from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.outcome import Outcome, Termination
 from timonel.training.worker.script import run_script
 
