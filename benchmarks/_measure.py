@@ -56,7 +56,8 @@ def run_all(
         )
         for command, env in zip(commands, envs, strict=True)
     ]  # fmt: skip
-    with watch(mark) as peak:
+    runtime = {**os.environ, **envs[0]}.get("XDG_RUNTIME_DIR")
+    with watch(mark, Path(runtime) if runtime else None) as peak:
         outputs = _collect(processes)
         wall_s = time.perf_counter() - begin
     return [
@@ -66,17 +67,18 @@ def run_all(
 
 
 @contextlib.contextmanager
-def watch(mark: str, *, period_s: float = 0.25) -> Iterator[_Peak]:
+def watch(mark: str, runtime: Path | None = None, *, period_s: float = 0.25) -> Iterator[_Peak]:
     """Follow the memory of every process that carries ``mark`` during the block.
 
     A job's processes are no children of the command that submitted it, so they are found by an
-    environment variable that all of them inherit.
+    environment variable that all of them inherit. Warm parents inherit none; they and what they
+    have forked are known by the ``runtime`` folder in which the parents work.
     """
     peak, done = _Peak(), threading.Event()
 
     def sample() -> None:
         while not done.wait(period_s):
-            peak.mib = max(peak.mib, _marked_mib(f"{_MARK}={mark}".encode()))
+            peak.mib = max(peak.mib, _used_mib(f"{_MARK}={mark}".encode(), runtime))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -139,12 +141,19 @@ def _marks(output: str) -> dict[str, float]:
     return found
 
 
-def _marked_mib(mark: bytes) -> float:
+def _used_mib(mark: bytes, runtime: Path | None) -> float:
+    pids = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
+                pids.add(process.pid)
+            elif runtime is not None and Path(process.cwd()).is_relative_to(runtime):
+                pids.add(process.pid)
+                pids.update(child.pid for child in process.children(recursive=True))
     total = 0
-    for pid in psutil.pids():
+    for pid in pids:
         with contextlib.suppress(OSError):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes():
-                total += _pss_bytes(pid)
+            total += _pss_bytes(pid)
     return total / 2**20
 
 
