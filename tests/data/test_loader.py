@@ -107,6 +107,9 @@ class TestFormats:
 
 
 class TestImages:
+    def test_nothing_holds_up_the_end_of_an_epoch(self, images: Dataset) -> None:
+        assert load(images.uri).options().autotune.enabled is False
+
     def test_labels_are_named_in_their_order(self, images: Dataset) -> None:
         assert load(images.uri).class_names == list(images.labels)
 

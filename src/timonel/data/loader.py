@@ -33,6 +33,9 @@ from timonel.units import parse_bytes
 ENVIRONMENT_VARIABLE = "TIMONEL_DATA"
 
 
+_PREFETCHED_BATCHES = 2
+
+
 def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
     path: str | os.PathLike[str] | None = None,
     *,
@@ -131,11 +134,14 @@ def _pipeline(dataset: Dataset, stream: Stream, fetch: Fetch) -> Any:
     # (photographs: 0.75 s an epoch against 1.3 s of both others) and needs the least memory.
     cores = len(os.sched_getaffinity(0))
     result = _steps(stream).map(batch, num_parallel_calls=cores, deterministic=True)
-    result = result.prefetch(tf.data.AUTOTUNE)
-    if stream.schedule.shard.count == 1:
-        return result
+    result = result.prefetch(_PREFETCHED_BATCHES)
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # Nothing here is left to be tuned, and a tuner holds up the end of an epoch: the iterators of
+    # MultiWorkerMirroredStrategy wait for its sleep, of up to a minute, when they are destroyed.
+    options.autotune.enabled = False
+    if stream.schedule.shard.count > 1:
+        policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
     return result.with_options(options)
 
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.training.worker import inputs
 from timonel.training.worker.inputs import Share, _has_rows, _split, bounds, share_of
 
 
@@ -67,3 +70,19 @@ def test_what_has_no_rows() -> None:
     assert _has_rows(batches(4, 2).element_spec)
     assert not _has_rows(tf.data.Dataset.range(4).element_spec)
     assert not _has_rows(tf.TensorSpec([], tf.int64))
+
+
+def test_a_distributed_dataset_has_no_tuner_that_holds_up_the_end_of_an_epoch() -> None:
+    seen = []
+
+    class Strategy:
+        def distribute_datasets_from_function(self, local: Any) -> Any:
+            context = tf.distribute.InputContext(
+                num_input_pipelines=2, input_pipeline_id=0, num_replicas_in_sync=2
+            )
+            seen.append(local(context))
+            return seen[0]
+
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(8)).batch(4)
+    inputs.distribute(Strategy(), dataset, sharded=False, fill=True)
+    assert seen[0].options().autotune.enabled is False
