@@ -94,8 +94,14 @@ def predict(
         ServingError: The server cannot be reached, or refused.
     """
     tell = notify or (lambda line: _LOG.info("%s", line))
-    check_files(inputs)
-    with _target(model_or_url, workspace, version, tell) as target, Connection(target.url) as link:
+
+    def before_loading(line: str) -> None:
+        # Loading takes seconds: not for a file that is not there.
+        check_files(inputs)
+        tell(line)
+
+    place = _target(model_or_url, workspace, version, before_loading)
+    with place as target, Connection(target.url) as link:
         return _ask(link, target, inputs)
 
 
