@@ -9,7 +9,7 @@ import pytest
 from timonel.data import Dataset
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.training.request import Request, check_request
-from timonel.training.spec import StrategyName
+from timonel.training.settings import OPTION_NAMES, Settings, StrategyName
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def script(tmp_path: Path) -> Path:
 def check(entry: object, **changes: Any) -> Request:
     options: dict[str, Any] = {
         "data": None,
-        "workers": 1,
-        "devices_per_worker": 1,
-        "strategy": "auto",
         "params": None,
         "args": (),
+        "settings": Settings.of(
+            {name: changes.pop(name) for name in OPTION_NAMES if name in changes}
+        ),
     }
     return check_request(entry, **{**options, **changes})  # type: ignore[arg-type] # bad on purpose
 
@@ -37,7 +37,7 @@ def test_a_good_request(script: Path, dataset: Dataset) -> None:
     assert request.datasets[""].digest == dataset.digest
     assert request.params == {"lr": "0.1"}
     assert request.args == ("--epochs", "3")
-    assert request.strategy is StrategyName.AUTO
+    assert request.settings.distribution.strategy is StrategyName.AUTO
     assert request.keras == "keras"
 
 
@@ -61,7 +61,7 @@ def test_a_script_that_is_none(
     [
         ({"workers": 0}, "workers of at least 1"),
         ({"devices_per_worker": 0}, "devices_per_worker of at least 1"),
-        ({"strategy": "horovod"}, "a strategy among auto"),
+        ({"strategy": "horovod"}, "strategy of 'auto'"),
         ({"strategy": "mirrored", "workers": 2}, "one worker with the strategy"),
         ({"params": {"a b": 1}}, "can be a flag"),
         ({"params": {"": 1}}, "can be a flag"),
@@ -88,7 +88,7 @@ def test_data_that_is_cut_off(script: Path, dataset: Dataset, tmp_path: Path) ->
 
 def test_more_workers_than_records(script: Path, dataset: Dataset) -> None:
     records = dataset.count("train")
-    assert check(script, data=dataset.uri, workers=records).workers == records
+    assert check(script, data=dataset.uri, workers=records)
     with pytest.raises(SpecError, match=f"at least {records + 1} records"):
         check(script, data=dataset.uri, workers=records + 1)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from timonel.errors import CorruptError, NotFoundError
-from timonel.training.spec import StrategyName, TrainSpec, read_spec
+from timonel.training.settings import Settings
+from timonel.training.spec import TrainSpec, read_spec
 
 
 def test_a_script_sees_its_parameters_as_flags_before_its_arguments() -> None:
@@ -19,7 +20,11 @@ def test_a_script_sees_its_parameters_as_flags_before_its_arguments() -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     spec = TrainSpec(
-        run_id="r", workspace="/w", script="/s.py", strategy=StrategyName.MIRRORED, seed=3
+        run_id="r",
+        workspace="/w",
+        script="/s.py",
+        settings=Settings.of({"strategy": "mirrored", "checkpoint_seconds": "5m"}),
+        seed=3,
     )
     assert read_spec(spec.write(tmp_path)) == spec
 

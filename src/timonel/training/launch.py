@@ -15,6 +15,7 @@ from timonel.storage import Workspace, digest_bytes, find_workspace, write_bytes
 from timonel.tracking import Artifact, follow_events, new_run_id, start_run
 from timonel.training.handles import Job, Run
 from timonel.training.request import LEGACY_KERAS, Request, check_request
+from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
 from timonel.training.spec import TrainSpec
 
 # A mirror imports for seconds, and gets a processor only where nobody else wants it.
@@ -22,6 +23,7 @@ _MIRROR_PATIENCE_S = 120.0
 _TASK_MODULE = "timonel.training.worker"
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 SOURCE_FOLDER = "source"
+_ALWAYS_RECORDED = frozenset({"strategy", "workers", "devices_per_worker"})
 _SEEDS = 1 << 32
 """NumPy takes no other seeds."""
 
@@ -49,11 +51,38 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     entry: str | os.PathLike[str],
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None = None,
-    workers: int = 1,
-    devices_per_worker: int = 1,
-    strategy: str = "auto",
     params: Mapping[str, Any] | None = None,
     args: Sequence[str] = (),
+    strategy: str = "auto",
+    workers: int | str = 1,
+    ps: int = 0,
+    evaluator: bool = False,
+    devices_per_worker: int = 1,
+    launcher: str = "processes",
+    cross_device_ops: str | None = None,
+    collectives: str = "auto",
+    compress_gradients: str | None = None,
+    max_staleness: int | None = None,
+    backup_workers: int | None = None,
+    warmup_epochs: int = 0,
+    precision: str = "float32",
+    xla: bool = False,
+    deterministic: bool = False,
+    batch_size_is: str = "global",
+    accumulate_gradients: int = 1,
+    scale_learning_rate: str = "none",
+    learning_rate_warmup: int = 0,
+    checkpoint_steps: int | None = None,
+    checkpoint_seconds: float | str | None = None,
+    keep_checkpoints: int = 2,
+    keep_best: str | None = None,
+    checkpoint_uri: str | None = None,
+    early_stopping: str | None = None,
+    stop_on_nan: bool = False,
+    stall_timeout: float | str | None = None,
+    memory_per_device: int | str | None = None,
+    threads: int | None = None,
+    profile: str | None = None,
     workspace: Workspace | str | os.PathLike[str] | None = None,
     engine: str | Engine = "local",
     detach: bool = False,
@@ -66,18 +95,49 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
 ) -> Run:
     """Run a training script as a job, and wait for its end.
 
-    The script stays as it is: plain Keras with ``model.fit``, no word of distribution. What its
-    ``fit`` is given as batch size is the global one, divided among all replicas.
+    The script stays as it is: plain Keras with ``model.fit``, no word of distribution.
 
     Args:
         entry: The script.
         data: A converted dataset, which `timonel.data.load` finds by itself, or several by name.
-        workers: Processes that train together.
-        devices_per_worker: Devices of each: GPUs, or logical CPU devices where there are none.
-        strategy: ``auto``, ``mirrored``, ``multi-worker-mirrored``, or ``none`` for a script that
-            distributes itself: it gets ``TF_CONFIG`` and nothing else.
         params: Parameters; each reaches the script as a flag ``--name=value``.
         args: Further arguments of the script.
+        strategy: ``auto``, ``one-device``, ``mirrored``, ``central-storage``, ``multi-worker``,
+            ``parameter-server``, ``tpu``, or ``none`` for a script that distributes itself: it
+            gets ``TF_CONFIG`` and nothing else.
+        workers: Processes that train together: 4, or ``"2:8"`` for a job that goes on with as few
+            as 2 and grows to 8.
+        ps: Parameter servers.
+        evaluator: Evaluate each new checkpoint beside training, in a process of its own.
+        devices_per_worker: Devices of each: GPUs, or logical CPU devices where there are none.
+        launcher: ``processes``, or ``mpi`` for tasks that mpirun starts.
+        cross_device_ops: How the devices of a process add up: ``nccl``, ``hierarchical`` or
+            ``one-device``.
+        collectives: How processes add up: ``auto``, ``ring`` or ``nccl``.
+        compress_gradients: ``bfloat16`` or ``float16``: the type in which gradients travel.
+        max_staleness: With parameter servers: gradients computed on weights older than this many
+            updates are dropped, and the others count 1 / (1 + staleness).
+        backup_workers: With parameter servers: each step takes the gradients of the fastest
+            ``workers - backup_workers``.
+        warmup_epochs: With parameter servers: epochs that one worker trains alone at first.
+        precision: ``float32``, ``bfloat16`` or ``float16``, in which layers compute.
+        xla: Compile the step with XLA.
+        deterministic: Use deterministic operations only.
+        batch_size_is: What the script's batch sizes mean: ``global`` or ``per-replica``.
+        accumulate_gradients: Batches whose gradients make up one update.
+        scale_learning_rate: ``none``, ``linear`` or ``sqrt`` with the number of replicas.
+        learning_rate_warmup: Updates in which the learning rate grows to its value.
+        checkpoint_steps: Save state after every so many steps too, not only after epochs.
+        checkpoint_seconds: Save state after so many seconds too.
+        keep_checkpoints: How many of the newest checkpoints are kept.
+        keep_best: A metric whose best epoch is kept as well: ``val_loss``, ``max:val_accuracy``.
+        checkpoint_uri: A folder or bucket that checkpoints are copied to.
+        early_stopping: ``METRIC`` or ``METRIC:PATIENCE``, by the evaluator's checkpoints.
+        stop_on_nan: A loss that is no number ends the job.
+        stall_timeout: A task that makes no step for so many seconds is taken for hung.
+        memory_per_device: The most memory of each GPU; by default it grows as needed.
+        threads: Threads that each process computes with; by default they share the cores.
+        profile: Steps to profile, such as ``10:20``, for TensorBoard.
         workspace: A workspace or where one is; see `timonel.storage.find_workspace`.
         engine: An engine or the name of one.
         detach: Return once the job is submitted.
@@ -95,15 +155,11 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         JobError: The job failed for another reason.
         Interrupted: It was stopped, or Ctrl-C came.
     """
-    request = check_request(
-        entry,
-        data=data,
-        workers=workers,
-        devices_per_worker=devices_per_worker,
-        strategy=strategy,
-        params=params,
-        args=args,
-    )
+    given = dict(locals())  # before any other name is bound: the options, by their names
+    least, most = parse_workers(workers)
+    chosen_options = {name: given[name] for name in OPTION_NAMES if name in given}
+    settings = Settings.of({**chosen_options, "workers": most, "min_workers": least})
+    request = check_request(entry, data=data, settings=settings, params=params, args=args)
     options = _Options(
         name=name,
         max_restarts=max_restarts,
@@ -128,9 +184,10 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: Any) 
         run_id: The run's id, which is the job's too.
         options: How the job is run.
     """
+    workers = request.settings.distribution.workers
     roles = [RoleSpec(name="chief")]
-    if request.workers > 1:
-        roles.append(RoleSpec(name="worker", replicas=request.workers - 1))
+    if workers > 1:
+        roles.append(RoleSpec(name="worker", replicas=workers - 1))
     return JobSpec(
         job_id=run_id,
         module=_TASK_MODULE,
@@ -193,8 +250,7 @@ def _train_spec(
         args=request.args,
         params=request.params,
         data={name: dataset.uri for name, dataset in request.datasets.items()},
-        strategy=request.strategy,
-        devices_per_worker=request.devices_per_worker,
+        settings=request.settings,
         keras=request.keras,
         pass_job_dir=options.pass_job_dir,
         seed=options.seed,
@@ -204,11 +260,20 @@ def _train_spec(
 def _settings(request: Request, options: _Options) -> dict[str, Any]:
     """Return what decides the outcome beside the user's own parameters, under names of ours."""
     return {
-        "timonel.workers": request.workers,
-        "timonel.devices_per_worker": request.devices_per_worker,
-        "timonel.strategy": request.strategy.value,
+        **_chosen(request.settings),
         "timonel.seed": options.seed,
         **({"timonel.args": " ".join(request.args)} if request.args else {}),
+    }
+
+
+def _chosen(settings: Settings) -> dict[str, Any]:
+    """Return the options that say how one trains: the basic ones, and others that are not usual."""
+    usual = Settings()
+    return {
+        f"timonel.{name}": value
+        for group in Settings.model_fields
+        for name, value in getattr(settings, group).model_dump(mode="json").items()
+        if name in _ALWAYS_RECORDED or value != getattr(getattr(usual, group), name)
     }
 
 

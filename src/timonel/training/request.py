@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from timonel.data import Dataset
 from timonel.errors import NotFoundError, SpecError
-from timonel.training.spec import StrategyName
-from timonel.training.worker.strategies import choose
+from timonel.training.settings import Settings
+from timonel.training.worker.strategies import check_settings
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _DATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -29,9 +29,7 @@ class Request:
     Attributes:
         script: The user's script.
         datasets: What it trains on, by name; the unnamed one has the name ``''``.
-        workers: How many processes train.
-        devices_per_worker: How many devices each has.
-        strategy: How training is distributed.
+        settings: How it trains.
         params: Parameters as the script gets them.
         args: Further arguments of the script.
         keras: Which Keras the script uses.
@@ -39,9 +37,7 @@ class Request:
 
     script: Path
     datasets: Mapping[str, Dataset]
-    workers: int
-    devices_per_worker: int
-    strategy: StrategyName
+    settings: Settings
     params: Mapping[str, str]
     args: tuple[str, ...]
     keras: KerasFlavour
@@ -51,9 +47,7 @@ def check_request(
     entry: str | os.PathLike[str],
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None,
-    workers: int,
-    devices_per_worker: int,
-    strategy: str,
+    settings: Settings,
     params: Mapping[str, Any] | None,
     args: Sequence[str],
 ) -> Request:
@@ -65,21 +59,17 @@ def check_request(
         CorruptError: A shard of a dataset is missing or cut off.
     """
     script = _script(entry)
-    for name, number in (("workers", workers), ("devices_per_worker", devices_per_worker)):
-        if number < 1:
-            raise SpecError(f"expected {name} of at least 1, got {number}")
-    wanted = _strategy(strategy)
-    choose(wanted, workers=workers, devices=devices_per_worker)
+    check_settings(settings)
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     for dataset in datasets.values():
-        _check_enough(dataset, workers * devices_per_worker)
+        _check_enough(
+            dataset, settings.distribution.workers * settings.distribution.devices_per_worker
+        )
         dataset.check_sizes()
     return Request(
         script=script,
         datasets=datasets,
-        workers=workers,
-        devices_per_worker=devices_per_worker,
-        strategy=wanted,
+        settings=settings,
         params=_params(params or {}),
         args=tuple(args),
         keras=_flavour(script, os.environ),
@@ -101,14 +91,6 @@ def _script(entry: str | os.PathLike[str]) -> Path:
             hint="give the path of a Python file; 'timonel init image' writes one to start from",
         )
     return path
-
-
-def _strategy(name: str) -> StrategyName:
-    try:
-        return StrategyName(name)
-    except ValueError:
-        known = ", ".join(StrategyName)
-        raise SpecError(f"expected a strategy among {known}, got {name!r}") from None
 
 
 def _named(data: str | os.PathLike[str] | Mapping[str, str] | None) -> dict[str, str]:

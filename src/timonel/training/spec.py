@@ -7,24 +7,15 @@ sides can.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.storage import read_document, write_document
+from timonel.training.settings import Settings
 
 FILE_NAME = "train.json"
-
-
-class StrategyName(StrEnum):
-    """How training is distributed."""
-
-    AUTO = "auto"
-    NONE = "none"
-    MIRRORED = "mirrored"
-    MULTI_WORKER_MIRRORED = "multi-worker-mirrored"
 
 
 class TrainSpec(BaseModel):
@@ -42,8 +33,7 @@ class TrainSpec(BaseModel):
     data: Mapping[str, str] = Field(
         default_factory=dict, description="Datasets by name; the unnamed one has the name ''."
     )
-    strategy: StrategyName = Field(default=StrategyName.AUTO, description="How to distribute.")
-    devices_per_worker: int = Field(default=1, ge=1, description="Devices of each process.")
+    settings: Settings = Field(default_factory=Settings, description="How it trains.")
     keras: Literal["keras", "tf_keras"] = Field(default="keras", description="Which Keras.")
     pass_job_dir: bool = Field(default=False, description="Give the script --job-dir as well.")
     seed: int = Field(

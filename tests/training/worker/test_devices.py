@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
-from timonel.training.spec import StrategyName
+from timonel.training.settings import StrategyName
 from timonel.training.worker.devices import deal, threads
 from timonel.training.worker.strategies import choose
 
@@ -38,11 +38,11 @@ def test_processes_share_the_cores(cores: int, neighbours: int, count: int | Non
     [
         ("auto", 1, 1, "none"),
         ("auto", 1, 2, "mirrored"),
-        ("auto", 2, 1, "multi-worker-mirrored"),
-        ("auto", 2, 4, "multi-worker-mirrored"),
+        ("auto", 2, 1, "multi-worker"),
+        ("auto", 2, 4, "multi-worker"),
         ("none", 3, 1, "none"),
         ("mirrored", 1, 1, "mirrored"),
-        ("multi-worker-mirrored", 1, 1, "multi-worker-mirrored"),
+        ("multi-worker", 1, 1, "multi-worker"),
     ],
 )
 def test_which_strategy_is_chosen(wanted: str, workers: int, devices: int, chosen: str) -> None:

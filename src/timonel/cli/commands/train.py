@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from timonel.cli.groups import Command, single
+from timonel.cli.options import train as options
 from timonel.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,18 +33,42 @@ def train(
             metavar="[NAME=]FOLDER",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes that train together.")] = 1,
-    devices_per_worker: Annotated[int, typer.Option(help="Devices of each of them.")] = 1,
-    strategy: Annotated[
-        Literal["auto", "none", "mirrored", "multi-worker-mirrored"],
-        typer.Option(help="How training is distributed; 'none' leaves it to the script."),
-    ] = "auto",
     params: Annotated[
         list[str] | None,
         typer.Option(
             "--set", help="A parameter: reaches the script as --NAME=VALUE.", metavar="NAME=VALUE"
         ),
     ] = None,
+    strategy: options.Strategy = "auto",
+    workers: options.Workers = "1",
+    ps: options.Ps = 0,
+    evaluator: options.Evaluator = False,
+    devices_per_worker: options.DevicesPerWorker = 1,
+    launcher: options.Launcher = "processes",
+    cross_device_ops: options.CrossDeviceOps = None,
+    collectives: options.Collectives = "auto",
+    compress_gradients: options.CompressGradients = None,
+    max_staleness: options.MaxStaleness = None,
+    backup_workers: options.BackupWorkers = None,
+    warmup_epochs: options.WarmupEpochs = 0,
+    precision: options.Precision = "float32",
+    xla: options.Xla = False,
+    deterministic: options.Deterministic = False,
+    batch_size_is: options.BatchSizeIs = "global",
+    accumulate_gradients: options.AccumulateGradients = 1,
+    scale_learning_rate: options.ScaleLearningRate = "none",
+    learning_rate_warmup: options.LearningRateWarmup = 0,
+    checkpoint_steps: options.CheckpointSteps = None,
+    checkpoint_seconds: options.CheckpointSeconds = None,
+    keep_checkpoints: options.KeepCheckpoints = 2,
+    keep_best: options.KeepBest = None,
+    checkpoint_uri: options.CheckpointUri = None,
+    early_stopping: options.EarlyStopping = None,
+    stop_on_nan: options.StopOnNan = False,
+    stall_timeout: options.StallTimeout = None,
+    memory_per_device: options.MemoryPerDevice = None,
+    threads: options.Threads = None,
+    profile: options.Profile = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     engine: Annotated[str, typer.Option(help="Where the job runs.")] = "local",
     max_restarts: Annotated[
@@ -67,27 +92,21 @@ def train(
     The script is plain Keras; where it runs and with how many others is not its business. Ctrl-C
     stops the job; its checkpoints are kept.
     """
+    given = dict(locals())  # before any other name is bound: the options, by their names
     import timonel
     from timonel.cli.follow import pairs_of
     from timonel.errors import Interrupted
 
     workspace = Settings.of(ctx).find(create=True)
+    own = {"ctx", "entry", "args", "data", "params", "detach"}
     run = timonel.train(
         entry,
         data=parse_data(data),
-        workers=workers,
-        devices_per_worker=devices_per_worker,
-        strategy=strategy,
         params=pairs_of(params, "--set"),
         args=tuple(args or ()),
         workspace=workspace,
-        engine=engine,
         detach=True,
-        pass_job_dir=pass_job_dir,
-        name=name,
-        max_restarts=max_restarts,
-        warm=warm,
-        seed=seed,
+        **{name: value for name, value in given.items() if name not in own},
     )
     typer.echo(f"job {run.id}, to look in: timonel logs")
     if detach:

@@ -19,7 +19,8 @@ from typing import Any
 from timonel.data import session
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
-from timonel.training.spec import StrategyName, TrainSpec, read_spec
+from timonel.training.settings import StrategyName
+from timonel.training.spec import TrainSpec, read_spec
 from timonel.training.worker import devices, outcome, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.context import TrainingContext, enter
@@ -95,11 +96,11 @@ def _tell(task: Task, result: Outcome) -> None:
 
 def _train(task: Task, termination: Termination) -> None:
     wanted = strategies.choose(
-        task.spec.strategy,
+        task.spec.settings.distribution.strategy,
         workers=len(task.cluster.trainers),
-        devices=task.spec.devices_per_worker,
+        devices=task.spec.settings.distribution.devices_per_worker,
     )
-    if task.spec.strategy is StrategyName.NONE:
+    if task.spec.settings.distribution.strategy is StrategyName.NONE:
         _run_alone(task)
     else:
         _run_managed(task, wanted, termination)
@@ -117,7 +118,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
 
     place, neighbours = task.cluster.neighbours
     devices.configure(
-        per_worker=task.spec.devices_per_worker,
+        per_worker=task.spec.settings.distribution.devices_per_worker,
         place=place,
         neighbours=neighbours,
         several_workers=task.peers > 0,

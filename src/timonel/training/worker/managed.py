@@ -11,7 +11,7 @@ from typing import Any
 from timonel.data import session
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
-from timonel.training.spec import StrategyName
+from timonel.training.settings import StrategyName
 from timonel.training.worker import _private, exporting, inputs
 from timonel.training.worker.checkpoints import Checkpoints
 from timonel.training.worker.context import TrainingContext

@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from timonel.errors import SpecError
-from timonel.training.spec import StrategyName
+from timonel.training.settings import Settings, StrategyName
 from timonel.training.worker.cluster import Cluster
+
+
+def check_settings(settings: Settings) -> None:
+    """Check that what was asked for goes together.
+
+    Raises:
+        SpecError: It does not; the message says what would.
+    """
+    wanted = settings.distribution
+    choose(wanted.strategy, workers=wanted.workers, devices=wanted.devices_per_worker)
 
 
 def choose(wanted: StrategyName, *, workers: int, devices: int) -> StrategyName:
@@ -28,7 +38,7 @@ def choose(wanted: StrategyName, *, workers: int, devices: int) -> StrategyName:
     if wanted is not StrategyName.AUTO:
         return wanted
     if workers > 1:
-        return StrategyName.MULTI_WORKER_MIRRORED
+        return StrategyName.MULTI_WORKER
     return StrategyName.MIRRORED if devices > 1 else StrategyName.NONE
 
 
@@ -46,7 +56,7 @@ def build(name: StrategyName, cluster: Cluster) -> Any:
 
     if name is StrategyName.MIRRORED:
         return tf.distribute.MirroredStrategy()
-    if name is StrategyName.MULTI_WORKER_MIRRORED:
+    if name is StrategyName.MULTI_WORKER:
         if len(cluster.trainers) > 1:
             _private.configure_coordination(cluster)
         return tf.distribute.MultiWorkerMirroredStrategy()

@@ -1,0 +1,1 @@
+"""Options of commands that have many, as annotated types."""

@@ -1,0 +1,180 @@
+"""Options of ``timonel train`` that say how one trains; the rules are the package training's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+# Distribution
+Strategy = Annotated[
+    Literal[
+        "auto",
+        "none",
+        "one-device",
+        "mirrored",
+        "central-storage",
+        "multi-worker",
+        "parameter-server",
+        "tpu",
+    ],
+    typer.Option(
+        help="How training is distributed; 'none' leaves it to the script.",
+    ),
+]
+Workers = Annotated[
+    str,
+    typer.Option(
+        help="Processes that train together; 2:8 goes on with 2 and grows to 8.", metavar="N[:M]"
+    ),
+]
+Ps = Annotated[
+    int,
+    typer.Option(
+        help="Parameter servers.",
+    ),
+]
+Evaluator = Annotated[
+    bool, typer.Option("--evaluator", help="Evaluate each new checkpoint beside training.")
+]
+DevicesPerWorker = Annotated[
+    int,
+    typer.Option(
+        help="Devices of each worker.",
+    ),
+]
+Launcher = Annotated[
+    Literal["processes", "mpi"],
+    typer.Option(
+        help="Who starts the tasks: timonel, or mpirun.",
+    ),
+]
+CrossDeviceOps = Annotated[
+    Literal["nccl", "hierarchical", "one-device"] | None,
+    typer.Option(
+        help="How the devices of a process add up.",
+    ),
+]
+Collectives = Annotated[
+    Literal["auto", "ring", "nccl"],
+    typer.Option(
+        help="How processes add up.",
+    ),
+]
+CompressGradients = Annotated[
+    Literal["bfloat16", "float16"] | None,
+    typer.Option(
+        help="The type in which gradients travel.",
+    ),
+]
+
+# Parameter servers
+MaxStaleness = Annotated[
+    int | None,
+    typer.Option(
+        help="Drop gradients that are older than so many updates, and damp the others.",
+    ),
+]
+BackupWorkers = Annotated[
+    int | None,
+    typer.Option(
+        help="Synchronous steps, each without the so many slowest workers.",
+    ),
+]
+WarmupEpochs = Annotated[
+    int,
+    typer.Option(
+        help="Epochs that one worker trains alone at first.",
+    ),
+]
+
+# Numerics
+Precision = Annotated[
+    Literal["float32", "bfloat16", "float16"],
+    typer.Option(
+        help="In which layers compute; weights stay float32.",
+    ),
+]
+Xla = Annotated[bool, typer.Option("--xla", help="Compile the step with XLA.")]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Use deterministic operations only.")
+]
+
+# Batches
+BatchSizeIs = Annotated[
+    Literal["global", "per-replica"],
+    typer.Option(
+        help="What the script's batch sizes mean.",
+    ),
+]
+AccumulateGradients = Annotated[
+    int,
+    typer.Option(
+        help="Batches whose gradients make up one update.",
+    ),
+]
+ScaleLearningRate = Annotated[
+    Literal["none", "linear", "sqrt"],
+    typer.Option(
+        help="How the learning rate grows with the replicas.",
+    ),
+]
+LearningRateWarmup = Annotated[
+    int,
+    typer.Option(
+        help="Updates in which the learning rate grows to its value.",
+    ),
+]
+
+# Checkpoints
+CheckpointSteps = Annotated[
+    int | None,
+    typer.Option(
+        help="Save state after every so many steps too.",
+    ),
+]
+CheckpointSeconds = Annotated[
+    str | None, typer.Option(help="Save state after so many seconds too.", metavar="TIME")
+]
+KeepCheckpoints = Annotated[
+    int,
+    typer.Option(
+        help="How many of the newest are kept.",
+    ),
+]
+KeepBest = Annotated[
+    str | None,
+    typer.Option(help="Keep the best epoch by this metric too.", metavar="[max:|min:]METRIC"),
+]
+CheckpointUri = Annotated[
+    str | None, typer.Option(help="A folder or bucket they are copied to.", metavar="URI")
+]
+EarlyStopping = Annotated[
+    str | None,
+    typer.Option(
+        help="End when the evaluator's metric gets no better.", metavar="METRIC[:PATIENCE]"
+    ),
+]
+
+# Faults
+StopOnNan = Annotated[
+    bool, typer.Option("--stop-on-nan", help="A loss that is no number ends the job.")
+]
+StallTimeout = Annotated[
+    str | None, typer.Option(help="A task without a step for so long is hung.", metavar="TIME")
+]
+
+# Devices
+MemoryPerDevice = Annotated[
+    str | None,
+    typer.Option(help="The most memory of each GPU; else it grows as needed.", metavar="SIZE"),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads of each process; else they share the cores.",
+    ),
+]
+Profile = Annotated[
+    str | None, typer.Option(help="Steps to profile for TensorBoard.", metavar="A[:B]")
+]

@@ -1,0 +1,238 @@
+"""How a job trains, in groups: what `train` and the command line take, checked and written down.
+
+Each group is what one part of the worker side is told. The control side makes them with
+`Settings.of`, every task reads them from ``train.json``. Imports nothing but the ground.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from timonel.errors import SpecError
+from timonel.units import ByteSize, Seconds
+
+Precision = Literal["float32", "bfloat16", "float16"]
+Compression = Literal["bfloat16", "float16"]
+CrossDeviceOps = Literal["nccl", "hierarchical", "one-device"]
+Collectives = Literal["auto", "ring", "nccl"]
+LearningRateRule = Literal["none", "linear", "sqrt"]
+BatchSizeIs = Literal["global", "per-replica"]
+Launcher = Literal["processes", "mpi"]
+
+
+class StrategyName(StrEnum):
+    """How training is distributed."""
+
+    AUTO = "auto"
+    NONE = "none"
+    ONE_DEVICE = "one-device"
+    MIRRORED = "mirrored"
+    CENTRAL_STORAGE = "central-storage"
+    MULTI_WORKER = "multi-worker"
+    PARAMETER_SERVER = "parameter-server"
+    TPU = "tpu"
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Distribution(_Group):
+    """Over what training is spread, and how replicas talk to each other."""
+
+    strategy: StrategyName = Field(default=StrategyName.AUTO, description="How to distribute.")
+    workers: int = Field(default=1, ge=1, description="The most processes that train together.")
+    min_workers: int = Field(default=1, ge=1, description="The fewest that it goes on with.")
+    devices_per_worker: int = Field(default=1, ge=1, description="Devices of each process.")
+    launcher: Launcher = Field(default="processes", description="Who starts the processes.")
+    cross_device_ops: CrossDeviceOps | None = Field(
+        default=None, description="How the devices of one process add up; None: TensorFlow's."
+    )
+    collectives: Collectives = Field(default="auto", description="How processes add up.")
+    compress_gradients: Compression | None = Field(
+        default=None, description="The type in which gradients travel between replicas."
+    )
+
+
+class ParameterServers(_Group):
+    """Training with parameter servers: asynchronous, or synchronous with backup workers."""
+
+    ps: int = Field(default=0, ge=0, description="How many parameter servers.")
+    max_staleness: int | None = Field(
+        default=None,
+        ge=0,
+        description="Gradients computed on weights older than this many updates are dropped; the "
+        "others count 1 / (1 + staleness). None: each counts in full.",
+    )
+    backup_workers: int | None = Field(
+        default=None,
+        ge=0,
+        description="Synchronous: each step takes the fastest workers - backup_workers gradients. "
+        "None: asynchronous.",
+    )
+    warmup_epochs: int = Field(
+        default=0, ge=0, description="Epochs that one worker trains alone at first."
+    )
+
+
+class Numerics(_Group):
+    """In which numbers and how reproducibly one computes."""
+
+    precision: Precision = Field(default="float32", description="Computation; weights stay float32")
+    xla: bool = Field(default=False, description="Compile the step with XLA.")
+    deterministic: bool = Field(default=False, description="Deterministic operations only.")
+
+
+class Batches(_Group):
+    """What a batch size means, and what follows from its size."""
+
+    batch_size_is: BatchSizeIs = Field(default="global", description="What a script's size means.")
+    accumulate_gradients: int = Field(
+        default=1, ge=1, description="Batches whose gradients make up one update."
+    )
+    scale_learning_rate: LearningRateRule = Field(
+        default="none", description="How the learning rate grows with the number of replicas."
+    )
+    learning_rate_warmup: int = Field(
+        default=0, ge=0, description="Updates in which the learning rate grows to its value."
+    )
+
+
+class CheckpointPolicy(_Group):
+    """When state is saved, and what is kept of it."""
+
+    checkpoint_steps: int | None = Field(
+        default=None, ge=1, description="Also after every so many steps."
+    )
+    checkpoint_seconds: Seconds | None = Field(
+        default=None, description="Also after so many seconds, at the end of a step."
+    )
+    keep_checkpoints: int = Field(default=2, ge=1, description="The newest that are kept.")
+    keep_best: str | None = Field(
+        default=None,
+        description="A metric, such as val_loss or max:val_accuracy, whose best epoch is kept too.",
+    )
+    checkpoint_uri: str | None = Field(
+        default=None, description="A folder or bucket that checkpoints are copied to."
+    )
+
+
+class Faults(_Group):
+    """What counts as a failure."""
+
+    stop_on_nan: bool = Field(default=False, description="A loss that is no number ends the job.")
+    stall_timeout: Seconds | None = Field(
+        default=None, description="A task that makes no step for so long is taken for hung."
+    )
+
+
+class Evaluation(_Group):
+    """The evaluator: a task beside training that evaluates each new checkpoint."""
+
+    evaluator: bool = Field(default=False, description="Whether there is one.")
+    early_stopping: str | None = Field(
+        default=None,
+        description="METRIC or METRIC:PATIENCE; training ends when the evaluator's metric did not "
+        "get better for so many checkpoints.",
+    )
+
+
+class Devices(_Group):
+    """What each process may take of its host."""
+
+    memory_per_device: ByteSize | None = Field(
+        default=None, description="The most memory of a GPU; None lets it grow as needed."
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="Threads to compute with; None shares the cores evenly."
+    )
+
+
+class Profiling(_Group):
+    """What is profiled."""
+
+    profile: str | None = Field(
+        default=None,
+        pattern=r"^\d+(:\d+)?$",
+        description="Steps to profile, such as 10:20, for TensorBoard.",
+    )
+
+
+class Settings(_Group):
+    """All groups together."""
+
+    distribution: Distribution = Field(default_factory=Distribution)
+    parameter_servers: ParameterServers = Field(default_factory=ParameterServers)
+    numerics: Numerics = Field(default_factory=Numerics)
+    batches: Batches = Field(default_factory=Batches)
+    checkpoints: CheckpointPolicy = Field(default_factory=CheckpointPolicy)
+    faults: Faults = Field(default_factory=Faults)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    devices: Devices = Field(default_factory=Devices)
+    profiling: Profiling = Field(default_factory=Profiling)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """Return the settings with some fields given, by their names in whichever group.
+
+        Raises:
+            SpecError: A value cannot be used; the message names the option.
+            KeyError: No group has a field of that name.
+        """
+        groups: dict[str, dict[str, Any]] = {}
+        for name, value in given.items():
+            groups.setdefault(_GROUP_OF[name], {})[name] = value
+        try:
+            return cls.model_validate(groups)
+        except ValidationError as error:
+            raise _explained(error) from None
+
+
+_GROUP_OF = {
+    name: group
+    for group, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, _Group)
+    for name in field.annotation.model_fields
+}
+_WORDS = {
+    "Input should be ": "",
+    "greater than or equal to": "at least",
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "String should match pattern": "the form",
+    "'^\\d+(:\\d+)?$'": "10 or 10:20",
+}
+OPTION_NAMES = tuple(_GROUP_OF)
+"""Every option that a group has, by the name that `train` gives it."""
+
+
+def parse_workers(workers: int | str) -> tuple[int, int]:
+    """Return the fewest and the most workers that ``4`` or ``2:8`` names.
+
+    Raises:
+        SpecError: It names neither.
+    """
+    least, colon, most = str(workers).partition(":")
+    if not (least.isdecimal() and (most.isdecimal() or not colon)):
+        raise SpecError(
+            f"expected a number of workers such as 4, or a range such as 2:8, got {workers!r}"
+        )
+    bounds = int(least), int(most) if colon else int(least)
+    if not 1 <= bounds[0] <= bounds[1]:
+        raise SpecError(f"expected workers of at least 1, in a range that grows, got {workers!r}")
+    return bounds
+
+
+def _explained(error: ValidationError) -> SpecError:
+    first = error.errors()[0]
+    place, given = str(first["loc"][-1]), first.get("input")
+    wanted = str(first["msg"]).removeprefix("Value error, expected ").partition(", got ")[0]
+    for theirs, ours in _WORDS.items():
+        wanted = wanted.replace(theirs, ours)
+    return SpecError(
+        f"expected {place} of {wanted}, got {given!r}",
+        hint=f"see --{place.replace('_', '-')} in 'timonel train --help'",
+    )
