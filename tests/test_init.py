@@ -128,6 +128,8 @@ def test_the_command_line_has_the_same_names_and_defaults(name: str) -> None:
 
 def plain(parameter: str, default: Any) -> Any:
     """Return a default in one spelling: an empty list is none, fractions are numbers."""
+    if parameter == "workers":
+        return str(default)  # 4 and "2:8" in Python, a text on the command line
     if parameter == "splits" and isinstance(default, str):
         return parse_splits(default)
     return None if default in ([], (), {}) else default
