@@ -6,8 +6,9 @@ import signal
 
 from hypothesis import strategies as st
 
-from timonel.engines.base import FailureCause, JobSpec, RestartPolicy, RoleSpec
+from timonel.engines.base import FailureCause
 from timonel.engines.failures import Failure, TaskExit, TaskReport
+from timonel.engines.spec import JobSpec, RestartPolicy, RoleSpec
 
 causes = st.sampled_from(FailureCause)
 reports = st.builds(TaskReport, cause=causes, message=st.text(min_size=1, max_size=5))

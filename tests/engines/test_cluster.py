@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines.strategies import specs
-from timonel.engines.base import JobSpec
 from timonel.engines.cluster import assign, encode
+from timonel.engines.spec import JobSpec
 
 
 @given(specs(), st.integers(1, 9))

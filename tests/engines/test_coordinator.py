@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines.strategies import specs, task_exits
-from timonel.engines.base import FailureCause, JobSpec, JobState, RestartPolicy, RoleSpec
+from timonel.engines.base import FailureCause, JobState
 from timonel.engines.coordinator import DRAIN_GRACE_S, DRAIN_MARGIN_S, advance, initial
 from timonel.engines.failures import TaskExit, TaskReport
 from timonel.engines.lifecycle import (
@@ -26,6 +26,7 @@ from timonel.engines.lifecycle import (
     TaskStarted,
     Tick,
 )
+from timonel.engines.spec import JobSpec, RestartPolicy, RoleSpec
 
 DONE = TaskExit(exit_code=0)
 LOST_PEER = TaskExit(exit_code=75)

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines.strategies import causes, policies
-from timonel.engines.base import FailureCause, RestartPolicy
+from timonel.engines.base import FailureCause
 from timonel.engines.restarts import NEVER_RETRIED, RestartHistory, backoff_s, decide
+from timonel.engines.spec import RestartPolicy
 
 histories = st.builds(
     RestartHistory,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from timonel.engines.base import JobSpec, RoleSpec
+from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import AlreadyExistsError, InputError, Interrupted, NotFoundError, SpecError
 from timonel.storage import Workspace
 from timonel.tracking import Artifact, new_run_id, open_run, read_run, start_run

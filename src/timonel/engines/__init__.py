@@ -3,19 +3,15 @@
 from timonel.engines.base import (
     EXIT_DONE,
     EXIT_RETRYABLE,
-    CommandSpec,
     Engine,
     FailureCause,
-    JobSpec,
     JobState,
     JobStatus,
     LogLine,
-    RestartPolicy,
-    RoleName,
-    RoleSpec,
     TaskStatus,
 )
 from timonel.engines.registry import engine_names, get_engine
+from timonel.engines.spec import CommandSpec, JobSpec, RestartPolicy, RoleName, RoleSpec
 
 __all__ = [
     "EXIT_DONE",

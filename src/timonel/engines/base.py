@@ -4,26 +4,24 @@ An engine knows processes, roles, addresses and exit codes. It knows nothing of 
 every task runs is ``python -m <module> <args>``, and what a warm parent should have imported is a
 field of the specification.
 
-Three kinds of values are kept apart: what was asked for (`JobSpec`), what is observed
-(`JobStatus`, `TaskStatus`), and what came of a failure (`FailureCause`).
+Three kinds of values are kept apart: what was asked for (`timonel.engines.spec.JobSpec`), what is
+observed (`JobStatus`, `TaskStatus`), and what came of a failure (`FailureCause`).
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict
 
-from timonel.units import Seconds
+from timonel.engines.spec import JobSpec
 
 EXIT_DONE = 0
 EXIT_RETRYABLE = 75
 """A task that ended because of something outside itself (EX_TEMPFAIL in sysexits.h)."""
-
-RoleName = Literal["chief", "worker", "ps", "evaluator"]
 
 
 class JobState(StrEnum):
@@ -53,86 +51,9 @@ class FailureCause(StrEnum):
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out-of-memory"
     START_TIMEOUT = "start-timeout"
+    HUNG = "hung"
     STOPPED = "stopped"
     ENGINE = "engine"
-
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RoleSpec(_Spec):
-    """So many equal tasks of one role."""
-
-    name: RoleName = Field(description="The role's name, as in TF_CONFIG.")
-    replicas: int = Field(default=1, ge=1, description="How many tasks have this role.")
-    env: Mapping[str, str] = Field(
-        default_factory=dict, description="Environment of this role's tasks, over the job's."
-    )
-
-
-class RestartPolicy(_Spec):
-    """How often and how fast a job is started again."""
-
-    max_restarts: int = Field(default=3, ge=0, description="Restarts before the job fails.")
-    backoff_s: Seconds = Field(default=1.0, description="Delay before the first restart.")
-    backoff_max_s: Seconds = Field(default=30.0, description="The longest delay, after doubling.")
-
-
-class CommandSpec(_Spec):
-    """A command beside a job: ``python -m <module> <args>`` on the coordinator."""
-
-    module: str = Field(description="The Python module to run.")
-    args: tuple[str, ...] = Field(default=(), description="Its arguments.")
-    patience_s: Seconds = Field(
-        default=15.0, description="Time a sidecar has to end by itself after the job's end."
-    )
-
-
-class JobSpec(_Spec):
-    """What is asked of an engine: tasks by role, all of one program."""
-
-    job_id: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Unique name.")
-    module: str = Field(description="The Python module each task runs with -m.")
-    args: tuple[str, ...] = Field(default=(), description="Arguments of every task.")
-    roles: tuple[RoleSpec, ...] = Field(min_length=1, description="Roles; the first one leads.")
-    env: Mapping[str, str] = Field(default_factory=dict, description="Environment of every task.")
-    working_dir: str = Field(description="The folder in which tasks run.")
-    job_dir: str = Field(description="The job's folder, which the engine makes and owns.")
-    preload: tuple[str, ...] = Field(
-        default=(), description="Modules a warm parent has imported before it forks tasks."
-    )
-    restart: RestartPolicy = Field(default_factory=RestartPolicy, description="Restart policy.")
-    start_timeout_s: Seconds = Field(
-        default=180.0, description="Time for all tasks of a generation to report ready."
-    )
-    stop_grace_s: Seconds = Field(default=20.0, description="Time from SIGTERM to SIGKILL.")
-    sidecars: tuple[CommandSpec, ...] = Field(
-        default=(), description="Commands that run beside the job; they do not decide its end."
-    )
-    epilogue: CommandSpec | None = Field(
-        default=None, description="Run once by the coordinator after the job ended, however it did."
-    )
-
-    @field_validator("roles")
-    @classmethod
-    def _roles_are_distinct(cls, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, ...]:
-        names = [role.name for role in roles]
-        if len(set(names)) != len(names):
-            raise ValueError(f"expected each role once, got {names}")
-        return roles
-
-    @property
-    def size(self) -> int:
-        """The number of tasks of all roles."""
-        return sum(role.replicas for role in self.roles)
-
-    @property
-    def task_ids(self) -> tuple[str, ...]:
-        """The names of all tasks, such as ``worker-1``, role by role."""
-        return tuple(
-            f"{role.name}-{index}" for role in self.roles for index in range(role.replicas)
-        )
 
 
 class _Observed(BaseModel):
@@ -140,13 +61,21 @@ class _Observed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+TaskState = Literal[
+    "pending", "starting", "running", "restarting", "succeeded", "failed", "stopped"
+]
+"""Where a task is in its life; one that is restarting has ended and waits for its next attempt."""
+
+
 class TaskStatus(_Observed):
     """What is known of one task."""
 
     role: str
     index: int
-    state: Literal["pending", "starting", "running", "succeeded", "failed", "stopped"] = "pending"
+    state: TaskState = "pending"
     generation: int = 0
+    attempt: int = 1
+    """How often the task was started within its generation, counting from 1."""
     pid: int | None = None
     address: str | None = None
     exit_code: int | None = None

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from timonel.engines.base import RoleSpec
+from timonel.engines.spec import RoleSpec
 
 # An evaluator watches from outside: its peers must not wait for it when their cluster forms.
 OUTSIDE_CLUSTER = frozenset({"evaluator"})

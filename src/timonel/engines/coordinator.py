@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-from timonel.engines.base import FailureCause, JobSpec, JobState, JobStatus, TaskStatus
+from timonel.engines.base import FailureCause, JobState, JobStatus, TaskStatus
 from timonel.engines.failures import Failure, fail, root_failure
 from timonel.engines.lifecycle import (
     Begin,
@@ -34,6 +34,7 @@ from timonel.engines.lifecycle import (
     Tick,
 )
 from timonel.engines.restarts import decide
+from timonel.engines.spec import JobSpec
 
 DRAIN_GRACE_S = 5.0
 """Grace of tasks that are stopped because their generation is over; they cannot work without peers.

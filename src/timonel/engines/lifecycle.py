@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from timonel.engines.base import JobSpec, JobStatus
+from timonel.engines.base import JobStatus
 from timonel.engines.failures import Failure, TaskExit
 from timonel.engines.restarts import RestartHistory
+from timonel.engines.spec import JobSpec
 
 
 class Phase(StrEnum):

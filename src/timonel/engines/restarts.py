@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from timonel.engines.base import FailureCause, RestartPolicy
+from timonel.engines.base import FailureCause
+from timonel.engines.spec import RestartPolicy
 
 # Trying again does not help: the same program on the same input ends the same way.
 NEVER_RETRIED = frozenset(

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from timonel.engines.base import RoleSpec
 from timonel.engines.cluster import assign, encode
+from timonel.engines.spec import RoleSpec
 from timonel.errors import SpecError
 from timonel.training.worker.cluster import Cluster, parse_cluster
 

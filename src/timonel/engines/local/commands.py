@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from timonel.engines.base import CommandSpec, JobSpec, JobStatus
+from timonel.engines.base import JobStatus
 from timonel.engines.local.child import Command, spawn
 from timonel.engines.local.environment import OUTCOME, job_environment
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.loop import Loop
 from timonel.engines.local.processes import kill_all, marked, reap
+from timonel.engines.spec import CommandSpec, JobSpec
 
 SIDECAR_NICENESS = 19
 EPILOGUE_TIMEOUT_S = 120.0

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from timonel.engines.base import JobSpec
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.environment import role_environment
 from timonel.engines.local.folder import JobFolder, abandoned
@@ -34,6 +33,7 @@ from timonel.engines.local.processes import (
 )
 from timonel.engines.local.supervisor import Supervisor
 from timonel.engines.local.warm import WarmUnavailableError, ensure_parent
+from timonel.engines.spec import JobSpec
 
 _ACCEPTED = b"accepted"
 

@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from timonel.engines.base import Engine, JobSpec, JobStatus, LogLine
+from timonel.engines.base import Engine, JobStatus, LogLine
 from timonel.engines.local.folder import JobFolder, Record, unknown_job
 from timonel.engines.local.launch import launch
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
 from timonel.engines.local.processes import kill_all, marked, own_identity
+from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
 from timonel.storage import publish_dir
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from timonel.engines.base import JobSpec, RoleSpec
 from timonel.engines.cluster import Assignment, encode
 from timonel.engines.local.processes import MARKER, RESERVED
+from timonel.engines.spec import JobSpec, RoleSpec
 
 CLUSTER = "TIMONEL_CLUSTER"
 JOB_DIR = "TIMONEL_JOB_DIR"

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timonel.engines.base import FailureCause, JobSpec, JobState, JobStatus
+from timonel.engines.base import FailureCause, JobState, JobStatus
 from timonel.engines.local.processes import Identity
+from timonel.engines.spec import JobSpec
 from timonel.errors import NotFoundError
 from timonel.storage import read_document, write_bytes, write_document
 

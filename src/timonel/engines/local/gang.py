@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from timonel.engines.base import JobSpec, RoleSpec
 from timonel.engines.cluster import assign
 from timonel.engines.failures import TaskExit, parse_report
 from timonel.engines.lifecycle import (
@@ -30,6 +29,7 @@ from timonel.engines.local.loop import Loop
 from timonel.engines.local.ports import PortReservation
 from timonel.engines.local.processes import kill_all, marked
 from timonel.engines.local.warm import WarmRequest, WarmUnavailableError, request_agent
+from timonel.engines.spec import JobSpec, RoleSpec
 
 
 @dataclass
