@@ -127,6 +127,16 @@ class ServingError(TimonelError):
 
 
 class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
-    """The user stopped the work; what was finished is kept, nothing is half-written."""
+    """The user stopped the work; what was finished is kept, nothing is half-written.
+
+    Args:
+        message: What was expected and what came.
+        hint: What to do about it; printed after the message.
+        is_told: The user has been told so, by a command that was interrupted together with this.
+    """
 
     exit_code = 130
+
+    def __init__(self, message: str, *, hint: str | None = None, is_told: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_told = is_told

@@ -129,6 +129,12 @@ def test_errors_end_with_their_exit_code(error, code, line, timonel, monkeypatch
     assert (outcome.exit_code, outcome.error_line) == (code, line)
 
 
+def test_an_interrupt_that_was_told_is_not_told_again(timonel, monkeypatch) -> None:
+    fail_with(Interrupted("interrupted", is_told=True), monkeypatch)
+    outcome = timonel("runs")
+    assert (outcome.exit_code, outcome.err) == (130, "")
+
+
 def test_an_error_of_the_users_code_is_its_traceback_and_nothing_else(timonel, monkeypatch) -> None:
     text = "Traceback (most recent call last):\n  ...\nValueError: theirs"
     fail_with(UserCodeError(text), monkeypatch)

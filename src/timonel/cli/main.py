@@ -134,7 +134,8 @@ def _report(error: BaseException) -> int:
         typer.echo(error.message, err=True)
         return error.exit_code
     if isinstance(error, TimonelError):
-        _print_error(str(error))
+        if not (isinstance(error, Interrupted) and error.is_told):
+            _print_error(str(error))
         return error.exit_code
     if isinstance(error, typer.TyperException):
         _print_error(f"{error.format_message().rstrip('.')}: {_usage_hint(error)}")

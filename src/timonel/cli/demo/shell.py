@@ -42,16 +42,17 @@ class Shell:
             step: What its time is noted as.
 
         Raises:
+            Interrupted: Ctrl-C has ended it.
             TimonelError: It failed; what it said is on the screen.
         """
         self.prompt(line)
         started = time.monotonic()
         child = self._start(to_argv(line))
-        code = self._wait(child)
+        code = self._wait(child, line)
         self.took_s[step] = self.took_s.get(step, 0.0) + time.monotonic() - started
-        self.out.print()
         if code == Interrupted.exit_code:
-            raise KeyboardInterrupt
+            raise _interrupted(line, code)
+        self.out.print()
         if code != 0:
             raise TimonelError(
                 f"expected '{line}' to succeed, but it ended with exit code {code}",
@@ -101,15 +102,21 @@ class Shell:
         self._children.append(child)
         return child
 
-    def _wait(self, child: subprocess.Popen[bytes]) -> int:
+    def _wait(self, child: subprocess.Popen[bytes], line: str) -> int:
         try:
             code = child.wait()
         except KeyboardInterrupt:
             # The terminal has told the command too; one that was signalled alone is told here.
             self.stop(child)
-            raise
+            raise _interrupted(line, child.returncode) from None
         self._children.remove(child)
         return code
+
+
+def _interrupted(line: str, code: int) -> Interrupted:
+    """Return the end that Ctrl-C brings: a command of timonel has said so in its own words."""
+    told = line.startswith("timonel ") and code == Interrupted.exit_code
+    return Interrupted("interrupted", hint="the demo goes on if it is started again", is_told=told)
 
 
 def _environment() -> dict[str, str]:
