@@ -187,3 +187,22 @@ def test_waiting_passes_a_stop_signal_on(workspace, model):
     timer.start()
     assert server.wait() == 0
     timer.join()
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_ctrl_c_on_the_announcement_ends_a_server_in_good_order(workspace, model, block):
+    told = []
+
+    def announce(server):
+        told.append(server)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    if block:
+        start(workspace, block=True, on_ready=announce)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            start(workspace, on_ready=announce)
+    (server,) = told
+    assert server.stop() == 0
+    assert not list(workspace.servers.glob("*.json"))

@@ -83,6 +83,11 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             on_ready(server)
         if block:
             server.wait()
+    except KeyboardInterrupt:
+        server.stop()
+        if not block:
+            raise
+        # Announced, it is ended by Ctrl-C in good order, however soon that comes.
     except BaseException:
         server.stop()
         raise
