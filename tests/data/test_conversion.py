@@ -15,7 +15,8 @@ from timonel.data.dataset import Dataset
 from timonel.data.schema import SPLITS
 from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
-from timonel.storage import Workspace, digest_tree
+from timonel.storage import Workspace, digest_tree, write_document
+from timonel.storage.atomic import aside_name
 from timonel.storage.documents import read_document
 from timonel.tracking import list_runs
 
@@ -250,6 +251,41 @@ def test_only_a_dataset_is_overwritten(
     with pytest.raises(AlreadyExistsError, match="found thesis"):
         convert(root, out, overwrite=True, workspace=workspace)
     assert (out / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_no_dataset_inside_another(
+    is_newer: bool, make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    root = make_images()
+    convert(root, out, workspace=workspace)
+    if is_newer:
+        write_document(out / "manifest.json", "dataset", {})
+        text = (out / "manifest.json").read_text()
+        (out / "manifest.json").write_text(text.replace('"format": 1', '"format": 99'))
+    before = contents(out)
+    for place in (out / "sub", out / "sub" / "sub"):
+        with pytest.raises(InputError, match=re.escape(f"got {place} inside of {out}")):
+            convert(root, place, overwrite=True, workspace=workspace)
+    assert contents(out) == before
+
+
+def test_a_manifest_that_is_no_datasets_is_no_obstacle(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    out.parent.mkdir()
+    (out.parent / "manifest.json").write_text('{"name": "a web page"}')
+    assert convert(make_images(), out, workspace=workspace).count() == 20
+
+
+def test_what_a_killed_conversion_has_left_is_removed(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    left = out.with_name(aside_name("set").replace(str(os.getpid()), "999999999", 1))
+    left.mkdir(parents=True)
+    (left / "train-00000-of-00001.tfrecord").write_bytes(b"half")
+    convert(make_images(), out, workspace=workspace)
+    assert [path.name for path in out.parent.iterdir()] == ["set"]
 
 
 def test_an_output_that_cannot_be_written(

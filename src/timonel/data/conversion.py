@@ -32,6 +32,7 @@ from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions
 from timonel.data.splits import check_fractions, divide
 from timonel.errors import DataError
 from timonel.storage import Workspace, find_workspace, local_path, publish_dir, write_document
+from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.mirror import mirror_in_background
 from timonel.units import parse_bytes
@@ -115,6 +116,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
     started = time.monotonic()
     replace = request.overwrite or request.target.exists()
+    sweep(request.target.parent)  # what a conversion that was killed has left aside
     with publish_dir(request.target, replace=replace) as folder:
         plan = _plan(request, scan)
         ticker = _Ticker(plan.records, request.progress)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from timonel.data.manifest import MANIFEST_NAME, read_manifest
-from timonel.errors import AlreadyExistsError, InputError
+from timonel.errors import AlreadyExistsError, FormatError, InputError, TimonelError
+from timonel.storage import read_document
 from timonel.storage.atomic import exists
 
 
@@ -26,11 +27,19 @@ def check_places(location: Path, target: Path) -> None:
 def check_target(target: Path, *, overwrite: bool) -> None:
     """Check that a dataset may be put at ``target``.
 
-    Only a dataset or an empty folder may be replaced: nobody loses photographs to a typo.
+    Only a dataset or an empty folder may be replaced: nobody loses photographs to a typo. Nor may
+    it lie inside another dataset, with which it would be moved and removed.
 
     Raises:
+        InputError: It would be inside another dataset.
         AlreadyExistsError: Something else is there, or ``overwrite`` is false.
     """
+    outer = _dataset_around(target)
+    if outer is not None:
+        raise InputError(
+            f"expected a destination outside of other datasets, got {target} inside of {outer}",
+            hint="choose a folder beside it",
+        )
     if not target.exists():
         return
     is_empty = target.is_dir() and not any(target.iterdir())
@@ -50,6 +59,20 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         f"expected a dataset to overwrite at {target}, found something else",
         hint="choose another place, or remove it yourself",
     )
+
+
+def _dataset_around(target: Path) -> Path | None:
+    """Return the folder above ``target`` that is a dataset, if there is one."""
+    for folder in target.resolve().parents:
+        try:
+            read_document(folder / MANIFEST_NAME, "dataset")
+        except FormatError:
+            return folder
+        except TimonelError:
+            continue  # none, or a file of that name that others have made
+        else:
+            return folder
+    return None
 
 
 def _own_files(folder: Path) -> set[str]:
