@@ -87,6 +87,15 @@ def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_a_folder_aside_is_gone_when_its_block_ends(tmp_path: Path) -> None:
+    with atomic.aside_dir(tmp_path / "target") as aside:
+        assert aside.parent == tmp_path
+        (aside / "file").touch()
+    assert names(tmp_path) == []
+    with pytest.raises(InputError), atomic.aside_dir(Path("/proc/target")):
+        pass
+
+
 def test_a_folder_that_exists_is_kept(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     with pytest.raises(AlreadyExistsError), publish_dir(tmp_path / "target"):

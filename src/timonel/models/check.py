@@ -9,7 +9,9 @@ imported here and nowhere else on that side.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -181,5 +183,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _end_with_asker() -> None:
+    """End when the process that asked is gone: its end of the standard input closes with it."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_asker, daemon=True).start()
     sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from timonel.models.check import Request
 from timonel.models.reference import ReferenceExample
 from timonel.models.schema import CheckResult, Export
 from timonel.models.verdict import Answers, judge
+from timonel.storage.atomic import aside_dir
 
 _TIMEOUT_S = 900.0
 
@@ -75,10 +76,10 @@ def _why_not(export: Export, examples: Sequence[ReferenceExample]) -> str | None
 
 
 def _ask(request: Request, log: Path | None) -> Answers:
-    with tempfile.TemporaryDirectory() as scratch:
-        asked, answered = Path(scratch, "request.json"), Path(scratch, "answers.json")
+    with _scratch(log) as scratch:
+        asked, answered = scratch / "request.json", scratch / "answers.json"
         asked.write_text(request.model_dump_json())
-        output = log or Path(scratch, "check.log")
+        output = log or scratch / "check.log"
         code = _run([str(asked), str(answered)], output)
         answers = _read(answered)
         if code == 0 and "error" not in answers:
@@ -88,12 +89,23 @@ def _ask(request: Request, log: Path | None) -> Answers:
         raise ModelError(str(message), hint=f"see {log}" if log else str(hint))
 
 
+@contextlib.contextmanager
+def _scratch(log: Path | None) -> Iterator[Path]:
+    """Give a folder for questions and answers: beside that of the log, where a sweep finds it."""
+    if log is not None:
+        with aside_dir(log.parent) as folder:
+            yield folder
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+
+
 def _run(arguments: Sequence[str], log: Path) -> int:
     command = [sys.executable, "-m", "timonel.models.check", *arguments]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
         )
         try:
             return process.wait(timeout=_TIMEOUT_S)
@@ -107,6 +119,8 @@ def _run(arguments: Sequence[str], log: Path) -> int:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
 
 
 def _read(path: Path) -> Mapping[str, Any]:

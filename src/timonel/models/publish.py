@@ -16,6 +16,7 @@ from timonel.models.repository import ModelRepository
 from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
+from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunRecord, RunWriter, read_run, start_run
 from timonel.tracking.mirror import mirror_in_background
 
@@ -85,6 +86,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     artifact = _savedmodel(record)
     inputs = [artifact, *(each for each in record.inputs if each.type == "dataset")]
     params = {"model": name, "run": record.id, "check": check, "force": force}
+    sweep(place.runs)  # what a check that was killed has left aside
     with start_run(place, "export", params=params, inputs=inputs) as writer:
         say(f"verifying the export of {record.id}")
         folder = export_folder_of(local_path(artifact.uri))

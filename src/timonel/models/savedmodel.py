@@ -14,7 +14,6 @@ they use. Keras' ExportArchive does the same, but has no public way to add an as
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +46,7 @@ from timonel.models.signatures import (
     table_input,
 )
 from timonel.storage import digest_tree, publish_dir, write_document
+from timonel.storage.atomic import aside_dir
 
 
 def export_live(  # noqa: PLR0913 - the contract between training and models, all keywords
@@ -66,7 +66,7 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
     """Export ``model`` into ``folder``, in place of what is there.
 
     Under MultiWorkerMirroredStrategy every worker calls this, as TensorFlow demands; the chief's
-    folder is kept, the others write to a temporary folder that is deleted.
+    folder is kept, the others write to a folder beside it that is deleted.
 
     Args:
         model: A built Keras 3 or tf-keras model.
@@ -167,9 +167,9 @@ def _save(
     root = tf.Module()
     root.variables_used = _variables(model, functions.values())
     root.resources = [*_resources(model), *_resources(preprocess)]
-    with tempfile.TemporaryDirectory() as scratch:
+    with aside_dir(folder) as scratch:
         if labels:
-            path = Path(scratch, "labels.txt")
+            path = scratch / "labels.txt"
             path.write_text("".join(f"{label}\n" for label in labels))
             # An asset of no function: listed in the SavedModel, its path is not in the graph.
             root.labels = tf.saved_model.Asset(str(path))
@@ -211,8 +211,8 @@ def _destination(folder: Path, model: Any) -> Iterator[Path]:
         with publish_dir(folder, replace=True) as target:
             yield target
     else:
-        with tempfile.TemporaryDirectory() as scratch:
-            yield Path(scratch)
+        with aside_dir(folder) as scratch:
+            yield scratch
 
 
 @contextlib.contextmanager

@@ -130,6 +130,21 @@ def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace and target.exists():
         raise exists(target)
+    with aside_dir(target) as aside:
+        yield aside
+        _publish(aside, target, replace=replace)
+
+
+@contextlib.contextmanager
+def aside_dir(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``target`` that is gone when the block ends.
+
+    Unlike one in the system's temporary folder it is on the same disk, and `sweep` finds it should
+    the process be killed.
+
+    Raises:
+        InputError: The parent folder cannot be written.
+    """
     aside = target.with_name(aside_name(target.name))
     try:
         aside.mkdir(parents=True)
@@ -137,9 +152,8 @@ def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
         raise unwritable(target, error) from error
     try:
         yield aside
-        _publish(aside, target, replace=replace)
     finally:
-        # After a success this is what was replaced, or nothing.
+        # Where it was published, this is what was replaced, or nothing.
         shutil.rmtree(aside, ignore_errors=True)
 
 

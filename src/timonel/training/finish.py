@@ -14,6 +14,7 @@ from timonel.engines import JobState, JobStatus
 from timonel.errors import TimonelError
 from timonel.models.exports import read_export, saved_model_of
 from timonel.storage import Workspace, find_workspace, read_document
+from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"
@@ -30,6 +31,7 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
     if read_run(workspace, run_id).is_finished:
         return
     writer = open_run(workspace, run_id)
+    sweep(workspace.jobs / run_id)  # an export that a task was killed in
     for artifact in (*_exports(workspace.jobs / run_id), *_checkpoints(workspace.jobs / run_id)):
         writer.output(artifact)
     _finish(writer, outcome)
