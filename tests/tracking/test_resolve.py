@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.errors import NotFoundError, SpecError
+from timonel.errors import FormatError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_file, write_document
 from timonel.tracking import (
     Artifact,
@@ -138,6 +138,18 @@ def test_what_nobody_knows_is_not_found(walked: Walked, ref: str) -> None:
 def test_an_empty_workspace_knows_nothing(workspace: Workspace) -> None:
     with pytest.raises(NotFoundError):
         lineage(workspace, "last")
+
+
+@pytest.mark.parametrize("ref", ["train-new", "train-n"])
+def test_a_run_of_a_newer_format_is_said_to_be_one(
+    ref: str, walked: Walked, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = walked.workspace.runs / "train-new"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"kind": "run", "format": 99}')
+    with pytest.raises(FormatError, match="written by a newer timonel"):
+        lineage(walked.workspace, ref)
+    assert caplog.messages == []
 
 
 def test_what_fits_several_is_refused(walked: Walked) -> None:

@@ -40,6 +40,7 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
             f"expected a {kind} run, got {ref}, which is a {found.kind} run",
             hint="'timonel runs' lists the runs of this workspace",
         )
+    require_readable(workspace, ref)
     headers = _headers(workspace, kind)
     return _record(workspace.runs / _choose(headers, ref, kind).id)
 
@@ -66,6 +67,24 @@ def read_header(folder: Path) -> RunHeader:
         return RunHeader.model_validate(value)
     except (ValidationError, TypeError) as error:
         raise CorruptError(f"expected a run record in {path}, got {first_line(error)}") from error
+
+
+def require_readable(workspace: Workspace, ref: str) -> None:
+    """Check that the run whose id ``ref`` is, or alone begins so, can be read if there is one.
+
+    A listing leaves out what cannot be read. Who asks for such a run itself is told why.
+
+    Raises:
+        CorruptError: It is no record of a run.
+        FormatError: Its format is one this release cannot read.
+    """
+    if not ref or "/" in ref or not workspace.runs.is_dir():
+        return
+    begun = [path for path in workspace.runs.iterdir() if path.name.startswith(ref)]
+    exact = [path for path in begun if path.name == ref]
+    found = exact or begun
+    if len(found) == 1 and (found[0] / RECORD_NAME).is_file():
+        read_header(found[0])
 
 
 def _record(folder: Path) -> RunRecord:

@@ -19,7 +19,7 @@ from timonel.tracking.graph import (
     RunNode,
     build_graph,
 )
-from timonel.tracking.reading import list_runs
+from timonel.tracking.reading import list_runs, require_readable
 
 _MANIFEST = "manifest.json"
 _LEAST_DIGITS = 6
@@ -43,7 +43,9 @@ def lineage(
     Raises:
         NotFoundError: Nothing of that name is recorded or on disk.
         SpecError: It fits several things.
+        FormatError: It is a run that a newer release has recorded.
     """
+    require_readable(workspace, os.fspath(ref))
     whole = build_graph(list_runs(workspace))
     found = _resolve(whole, workspace, os.fspath(ref))
     assert found.focus is not None
