@@ -211,7 +211,7 @@ def _array_like(inputs: object, wanted: Wanted) -> Any:
         return inputs.tolist()
     if isinstance(inputs, str | os.PathLike):
         text = os.fspath(inputs)
-        if not text.lstrip().startswith("["):
+        if not _is_json(text):
             if Path(text).suffix.lower() != ".json":
                 raise _mismatch(inputs, wanted)
             text = _read(Path(text)).decode(errors="replace")
