@@ -79,7 +79,7 @@ def test_ctrl_c_is_told_once(line, is_told, shell: Shell, monkeypatch) -> None:
 
 
 def test_ctrl_c_while_a_command_runs_waits_for_its_end(shell: Shell, monkeypatch) -> None:
-    code = "trap 'sleep 0.3; touch tidied; exit 130' TERM; touch up; while :; do sleep 0.05; done"
+    code = "trap 'sleep 0.3; touch tidied; exit 130' INT; touch up; while :; do sleep 0.05; done"
     monkeypatch.setattr("timonel.cli.demo.shell.to_argv", lambda _: ["sh", "-c", code])
 
     def interrupt() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -72,9 +73,12 @@ class Shell:
 
     def stop(self, child: subprocess.Popen[bytes]) -> None:
         """Ask one command to end, and wait for it."""
+        # Not SIGINT, which a shell's background jobs are started to ignore.
+        self._end(child, signal.SIGTERM)
+
+    def _end(self, child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         if child.poll() is None:
-            # Not SIGINT, which a shell's background jobs are started to ignore.
-            child.terminate()
+            child.send_signal(number)
             try:
                 child.wait(GRACE_S)
             except subprocess.TimeoutExpired:
@@ -106,8 +110,9 @@ class Shell:
         try:
             code = child.wait()
         except KeyboardInterrupt:
-            # The terminal has told the command too; one that was signalled alone is told here.
-            self.stop(child)
+            # The terminal has told the command too, which overlooks a second SIGINT in a hurry or
+            # at its very end; if this process was signalled alone, it is told here.
+            self._end(child, signal.SIGINT)
             raise _interrupted(line, child.returncode) from None
         self._children.remove(child)
         return code
