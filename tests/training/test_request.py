@@ -33,12 +33,12 @@ def check(entry: object, **changes: Any) -> Request:
 
 def test_a_good_request(script: Path, dataset: Dataset) -> None:
     request = check(script, data=dataset.uri, params={"lr": 0.1}, args=["--epochs", "3"], workers=2)
-    assert request.script == script
+    assert request.program.file == str(script)
     assert request.datasets[""].digest == dataset.digest
     assert request.params == {"lr": "0.1"}
     assert request.args == ("--epochs", "3")
     assert request.settings.distribution.strategy is StrategyName.AUTO
-    assert request.keras == "keras"
+    assert request.program.keras == "keras"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,8 @@ def test_a_good_request(script: Path, dataset: Dataset) -> None:
     [
         ("absent.py", NotFoundError, "expected a script at"),
         (".", SpecError, "the folder"),
-        ("notes.ipynb", SpecError, "notebook"),
+        ("notes.ipynb", NotFoundError, "expected a script at"),
+        ("no/such/module", NotFoundError, "expected a script at"),
     ],
 )
 def test_a_script_that_is_none(
@@ -106,9 +107,9 @@ def test_more_workers_than_records(script: Path, dataset: Dataset) -> None:
 )
 def test_which_keras_a_script_uses(script: Path, text: str, flavour: str) -> None:
     script.write_text(text)
-    assert check(script).keras == flavour
+    assert check(script).program.keras == flavour
 
 
 def test_which_keras_the_environment_says(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    assert check(script).keras == "tf_keras"
+    assert check(script).program.keras == "tf_keras"

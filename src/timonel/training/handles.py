@@ -74,6 +74,12 @@ class Run:
         """The last value of each metric."""
         return self.record.metrics
 
+    @property
+    def result(self) -> Any:
+        """What the function that it ran has returned, as JSON has it; None of anything else."""
+        found = [event["value"] for event in self.record.events() if event["type"] == "result"]
+        return found[-1] if found else None
+
     def wait(self) -> RunRecord:
         """Wait for its end and return what was recorded.
 

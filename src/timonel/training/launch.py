@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from timonel.engines import CommandSpec, Engine, JobSpec, RestartPolicy, RoleSpec, get_engine
-from timonel.errors import Interrupted, SpecError
-from timonel.storage import Workspace, digest_bytes, find_workspace, write_bytes
-from timonel.tracking import Artifact, follow_events, new_run_id, start_run
+from timonel.engines import Engine, get_engine
+from timonel.errors import Interrupted
+from timonel.storage import Workspace, find_workspace
+from timonel.tracking import follow_events, new_run_id
+from timonel.training import record
+from timonel.training.entries import Entry
 from timonel.training.handles import Job, Run
-from timonel.training.request import LEGACY_KERAS, Request, check_request
+from timonel.training.job import job_spec
+from timonel.training.options import JobOptions
+from timonel.training.request import Request, check_request
 from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
-from timonel.training.spec import TrainSpec
-
-# A mirror imports for seconds, and gets a processor only where nobody else wants it.
-_MIRROR_PATIENCE_S = 120.0
-_TASK_MODULE = "timonel.training.worker"
-_PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
-SOURCE_FOLDER = "source"
-_ALWAYS_RECORDED = frozenset({"strategy", "workers", "devices_per_worker"})
-_SEEDS = 1 << 32
-"""NumPy takes no other seeds."""
 
 Progress = Callable[[Mapping[str, Any]], None]
 
 
-@dataclass(frozen=True)
-class _Options:
-    """How a job is run, apart from what it does."""
-
-    name: str | None
-    max_restarts: int
-    warm: bool
-    pass_job_dir: bool
-    seed: int
-
-    def __post_init__(self) -> None:
-        if self.max_restarts < 0:
-            raise SpecError(f"expected max_restarts of at least 0, got {self.max_restarts}")
-        if not 0 <= self.seed < _SEEDS:
-            raise SpecError(f"expected a seed from 0 to {_SEEDS - 1}, got {self.seed}")
-
-
 def train(  # noqa: PLR0913 - the façade's function: one call says all, all but one optional
-    entry: str | os.PathLike[str],
+    entry: Entry,
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
@@ -93,15 +67,16 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Run a training script as a job, and wait for its end.
+    """Run a training program as a job, and wait for its end.
 
-    The script stays as it is: plain Keras with ``model.fit``, no word of distribution.
+    The program stays as it is: plain Keras with ``model.fit``, no word of distribution.
 
     Args:
-        entry: The script.
+        entry: A script, a notebook, the name of a module as in ``python -m``, or a function.
         data: A converted dataset, which `timonel.data.load` finds by itself, or several by name.
-        params: Parameters; each reaches the script as a flag ``--name=value``.
-        args: Further arguments of the script.
+        params: Parameters; each reaches a script as a flag ``--name=value``, a function as a
+            keyword.
+        args: Further arguments of a script.
         strategy: ``auto``, ``one-device``, ``mirrored``, ``central-storage``, ``multi-worker``,
             ``parameter-server``, ``tpu``, or ``none`` for a script that distributes itself: it
             gets ``TF_CONFIG`` and nothing else.
@@ -159,13 +134,11 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     least, most = parse_workers(workers)
     chosen_options = {name: given[name] for name in OPTION_NAMES if name in given}
     settings = Settings.of({**chosen_options, "workers": most, "min_workers": least})
-    request = check_request(entry, data=data, settings=settings, params=params, args=args)
-    options = _Options(
-        name=name,
-        max_restarts=max_restarts,
-        warm=warm,
-        pass_job_dir=pass_job_dir,
-        seed=secrets.randbelow(1 << 31) if seed is None else seed,
+    options = JobOptions.of(
+        name=name, max_restarts=max_restarts, warm=warm, pass_job_dir=pass_job_dir, seed=seed
+    )
+    request = check_request(
+        entry, data=data, settings=settings, params=params, args=args, pass_job_dir=pass_job_dir
     )
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     chosen = get_engine(engine, found) if isinstance(engine, str) else engine
@@ -175,61 +148,12 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     return run
 
 
-def job_spec(request: Request, workspace: Workspace, run_id: str, options: Any) -> JobSpec:
-    """Return what is asked of an engine. Pure but for the present folder and environment.
-
-    Args:
-        request: What is trained.
-        workspace: Where the run and the job are.
-        run_id: The run's id, which is the job's too.
-        options: How the job is run.
-    """
-    workers = request.settings.distribution.workers
-    roles = [RoleSpec(name="chief")]
-    if workers > 1:
-        roles.append(RoleSpec(name="worker", replicas=workers - 1))
-    return JobSpec(
-        job_id=run_id,
-        module=_TASK_MODULE,
-        args=("--spec", str(workspace.runs / run_id / "train.json")),
-        roles=tuple(roles),
-        env=_environment(request),
-        working_dir=str(Path.cwd()),
-        job_dir=str(workspace.jobs / run_id),
-        preload=(request.keras, *_PRELOAD) if options.warm else (),
-        restart=RestartPolicy(max_restarts=options.max_restarts),
-        sidecars=(
-            CommandSpec(
-                module="timonel.tracking.mirror",
-                args=(str(workspace.root), run_id, "--follow"),
-                patience_s=_MIRROR_PATIENCE_S,
-            ),
-        ),
-        epilogue=CommandSpec(module="timonel.training.finish", args=(str(workspace.root), run_id)),
-    )
-
-
-def _submit(request: Request, workspace: Workspace, engine: Engine, options: _Options) -> Run:
+def _submit(request: Request, workspace: Workspace, engine: Engine, options: JobOptions) -> Run:
     run_id = new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
-    content = request.script.read_bytes()
-    writer = start_run(
-        workspace,
-        "train",
-        run_id=run_id,
-        name=options.name,
-        params={**request.params, **_settings(request, options)},
-        inputs=[dataset.artifact() for dataset in request.datasets.values()],
-        job_id=run_id,
-        code_dir=request.script.parent,
-    )
+    writer = record.begin(request, workspace, run_id, options)
     try:
-        copy = writer.folder / SOURCE_FOLDER / request.script.name
-        write_bytes(copy, content)
-        writer.input(
-            Artifact("source", str(request.script), digest_bytes(content), request.script.name)
-        )
-        _train_spec(request, workspace, run_id, options).write(writer.folder)
+        record.describe(request, writer, options)
         engine.submit(spec)
     except KeyboardInterrupt:
         writer.finish("stopped", "stopped by the user before it began", "stopped")
@@ -238,49 +162,6 @@ def _submit(request: Request, workspace: Workspace, engine: Engine, options: _Op
         writer.finish("failed", str(error), "engine")
         raise
     return Run(run_id, workspace, Job(run_id, engine))
-
-
-def _train_spec(
-    request: Request, workspace: Workspace, run_id: str, options: _Options
-) -> TrainSpec:
-    return TrainSpec(
-        run_id=run_id,
-        workspace=str(workspace.root),
-        script=str(request.script),
-        args=request.args,
-        params=request.params,
-        data={name: dataset.uri for name, dataset in request.datasets.items()},
-        settings=request.settings,
-        keras=request.keras,
-        pass_job_dir=options.pass_job_dir,
-        seed=options.seed,
-    )
-
-
-def _settings(request: Request, options: _Options) -> dict[str, Any]:
-    """Return what decides the outcome beside the user's own parameters, under names of ours."""
-    return {
-        **_chosen(request.settings),
-        "timonel.seed": options.seed,
-        **({"timonel.args": " ".join(request.args)} if request.args else {}),
-    }
-
-
-def _chosen(settings: Settings) -> dict[str, Any]:
-    """Return the options that say how one trains: the basic ones, and others that are not usual."""
-    usual = Settings()
-    return {
-        f"timonel.{name}": value
-        for group in Settings.model_fields
-        for name, value in getattr(settings, group).model_dump(mode="json").items()
-        if name in _ALWAYS_RECORDED or value != getattr(getattr(usual, group), name)
-    }
-
-
-def _environment(request: Request) -> dict[str, str]:
-    """Return the environment of the tasks: TensorFlow's remarks on its start are left out."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
-    return {**quiet, LEGACY_KERAS: "1"} if request.keras == "tf_keras" else quiet
 
 
 def _follow(run: Run, progress: Progress | None) -> None:

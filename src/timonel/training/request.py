@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from timonel.data import Dataset
-from timonel.errors import NotFoundError, SpecError
+from timonel.errors import SpecError
+from timonel.training import functions
+from timonel.training.entries import Entry, Program, find_program
 from timonel.training.settings import Settings
 from timonel.training.worker.strategies import check_settings
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _DATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-
-KerasFlavour = Literal["keras", "tf_keras"]
 
 
 @dataclass(frozen=True)
@@ -27,38 +24,39 @@ class Request:
     """A request that can be carried out.
 
     Attributes:
-        script: The user's script.
+        program: What is run.
         datasets: What it trains on, by name; the unnamed one has the name ``''``.
         settings: How it trains.
-        params: Parameters as the script gets them.
-        args: Further arguments of the script.
-        keras: Which Keras the script uses.
+        params: Parameters: texts, which become flags, or a function's keywords as they are.
+        args: Further arguments of a program that has a command line.
+        call: How tasks call it, if it is a function.
     """
 
-    script: Path
+    program: Program
     datasets: Mapping[str, Dataset]
     settings: Settings
-    params: Mapping[str, str]
+    params: Mapping[str, Any]
     args: tuple[str, ...]
-    keras: KerasFlavour
+    call: functions.Call | None = None
 
 
 def check_request(
-    entry: str | os.PathLike[str],
+    entry: Entry,
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None,
     settings: Settings,
     params: Mapping[str, Any] | None,
     args: Sequence[str],
+    pass_job_dir: bool = False,
 ) -> Request:
-    """Check all that can be checked without running the script.
+    """Check all that can be checked without running the program.
 
     Raises:
-        NotFoundError: There is no such script or dataset.
+        NotFoundError: There is no such program or dataset.
         SpecError: A value cannot be used; the message says what would be.
         CorruptError: A shard of a dataset is missing or cut off.
     """
-    script = _script(entry)
+    program = find_program(entry, os.environ)
     check_settings(settings)
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     for dataset in datasets.values():
@@ -66,31 +64,21 @@ def check_request(
             dataset, settings.distribution.workers * settings.distribution.devices_per_worker
         )
         dataset.check_sizes()
+    given = _params(program, params or {})
+    call = None
+    if program.function is not None:
+        functions.check_call(
+            program.function, {**given, **({"job_dir": ""} if pass_job_dir else {})}
+        )
+        call = functions.call_of(program.function, given)
     return Request(
-        script=script,
+        program=program,
         datasets=datasets,
         settings=settings,
-        params=_params(params or {}),
-        args=tuple(args),
-        keras=_flavour(script, os.environ),
+        params=given,
+        args=_args(program, args),
+        call=call,
     )
-
-
-def _script(entry: str | os.PathLike[str]) -> Path:
-    path = Path(entry).expanduser().absolute()
-    if path.suffix == ".ipynb":
-        raise SpecError(
-            f"expected a Python script, got the notebook {path.name}",
-            hint="export its code first: jupyter nbconvert --to script",
-        )
-    if path.is_dir():
-        raise SpecError(f"expected a Python script, got the folder {path}")
-    if not path.is_file():
-        raise NotFoundError(
-            f"expected a script at {path}, found none",
-            hint="give the path of a Python file; 'timonel init image' writes one to start from",
-        )
-    return path
 
 
 def _named(data: str | os.PathLike[str] | Mapping[str, str] | None) -> dict[str, str]:
@@ -117,7 +105,9 @@ def _check_enough(dataset: Dataset, replicas: int) -> None:
         )
 
 
-def _params(params: Mapping[str, Any]) -> dict[str, str]:
+def _params(program: Program, params: Mapping[str, Any]) -> dict[str, Any]:
+    if program.function is not None:
+        return dict(params)
     for name in params:
         if not _PARAM.match(name):
             raise SpecError(
@@ -127,20 +117,11 @@ def _params(params: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in params.items()}
 
 
-def _flavour(script: Path, environ: Mapping[str, str]) -> KerasFlavour:
-    """Return which Keras a script uses: the one its environment or its text names."""
-    if environ.get(LEGACY_KERAS, "").lower() in {"1", "true"}:
-        return "tf_keras"
-    try:
-        tree = ast.parse(script.read_bytes())
-    except SyntaxError:
-        return "keras"  # the task shows the error as Python does
-    return "tf_keras" if any(map(_names_legacy_keras, ast.walk(tree))) else "keras"
-
-
-def _names_legacy_keras(node: ast.AST) -> bool:
-    if isinstance(node, ast.Import):
-        return any(alias.name.partition(".")[0] == "tf_keras" for alias in node.names)
-    if isinstance(node, ast.ImportFrom):
-        return (node.module or "").partition(".")[0] == "tf_keras"
-    return isinstance(node, ast.Constant) and node.value == LEGACY_KERAS
+def _args(program: Program, args: Sequence[str]) -> tuple[str, ...]:
+    if program.function is not None and args:
+        raise SpecError(
+            f"expected no args for the function {functions.described(program.function)}, got "
+            f"{list(args)}",
+            hint="give a function's arguments by name, with params",
+        )
+    return tuple(args)

@@ -175,6 +175,13 @@ class Settings(_Group):
     devices: Devices = Field(default_factory=Devices)
     profiling: Profiling = Field(default_factory=Profiling)
 
+    @property
+    def uses_parameter_servers(self) -> bool:
+        """Whether the workers serve a chief that trains, and parameter servers hold the weights."""
+        strategy = self.distribution.strategy
+        asked = strategy is StrategyName.AUTO and self.parameter_servers.ps > 0
+        return asked or strategy is StrategyName.PARAMETER_SERVER
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
         """Return the settings with some fields given, by their names in whichever group.

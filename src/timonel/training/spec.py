@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,8 @@ from timonel.storage import read_document, write_document
 from timonel.training.settings import Settings
 
 FILE_NAME = "train.json"
+
+EntryKind = Literal["script", "notebook", "module", "function"]
 
 
 class TrainSpec(BaseModel):
@@ -25,7 +27,23 @@ class TrainSpec(BaseModel):
 
     run_id: str = Field(description="The run that the job reports to.")
     workspace: str = Field(description="The folder of the workspace.")
-    script: str = Field(description="The user's script.")
+    entry: EntryKind = Field(default="script", description="What kind of program is run.")
+    script: str = Field(description="The file that the user's program is in.")
+    target: str | None = Field(
+        default=None, description="A module's name; module:name of a function to be imported."
+    )
+    pickled: str | None = Field(
+        default=None, description="The file with a function and its keywords, by value."
+    )
+    keywords: Mapping[str, Any] = Field(
+        default_factory=dict, description="Keywords of an imported function."
+    )
+    import_path: tuple[str, ...] = Field(
+        default=(), description="Folders in which a function's modules are looked for."
+    )
+    source: str | None = Field(
+        default=None, description="The recorded text of a function whose file is none."
+    )
     args: tuple[str, ...] = Field(default=(), description="Arguments of the script, as given.")
     params: Mapping[str, str] = Field(
         default_factory=dict, description="Parameters; each becomes the flag --name=value."
@@ -41,13 +59,15 @@ class TrainSpec(BaseModel):
     )
 
     def argv(self, job_dir: str) -> list[str]:
-        """Return the script's ``sys.argv``: itself, its parameters as flags, the user's arguments.
+        """Return the program's ``sys.argv``: itself, its parameters as flags, the user's arguments.
 
         Args:
             job_dir: The folder of the job.
         """
         flags = [f"--{name}={value}" for name, value in self.params.items()]
         place = [f"--job-dir={job_dir}"] if self.pass_job_dir else []
+        if self.entry == "function":
+            return [self.script]  # what it is called with are its keywords
         return [self.script, *flags, *place, *self.args]
 
     def write(self, folder: Path) -> Path:

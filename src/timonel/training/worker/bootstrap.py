@@ -19,15 +19,20 @@ from typing import Any
 from timonel.data import session
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
+from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import devices, outcome, strategies
+from timonel.training.worker import devices, outcome, results, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.outcome import Outcome, Termination
-from timonel.training.worker.script import run_script
+from timonel.training.worker.script import run_program
 
 logger = logging.getLogger(__name__)
+
+# What the other roles do imports TensorFlow, and is imported by no task that does something else.
+_EVALUATOR = "timonel.training.worker.evaluator"
+_SERVERS = "timonel.training.worker.ps"
 
 
 @dataclass(frozen=True)
@@ -95,13 +100,18 @@ def _tell(task: Task, result: Outcome) -> None:
 
 
 def _train(task: Task, termination: Termination) -> None:
+    settings, role = task.spec.settings, task.cluster.role
     wanted = strategies.choose(
-        task.spec.settings.distribution.strategy,
+        settings.distribution.strategy,
         workers=len(task.cluster.trainers),
-        devices=task.spec.settings.distribution.devices_per_worker,
+        devices=settings.distribution.devices_per_worker,
     )
-    if task.spec.settings.distribution.strategy is StrategyName.NONE:
+    if settings.distribution.strategy is StrategyName.NONE:
         _run_alone(task)
+    elif role == "evaluator":
+        importlib.import_module(_EVALUATOR).run(task, termination)
+    elif settings.uses_parameter_servers and role in {"ps", "worker"}:
+        importlib.import_module(_SERVERS).serve(task, termination)
     else:
         _run_managed(task, wanted, termination)
 
@@ -110,7 +120,7 @@ def _run_alone(task: Task) -> None:
     """Run a script that asked to be left alone: it has its ``TF_CONFIG`` and nothing else."""
     enter(_context(task, None))
     (task.task_dir / "ready").touch()
-    run_script(task.spec.argv(str(task.job_dir)))
+    _run_program(task, _open_run(task))
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
@@ -136,8 +146,17 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     with managed.prepared(keras, context, run, task.task_dir / "progress") as fits:
         (task.task_dir / "ready").touch()
         with _until_exit():
-            run_script(task.spec.argv(str(task.job_dir)))
+            _run_program(task, run)
         managed.finish(context, fits, run)
+
+
+def _run_program(task: Task, run: RunWriter | None) -> None:
+    cluster, job_dir = task.cluster, str(task.job_dir)
+    argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
+    keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
+    value = run_program(task.spec, argv, keywords)
+    if run is not None and value is not None:
+        results.record(run, value)
 
 
 @contextlib.contextmanager
@@ -184,7 +203,19 @@ def _workspace(task: Task) -> Workspace:
 
 
 def _set_environment(task: Task) -> None:
-    if task.peers > 0:
+    if _has_tf_config(task):
         os.environ["TF_CONFIG"] = json.dumps(task.cluster.tf_config())
     for name, uri in task.spec.data.items():
         os.environ[f"TIMONEL_DATA_{name.upper()}" if name else "TIMONEL_DATA"] = uri
+
+
+def _has_tf_config(task: Task) -> bool:
+    """Tell whether there is a cluster to be told of.
+
+    Strategies build one from it, which an evaluator does not belong to: its ``TF_CONFIG`` is for
+    scripts that distribute themselves.
+    """
+    settings = task.spec.settings
+    if settings.distribution.strategy is StrategyName.NONE and settings.evaluation.evaluator:
+        return True
+    return task.cluster.role != "evaluator" and task.cluster.size > 1

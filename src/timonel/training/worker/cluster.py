@@ -11,6 +11,8 @@ from timonel.errors import SpecError
 
 ENVIRONMENT_VARIABLE = "TIMONEL_CLUSTER"
 _TRAINING_ROLES = ("chief", "worker")
+_OUTSIDE = frozenset({"evaluator"})
+"""Roles that are in nobody's cluster: the others would wait for them to join."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,25 @@ class Cluster:
         return f"{self.role}-{self.index}"
 
     @property
+    def size(self) -> int:
+        """How many tasks the cluster has."""
+        return sum(len(addresses) for addresses in self.tasks.values())
+
+    @property
     def trainers(self) -> tuple[str, ...]:
         """The addresses of the tasks that train, in the order of their rank."""
         return tuple(address for role in _TRAINING_ROLES for address in self.tasks.get(role, ()))
 
     @property
     def rank(self) -> int:
-        """This task's place among those that train; the one of rank 0 leads."""
+        """This task's place among those that train, if it does; the one of rank 0 leads."""
         before = len(self.tasks.get("chief", ())) if self.role == "worker" else 0
         return before + self.index
 
     @property
     def is_chief(self) -> bool:
         """Whether this task leads: it reports, saves and exports."""
-        return self.rank == 0
+        return (self.role, self.index) == self.leader
 
     @property
     def leader(self) -> tuple[str, int]:
@@ -80,7 +87,8 @@ def parse_cluster(text: str) -> Cluster:
         value = json.loads(text)
         tasks = {str(role): tuple(map(str, found)) for role, found in value["cluster"].items()}
         role, index = str(value["task"]["type"]), int(value["task"]["index"])
-        tasks[role][index]
+        if role not in _OUTSIDE:
+            tasks[role][index]
         return Cluster(tasks, role, index, int(value.get("generation", 1)))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise SpecError(

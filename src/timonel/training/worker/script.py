@@ -1,30 +1,129 @@
-"""Running the user's script as Python itself would: as ``__main__``, from its own folder."""
+"""Running the user's program as Python itself would: a script, notebook, module or function.
+
+Scripts, notebooks and modules run as ``__main__``, and stay it afterwards: what they defined
+(layers, functions) is still needed when the model is exported.
+"""
 
 from __future__ import annotations
 
 import builtins
+import importlib
+import importlib.util
+import linecache
+import logging
+import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from timonel.errors import NotFoundError
+from timonel.training import notebook
+from timonel.training.spec import TrainSpec
+
+logger = logging.getLogger(__name__)
+
+
+def run_program(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any]) -> Any:
+    """Run the program of a job; return what a function returns.
+
+    Args:
+        spec: What is run.
+        argv: Its ``sys.argv``.
+        keywords: What a function gets beside what it was given.
+
+    Raises:
+        BaseException: Whatever the program raises, as it is.
+    """
+    if spec.entry == "notebook":
+        run_notebook(argv)
+    elif spec.entry == "module":
+        run_module(spec.target or "", argv)
+    elif spec.entry == "function":
+        return _run_function(spec, argv, keywords)
+    else:
+        run_script(argv)
+    return None
 
 
 def run_script(argv: Sequence[str]) -> None:
-    """Run ``argv[0]`` with ``argv`` as ``sys.argv``.
-
-    The module stays ``__main__`` afterwards: what the script defined (layers, functions) is still
-    needed when its model is exported.
-
-    Raises:
-        BaseException: Whatever the script raises, as it is.
-    """
+    """Run the script ``argv[0]`` with ``argv`` as ``sys.argv``."""
     path = Path(argv[0])
     source = path.read_bytes()
-    sys.argv = list(argv)
     sys.path[0] = str(path.parent)
-    module = ModuleType("__main__")
-    module.__dict__.update(
-        __file__=str(path), __builtins__=builtins, __cached__=None, __loader__=None
+    module = _become_main(argv, __file__=str(path), __cached__=None, __loader__=None)
+    _execute(source, str(path), module)
+
+
+def run_notebook(argv: Sequence[str]) -> None:
+    """Run the cells of the notebook ``argv[0]`` in their order, as a fresh kernel would."""
+    path = argv[0]
+    cells = notebook.read_cells(Path(path))
+    for cell in cells:
+        for text in cell.left_out:
+            logger.info("cell %d: left out %s", cell.number, text)
+    sys.path[0] = str(Path(path).parent)
+    module = _become_main(
+        argv, __file__=path, __loader__=None, display=print, get_ipython=lambda: None
     )
+    for cell in cells:
+        name = notebook.place_of(path, cell.number)
+        _show_lines(name, cell.source)
+        _execute(cell.code, name, module)
+
+
+def run_module(name: str, argv: Sequence[str]) -> None:
+    """Run the module ``name`` as ``python -m`` does from the present folder."""
+    sys.path[0] = str(Path.cwd())
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    code = spec.loader.get_code(spec.name) if spec and spec.loader else None  # type: ignore[attr-defined] # of source
+    if spec is None or code is None:
+        raise NotFoundError(f"expected a module {name} in {Path.cwd()}, found none")
+    module = _become_main(
+        [spec.origin or argv[0], *argv[1:]],
+        __file__=spec.origin,
+        __cached__=spec.cached,
+        __loader__=spec.loader,
+        __package__=spec.parent,
+        __spec__=spec,
+    )
+    exec(code, module.__dict__)  # noqa: S102 - it is what we are for
+
+
+def _run_function(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any]) -> Any:
+    sys.argv = list(argv)
+    sys.path[:] = [*spec.import_path, *(p for p in sys.path if p not in spec.import_path)]
+    if spec.source is not None and not Path(spec.script).exists():
+        _show_lines(spec.script, Path(spec.source).read_text())
+    if spec.pickled is not None:
+        with Path(spec.pickled).open("rb") as file:
+            function, given = pickle.load(file)  # noqa: S301 - the user's own, as their script is
+    else:
+        module, _, name = (spec.target or "").partition(":")
+        function, given = importlib.import_module(module), spec.keywords
+        for part in name.split("."):
+            function = getattr(function, part)
+    return function(**given, **keywords)
+
+
+def _become_main(argv: Sequence[str], **names: Any) -> ModuleType:
+    sys.argv = list(argv)
+    module = ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, **names)
     sys.modules["__main__"] = module
-    exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102 - it is what we are for
+    return module
+
+
+def _execute(source: bytes | str, name: str, module: ModuleType) -> None:
+    # The __future__ imports of this file are not the user's.
+    code = compile(source, name, "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - it is what we are for
+
+
+def _show_lines(name: str, text: str) -> None:
+    """Let tracebacks, and whatever else reads a program's text, find that of ``name``."""
+    # Without a time of change nobody looks for a file of that name.
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name

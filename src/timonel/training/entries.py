@@ -1,0 +1,194 @@
+"""What is trained: a script, notebook, module or function, found without running any of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.machinery
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, Literal
+
+from timonel.errors import NotFoundError, SpecError
+from timonel.training import functions, notebook
+from timonel.training.spec import EntryKind
+
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+
+KerasFlavour = Literal["keras", "tf_keras"]
+Entry = str | os.PathLike[str] | Callable[..., Any]
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+_IS_A_FILE = (".py", ".ipynb")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the user's.
+
+    Attributes:
+        kind: What it was given as.
+        file: The file that its lines are in. That of a function need not exist.
+        name: What people call it.
+        source: Its text, which is recorded; empty where nobody has it.
+        keras: Which Keras it uses.
+        function: The function itself.
+    """
+
+    kind: EntryKind
+    file: str
+    name: str
+    source: bytes
+    keras: KerasFlavour
+    function: Callable[..., Any] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder whose git state belongs to it."""
+        parent = Path(self.file).parent
+        return parent if parent.is_dir() else Path.cwd()
+
+    @property
+    def working_dir(self) -> Path:
+        """The folder in which it is run: the present one, a notebook's own."""
+        return Path(self.file).parent if self.kind == "notebook" else Path.cwd()
+
+    @property
+    def source_name(self) -> str:
+        """The name of its recorded text."""
+        name = Path(self.file).name
+        return name if self.kind != "function" or name.endswith(".py") else f"{self.name}.py"
+
+
+def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
+    """Return the program that ``entry`` means.
+
+    Args:
+        entry: A file's path, a module's name, or a function.
+        environ: The environment, which may choose the Keras.
+
+    Raises:
+        NotFoundError: There is no such file or module.
+        SpecError: It is something that cannot be run.
+    """
+    if callable(entry):
+        return _function(entry, environ)
+    path = Path(entry).expanduser().absolute()
+    if path.is_file():
+        return _notebook(path, environ) if path.suffix == ".ipynb" else _script(path, environ)
+    name = os.fspath(entry)
+    if _MODULE.match(name) and not name.endswith(_IS_A_FILE):
+        found = _find_module(name)
+        if found is not None:
+            return _module(name, found, environ)
+    if path.is_dir():
+        raise SpecError(
+            f"expected a Python script, got the folder {path}",
+            hint="a package needs a __main__.py to be run by its name",
+        )
+    also = f" and no module {name}" if _MODULE.match(name) else ""
+    raise NotFoundError(
+        f"expected a script at {path}, found none{also}",
+        hint="give a Python file, a notebook, or a module's name as in 'python -m'; "
+        "'timonel init image' writes a script to start from",
+    )
+
+
+def _script(path: Path, environ: Mapping[str, str]) -> Program:
+    source = path.read_bytes()
+    return Program("script", str(path), path.name, source, _flavour(source, environ))
+
+
+def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
+    cells = notebook.read_cells(path)
+    if not cells:
+        raise SpecError(f"expected a notebook with code in {path.name}, found no cell with any")
+    text = "\n".join(cell.code for cell in cells)
+    source = notebook.without_outputs(path)
+    return Program("notebook", str(path), path.name, source, _flavour(text, environ))
+
+
+def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
+    file = spec.origin
+    if not isinstance(spec.loader, importlib.machinery.SourceFileLoader) or file is None:
+        raise SpecError(f"expected a module of Python source, got {name}, which has none")
+    source = Path(file).read_bytes()
+    return Program("module", file, name, source, _flavour(source, environ))
+
+
+def _function(function: Callable[..., Any], environ: Mapping[str, str]) -> Program:
+    file, text = functions.source_of(function)
+    keras = _flavour(text, environ)
+    if functions.uses_legacy_keras(function):
+        keras = "tf_keras"
+    name = functions.described(function)
+    return Program("function", file, name, text.encode(), keras, function)
+
+
+def _find_module(name: str) -> ModuleSpec | None:
+    """Return what ``python -m name`` would run, or None; imports nothing, no parent either.
+
+    Raises:
+        SpecError: It is a package without a ``__main__``.
+    """
+    importlib.invalidate_caches()
+    spec = _resolved(name)
+    if spec is None or spec.submodule_search_locations is None:
+        return spec
+    inner = _resolved(f"{name}.__main__")
+    if inner is None and spec.origin is None:
+        return None  # a mere folder
+    if inner is None:
+        raise SpecError(
+            f"expected a module that can be run, got the package {name} without a __main__",
+            hint="name one of its modules, as in package.train",
+        )
+    return inner
+
+
+def _resolved(name: str) -> ModuleSpec | None:
+    places: list[str] | None = None
+    spec: ModuleSpec | None = None
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        if count > 1 and places is None:
+            return None  # what was found is no package
+        spec = _spec(".".join(parts[:count]), places)
+        if spec is None:
+            return None
+        found = spec.submodule_search_locations
+        places = list(found) if found is not None else None
+    return spec
+
+
+def _spec(name: str, places: list[str] | None) -> ModuleSpec | None:
+    if places is not None:
+        return PathFinder.find_spec(name, places)
+    found = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
+    for finder in sys.meta_path:  # packages that are installed where they are developed
+        found = found or finder.find_spec(name, None)
+    return found
+
+
+def _flavour(source: bytes | str, environ: Mapping[str, str]) -> KerasFlavour:
+    """Return which Keras a program uses: the one its environment or its text names."""
+    if environ.get(LEGACY_KERAS, "").lower() in {"1", "true"}:
+        return "tf_keras"
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return "keras"  # the task shows the error as Python does
+    return "tf_keras" if any(map(_names_legacy_keras, ast.walk(tree))) else "keras"
+
+
+def _names_legacy_keras(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] == "tf_keras" for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] == "tf_keras"
+    return isinstance(node, ast.Constant) and node.value == LEGACY_KERAS

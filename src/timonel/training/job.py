@@ -1,0 +1,84 @@
+"""A request as a job: its roles, and what every process of it is given. Pure but for the folder.
+
+| strategy | chief | workers of ``--workers N`` |
+|---|---|---|
+| parameter servers | gives out the work | N servers; a lost one is started again in place |
+| any other | is the first of N | N - 1; when one is lost all tasks start again |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from timonel.engines import CommandSpec, JobSpec, RestartPolicy, RoleSpec
+from timonel.storage import Workspace
+from timonel.training.entries import LEGACY_KERAS
+from timonel.training.options import JobOptions
+from timonel.training.request import Request
+from timonel.training.settings import Settings
+from timonel.training.spec import FILE_NAME
+
+# A mirror imports for seconds, and gets a processor only where nobody else wants it.
+_MIRROR_PATIENCE_S = 120.0
+_TASK_MODULE = "timonel.training.worker"
+_PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
+
+
+def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> JobSpec:
+    """Return what is asked of an engine.
+
+    Args:
+        request: What is trained.
+        workspace: Where the run and the job are.
+        run_id: The run's id, which is the job's too.
+        options: How the job is run.
+    """
+    return JobSpec(
+        job_id=run_id,
+        module=_TASK_MODULE,
+        args=("--spec", str(workspace.runs / run_id / FILE_NAME)),
+        roles=tuple(roles(request.settings)),
+        env=environment(request),
+        working_dir=str(request.program.working_dir),
+        job_dir=str(workspace.jobs / run_id),
+        preload=(request.program.keras, *_PRELOAD) if options.warm else (),
+        restart=RestartPolicy(max_restarts=options.max_restarts),
+        stall_timeout_s=request.settings.faults.stall_timeout,
+        sidecars=(
+            CommandSpec(
+                module="timonel.tracking.mirror",
+                args=(str(workspace.root), run_id, "--follow"),
+                patience_s=_MIRROR_PATIENCE_S,
+            ),
+        ),
+        epilogue=CommandSpec(module="timonel.training.finish", args=(str(workspace.root), run_id)),
+    )
+
+
+def roles(settings: Settings) -> Iterator[RoleSpec]:
+    """Yield the roles that a job with these settings has, the one that leads first."""
+    yield RoleSpec(name="chief")
+    most, least = settings.distribution.workers, settings.distribution.min_workers
+    if settings.uses_parameter_servers:
+        yield RoleSpec(
+            name="worker",
+            replicas=most,
+            min_replicas=least if least < most else None,
+            on_loss="restart-task",
+            essential=least == most,
+            serves=True,
+        )
+    elif most > 1:
+        fewest = least - 1 if least < most else None  # the chief is one of them
+        yield RoleSpec(name="worker", replicas=most - 1, min_replicas=fewest)
+    if settings.parameter_servers.ps:
+        yield RoleSpec(name="ps", replicas=settings.parameter_servers.ps)
+    if settings.evaluation.evaluator:
+        yield RoleSpec(name="evaluator", on_loss="restart-task", essential=False)
+
+
+def environment(request: Request) -> dict[str, str]:
+    """Return the environment of the tasks: TensorFlow's remarks on its start are left out."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    return {**quiet, LEGACY_KERAS: "1"} if request.program.keras == "tf_keras" else quiet

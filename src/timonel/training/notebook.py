@@ -1,0 +1,218 @@
+"""Notebooks as programs: their cells as Python, line for line. Pure but for reading the file.
+
+A cell that is valid Python stays as it is. In the others IPython's own syntax is translated where
+that says something (``%env A=b``, ``%cd``, ``%time``), left out where a job has no use for it
+(``%matplotlib``, ``%pip``, ``!ls``, help), and refused where the code that follows needs its value
+(``files = !ls``). nbconvert and IPython do the same with a shell behind it, which would run once in
+every worker.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import SpecError
+
+_FORMAT = 4
+_INDENT = re.compile(r"\s*")
+_ASSIGNED = re.compile(r"[\w.,\s\[\]*]+=\s*([!%].*)")
+_HELP = re.compile(r"\?{1,2}[\w.%*]+|[\w.%*]+\?{1,2}")
+_RUNS_ITS_LINE = frozenset({"time", "prun"})
+_RUNS_ITS_CELL = frozenset({"time", "capture", "prun"})
+_SETTINGS = frozenset(
+    {
+        "autoreload",
+        "colors",
+        "config",
+        "load_ext",
+        "matplotlib",
+        "pprint",
+        "precision",
+        "reload_ext",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell with code.
+
+    Attributes:
+        number: Its number among the cells with code, from 1, as a fresh kernel counts them.
+        source: What the user has written.
+        code: The same as Python; each line stays where it is.
+        left_out: What a job does not do of it, in the user's words.
+    """
+
+    number: int
+    source: str
+    code: str
+    left_out: tuple[str, ...] = ()
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """Return the cells with code of the notebook at ``path``.
+
+    Raises:
+        SpecError: It is no notebook of Python, or has what cannot be run without a shell.
+    """
+    return [
+        _translated(path.name, number, source)
+        for number, source in enumerate(_sources(_read(path), path.name), start=1)
+    ]
+
+
+def without_outputs(path: Path) -> bytes:
+    """Return a notebook as it was before it was run: the same code gives the same bytes."""
+    content = _read(path)
+    for cell in content["cells"]:
+        if cell.get("cell_type") == "code":
+            cell.update(outputs=[], execution_count=None)
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def place_of(path: str, number: int) -> str:
+    """Return the file name under which a cell's lines are known to tracebacks."""
+    return f"{path}, cell {number}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+        version = int(content["nbformat"])
+        language = _language(content) if version >= _FORMAT else "python"
+        has_cells = version < _FORMAT or isinstance(content["cells"], list)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_notebook(path, error) from None
+    if not has_cells:
+        raise _no_notebook(path, ValueError("its cells are no list"))
+    if version < _FORMAT:
+        raise SpecError(
+            f"expected a notebook of format {_FORMAT} in {path.name}, got format {version}",
+            hint="open and save it with a newer Jupyter",
+        )
+    if language != "python":
+        raise SpecError(f"expected a notebook of Python in {path.name}, got one of {language}")
+    return dict(content)
+
+
+def _no_notebook(path: Path, error: Exception) -> SpecError:
+    reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return SpecError(
+        f"expected a notebook in {path.name}, got something else ({reason})",
+        hint="a notebook is JSON with cells, as Jupyter saves it",
+    )
+
+
+def _language(content: Mapping[str, Any]) -> str:
+    about = content.get("metadata", {})
+    named = about.get("kernelspec", {}).get("language") or about.get("language_info", {}).get(
+        "name"
+    )
+    return str(named or "python").lower()
+
+
+def _sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield the texts of the cells that a kernel would run."""
+    for cell in content["cells"]:
+        try:
+            kind, lines = cell["cell_type"], cell["source"]
+            text = lines if isinstance(lines, str) else "".join(lines)
+        except (KeyError, TypeError) as error:
+            raise SpecError(
+                f"expected cells with a type and a source in {name}, got one without ({error})"
+            ) from None
+        if kind == "code" and text.strip():
+            yield text
+
+
+def _translated(name: str, number: int, source: str) -> Cell:
+    if _is_python(source):
+        return Cell(number, source, source)
+    lines = source.split("\n")
+    first = next(n for n, line in enumerate(lines) if line.strip())
+    if lines[first].lstrip().startswith("%%"):
+        magic = lines[first].strip().removeprefix("%%").partition(" ")[0]
+        if magic not in _RUNS_ITS_CELL:
+            return Cell(number, source, "", (f"%%{magic} and what follows it",))
+        lines[first] = ""
+    left_out = []
+    for place in _statements(lines):
+        line = lines[place]
+        _refuse_values(name, number, line)
+        lines[place], is_missed = _as_python(line)
+        if is_missed:
+            left_out.append(line.strip())
+    return Cell(number, source, "\n".join(lines), tuple(left_out))
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _statements(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the numbers of the lines that begin a statement.
+
+    A line inside brackets or a long string may begin with ``%`` or ``!`` and mean Python's own.
+    """
+    pending: list[str] = []
+    for number, line in enumerate(lines):
+        if not pending:
+            yield number
+            if line.lstrip()[:1] in {"%", "!", "?"}:
+                continue
+        pending.append(line)
+        if not _is_open("\n".join(pending)):
+            pending.clear()
+
+
+def _is_open(text: str) -> bool:
+    """Tell whether a statement goes on in the next line."""
+    try:
+        list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except tokenize.TokenError as error:
+        return "multi-line" in str(error) or "triple-quoted" in str(error)
+    except SyntaxError:
+        return False
+    return text.endswith("\\")
+
+
+def _refuse_values(name: str, number: int, line: str) -> None:
+    assigned = _ASSIGNED.fullmatch(line.strip())
+    if assigned and not _is_python(line.strip()):
+        raise SpecError(
+            f"expected Python in cell {number} of {name}, got {line.strip()!r}",
+            hint=f"a job has no shell to ask for the value of {assigned.group(1)!r}: use Python's "
+            "pathlib or subprocess",
+        )
+
+
+def _as_python(line: str) -> tuple[str, bool]:
+    """Return a line as Python, and whether something was left out that may be missed."""
+    indent = _INDENT.match(line).group()  # type: ignore[union-attr] # matches the empty text too
+    text = line.strip()
+    if text.startswith("%"):
+        magic, _, rest = text.lstrip("%").partition(" ")
+        if magic in _RUNS_ITS_LINE and rest:
+            return indent + rest, False
+        if magic in {"env", "set_env"} and rest:
+            variable, _, value = rest.replace("=", " ", 1).partition(" ")
+            return f"{indent}__import__('os').environ[{variable!r}] = {value.strip()!r}", False
+        if magic == "cd" and rest:
+            return f"{indent}__import__('os').chdir({rest.strip(chr(34) + chr(39))!r})", False
+        return f"{indent}pass", magic not in _SETTINGS
+    if text.startswith("!"):
+        return f"{indent}pass", True
+    return (f"{indent}pass", False) if _HELP.fullmatch(text) else (line, False)

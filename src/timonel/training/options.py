@@ -1,0 +1,42 @@
+"""How a job is run, apart from what it does and how it trains."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any, Self
+
+from timonel.errors import SpecError
+
+_SEEDS = 1 << 32
+"""NumPy takes no other seeds."""
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a job is run.
+
+    Attributes:
+        seed: The seed that all tasks share.
+        name: What to call the run.
+        max_restarts: How often it goes on after it lost a task.
+        warm: Whether its tasks are forked from a process that has TensorFlow.
+        pass_job_dir: Whether the program is told the job's folder as a flag or keyword.
+    """
+
+    seed: int
+    name: str | None = None
+    max_restarts: int = 3
+    warm: bool = True
+    pass_job_dir: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise SpecError(f"expected max_restarts of at least 0, got {self.max_restarts}")
+        if not 0 <= self.seed < _SEEDS:
+            raise SpecError(f"expected a seed from 0 to {_SEEDS - 1}, got {self.seed}")
+
+    @classmethod
+    def of(cls, seed: int | None, **others: Any) -> Self:
+        """Return options with the seed that was given, or a new one."""
+        return cls(seed=secrets.randbelow(1 << 31) if seed is None else seed, **others)

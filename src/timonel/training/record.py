@@ -1,0 +1,120 @@
+"""What is written down of a request: the run's record, and what tasks are told.
+
+runs/<run id>/run.json, events.jsonl    the record
+             source/<name>              the program's text: a script, a module, the file that a
+                                        function is in; of a notebook without its outputs
+             function.pkl               a function that no other process can import
+             train.json                 what tasks are told
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from timonel.storage import Workspace, digest_bytes, write_bytes
+from timonel.tracking import Artifact, RunWriter, start_run
+from timonel.training.functions import import_path
+from timonel.training.options import JobOptions
+from timonel.training.request import Request
+from timonel.training.settings import Settings
+from timonel.training.spec import TrainSpec
+
+SOURCE_FOLDER = "source"
+_PICKLE = "function.pkl"
+_ALWAYS_RECORDED = frozenset({"strategy", "workers", "devices_per_worker"})
+_SHOWN = 200
+
+
+def begin(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> RunWriter:
+    """Make a training run's record; what follows belongs into `describe`, which may fail.
+
+    Args:
+        request: What is trained.
+        workspace: Where the record goes.
+        run_id: The run's id, which is its job's too.
+        options: How the job is run.
+    """
+    return start_run(
+        workspace,
+        "train",
+        run_id=run_id,
+        name=options.name,
+        params={**_params(request), **_settings(request, options)},
+        inputs=[dataset.artifact() for dataset in request.datasets.values()],
+        job_id=run_id,
+        code_dir=request.program.folder,
+    )
+
+
+def describe(request: Request, writer: RunWriter, options: JobOptions) -> Path:
+    """Write down the program and what its tasks are told; return the path of the latter."""
+    program = request.program
+    if program.source:
+        write_bytes(source_copy(request, writer.folder), program.source)
+        digest = digest_bytes(program.source)
+        writer.input(Artifact("source", program.file, digest, program.name))
+    if request.call is not None and request.call.pickled is not None:
+        write_bytes(writer.folder / _PICKLE, request.call.pickled)
+    return train_spec(request, writer, options).write(writer.folder)
+
+
+def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> TrainSpec:
+    """Return what tasks are told."""
+    program, call = request.program, request.call
+    module = program.name if program.kind == "module" else None
+    return TrainSpec(
+        run_id=writer.run_id,
+        workspace=str(writer.workspace.root),
+        entry=program.kind,
+        script=program.file,
+        target=call.target if call else module,
+        pickled=str(writer.folder / _PICKLE) if call and call.pickled else None,
+        keywords=call.keywords if call else {},
+        import_path=import_path() if call else (),
+        source=str(source_copy(request, writer.folder)) if call and program.source else None,
+        args=request.args,
+        params=_params(request),
+        data={name: dataset.uri for name, dataset in request.datasets.items()},
+        settings=request.settings,
+        keras=program.keras,
+        pass_job_dir=options.pass_job_dir,
+        seed=options.seed,
+    )
+
+
+def source_copy(request: Request, folder: Path) -> Path:
+    """Return where in a run's folder the program's text is."""
+    return folder / SOURCE_FOLDER / request.program.source_name
+
+
+def _params(request: Request) -> dict[str, str]:
+    """Return the parameters as they are recorded: texts, and of a function's objects a glimpse."""
+    return {name: _text(value) for name, value in request.params.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
+    """Return what decides the outcome beside the user's own parameters, under names of ours."""
+    return {
+        **_chosen(request.settings),
+        "timonel.seed": options.seed,
+        **({"timonel.args": " ".join(request.args)} if request.args else {}),
+    }
+
+
+def _chosen(settings: Settings) -> dict[str, Any]:
+    """Return the options that say how one trains: the basic ones, and others that are not usual."""
+    usual = Settings()
+    return {
+        f"timonel.{name}": value
+        for group in Settings.model_fields
+        for name, value in getattr(settings, group).model_dump(mode="json").items()
+        if name in _ALWAYS_RECORDED or value != getattr(getattr(usual, group), name)
+    }
