@@ -105,6 +105,24 @@ def test_what_runs_in_the_background_ends_with_the_shell(shell: Shell) -> None:
     assert child.poll() is not None
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_runs_in_the_background_says_nothing_at_ctrl_c(number, shell: Shell) -> None:
+    lines: list[str] = []
+    code = (
+        "trap 'sleep 0.2; echo interrupted; exit' INT TERM; echo up; while :; do sleep 0.05; done"
+    )
+    with pytest.raises(KeyboardInterrupt), story._ending_with(shell):
+        child = shell.background(code, lines.append)
+        while lines != ["up"]:
+            time.sleep(0.01)
+        child.send_signal(number)
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+    assert child.poll() is not None
+    assert lines == ["up"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_a_folder_with_other_files_is_refused(here: Path, timonel: Timonel) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "thesis.tex").write_text("x")

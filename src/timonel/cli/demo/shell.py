@@ -28,11 +28,18 @@ class Shell:
 
     Commands share the terminal and the process group of the demo, so that Ctrl-C reaches them as
     it would if they were typed. Not safe for use by several threads.
+
+    Attributes:
+        folder: Where.
+        out: The terminal.
+        took_s: Seconds of each step.
+        is_ending: What commands in the background say from now on is of no interest.
     """
 
     folder: Path
     out: Console
     took_s: dict[str, float] = field(default_factory=dict)
+    is_ending: bool = False
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, line: str, *, step: str) -> None:
@@ -64,7 +71,7 @@ class Shell:
         """Start one command and go on; each line that it prints goes to ``tell``."""
         self.prompt(f"{line} &")
         child = self._start(to_argv(line), capture=True)
-        threading.Thread(target=_pass_on, args=(child, tell), daemon=True).start()
+        threading.Thread(target=self._pass_on, args=(child, tell), daemon=True).start()
         return child
 
     def prompt(self, line: str) -> None:
@@ -89,6 +96,7 @@ class Shell:
 
     def close(self) -> None:
         """End every command that still runs, the latest first."""
+        self.is_ending = True
         for child in reversed(list(self._children)):
             self.stop(child)
 
@@ -105,6 +113,13 @@ class Shell:
         )
         self._children.append(child)
         return child
+
+    def _pass_on(self, child: subprocess.Popen[bytes], tell: Callable[[str], None]) -> None:
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                if not self.is_ending:
+                    tell(line.decode(errors="replace").rstrip())
 
     def _wait(self, child: subprocess.Popen[bytes], line: str) -> int:
         try:
@@ -135,13 +150,6 @@ def to_argv(line: str) -> list[str]:
     if words[0] == "timonel":
         return [sys.executable, "-m", "timonel", *words[1:]]
     return ["sh", "-c", line]
-
-
-def _pass_on(child: subprocess.Popen[bytes], tell: Callable[[str], None]) -> None:
-    assert child.stdout is not None
-    with child.stdout:
-        for line in child.stdout:
-            tell(line.decode(errors="replace").rstrip())
 
 
 def _escape(text: str) -> str:

@@ -92,20 +92,28 @@ def _enter(folder: Path, out: Console) -> None:
 
 @contextmanager
 def _ending_with(shell: Shell) -> Iterator[None]:
-    """End every command with the demo, also when it is asked to end by SIGTERM."""
+    """End every command with the demo, also when it is asked to end by Ctrl-C or SIGTERM."""
+    before: dict[signal.Signals, Any] = {}
 
-    def leave(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
+    def leave(number: int, frame: Any) -> None:
+        # Now, as the commands in the background may have been told to end too, and say so.
+        shell.is_ending = True
+        known = before[signal.Signals(number)]
+        if callable(known):
+            known(number, frame)
+        else:
+            raise KeyboardInterrupt
 
-    before = None
     if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, leave)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.getsignal(number)
+            signal.signal(number, leave)
     try:
         yield
     finally:
         shell.close()
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _prepare(shell: Shell) -> None:
