@@ -111,14 +111,19 @@ def test_what_runs_in_the_background_says_nothing_at_ctrl_c(number, shell: Shell
     code = (
         "trap 'sleep 0.2; echo interrupted; exit' INT TERM; echo up; while :; do sleep 0.05; done"
     )
-    with pytest.raises(KeyboardInterrupt), story._ending_with(shell):
-        child = shell.background(code, lines.append)
-        while lines != ["up"]:
-            time.sleep(0.01)
-        child.send_signal(number)
-        os.kill(os.getpid(), number)
-        time.sleep(10)
-    assert child.poll() is not None
+
+    def tell() -> None:
+        with story._ending_with(shell):
+            shell.background(code, lines.append)
+            while lines != ["up"]:
+                time.sleep(0.01)
+            shell._children[0].send_signal(number)
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        tell()
+    assert shell._children == []
     assert lines == ["up"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
