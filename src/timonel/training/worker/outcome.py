@@ -40,6 +40,7 @@ _LOST_PEER_WORDS = (
     "remote worker",
     "barrier",
 )
+_WAY_IN = str(Path(__file__).with_name("script.py"))
 _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
@@ -208,12 +209,11 @@ def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 def _concerns(error: BaseException, script: str) -> bool:
     """Tell whether an error came out of the script, or is one in its syntax."""
-    if isinstance(error, SyntaxError) and error.filename == script:
+    if isinstance(error, SyntaxError) and _is_of(str(error.filename), script):
         return True
     return any(
-        frame.filename == script
+        _first_of_the_user(traceback.extract_tb(found.__traceback__), script) is not None
         for found in chain(error)
-        for frame in traceback.extract_tb(found.__traceback__)
     )
 
 
@@ -221,7 +221,7 @@ def _arose_in(error: BaseException, script: str) -> bool:
     """Tell whether the script's own call raised an error, and not the worker's code below it."""
     worker = str(Path(__file__).parent) + os.sep
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == script:
+        if _is_of(frame.filename, script):
             return True
         if frame.filename.startswith(worker):
             return False
@@ -231,12 +231,34 @@ def _arose_in(error: BaseException, script: str) -> bool:
 def _own_frames(part: traceback.TracebackException, script: str) -> list[traceback.FrameSummary]:
     """Return the frames from the script's first one on, but for ours in between."""
     frames = list(part.stack)
-    first = next((n for n, frame in enumerate(frames) if frame.filename == script), None)
+    first = _first_of_the_user(frames, script)
     if first is None and issubclass(part.exc_type, SyntaxError):
         return []
     return [frame for frame in frames[first or 0 :] if not _is_ours(frame.filename)]
 
 
+def _first_of_the_user(frames: Sequence[traceback.FrameSummary], script: str) -> int | None:
+    """Return the place of the first frame of the script, or of what is imported to run it."""
+    for number, frame in enumerate(frames):
+        if _is_of(frame.filename, script):
+            return number
+    # A module's package may fail before its own first line.
+    way_in = max((n for n, frame in enumerate(frames) if frame.filename == _WAY_IN), default=None)
+    for number, frame in enumerate(frames):
+        if way_in is not None and number > way_in and not _is_pythons(frame.filename):
+            return number
+    return None
+
+
+def _is_of(filename: str, script: str) -> bool:
+    """Tell whether a file name is the script's, or that of a notebook's cell."""
+    return filename == script or filename.startswith(f"{script}, cell ")
+
+
 def _is_ours(filename: str) -> bool:
     package = str(Path(__file__).resolve().parents[2])
-    return filename.startswith((package + os.sep, "<frozen runpy>"))
+    return filename.startswith((package + os.sep, "<frozen runpy>", "<frozen importlib."))
+
+
+def _is_pythons(filename: str) -> bool:
+    return filename.startswith((str(Path(os.__file__).parent) + os.sep, "<frozen "))
