@@ -24,6 +24,7 @@ signalled_exits = st.builds(
     signal=st.sampled_from(sorted(signal.valid_signals() - {signal.SIGSTOP})).map(int),
     report=st.none() | reports,
     oom_killed=st.booleans(),
+    hung=st.none() | st.just("no sign of life"),
     progress=st.none() | st.floats(0, 100),
 )
 task_exits = coded_exits | signalled_exits | st.just(TaskExit(agent_lost=True))
@@ -39,6 +40,8 @@ failures = st.builds(
 policies = st.builds(
     RestartPolicy,
     max_restarts=st.integers(0, 4),
+    reset_after_s=st.floats(0, 200),
+    rest_s=st.floats(0, 200),
     backoff_s=st.floats(0, 10),
     backoff_max_s=st.floats(0, 100),
 )
@@ -54,7 +57,22 @@ def role_lists(draw: st.DrawFn) -> tuple[RoleSpec, ...]:
             unique=True,
         )
     )
-    return tuple(RoleSpec(name=name, replicas=draw(st.integers(1, 3))) for name in names)
+    return tuple(draw(_roles(name)) for name in names)
+
+
+@st.composite
+def _roles(draw: st.DrawFn, name: str) -> RoleSpec:
+    replicas = draw(st.integers(1, 3))
+    least = None if name == "chief" else draw(st.none() | st.integers(0, replicas))
+    fields = {
+        "name": name,
+        "replicas": replicas,
+        "min_replicas": least,
+        "on_loss": draw(st.sampled_from(["restart-job", "restart-task"])),
+        "essential": draw(st.booleans()),
+        "serves": draw(st.booleans()),
+    }
+    return RoleSpec.model_validate(fields)
 
 
 @st.composite

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.engines.strategies import specs, task_exits
 from timonel.engines.base import FailureCause, JobState
-from timonel.engines.coordinator import DRAIN_GRACE_S, DRAIN_MARGIN_S, advance, initial
+from timonel.engines.coordinator import advance, initial
 from timonel.engines.failures import TaskExit, TaskReport
+from timonel.engines.generations import DRAIN_GRACE_S, DRAIN_MARGIN_S
 from timonel.engines.lifecycle import (
     Action,
     Begin,
@@ -84,7 +85,7 @@ def job() -> Job:
 
 
 def test_a_job_runs_once_all_tasks_are_ready(job: Job) -> None:
-    assert job.tell(Begin()) == [StartGeneration(1)]
+    assert job.tell(Begin()) == [StartGeneration(1, {"worker": 2})]
     assert job.state.status.state is JobState.STARTING
     job.tell(TaskStarted("worker-0", 1, 7), TaskReady("worker-0", 1))
     assert job.state.status.state is JobState.STARTING
@@ -96,13 +97,15 @@ def test_a_job_runs_once_all_tasks_are_ready(job: Job) -> None:
 def test_a_lost_task_restarts_all_after_a_delay(job: Job) -> None:
     job.tell(Begin())
     job.all_ready()
-    assert job.exit("worker-0", LOST_PEER) == [StopTasks(1, ("worker-1",), DRAIN_GRACE_S)]
+    assert job.exit("worker-0", LOST_PEER) == [
+        StopTasks(1, ("worker-1",), DRAIN_GRACE_S, urgent=True)
+    ]
     assert job.state.status.state is JobState.RESTARTING
     assert job.exit("worker-1", ENDED_BY_TERM) == []
     assert job.state.wake_at == job.now + 8
     assert job.tell(Tick()) == []
     job.now += 8
-    assert job.tell(Tick()) == [StartGeneration(2)]
+    assert job.tell(Tick()) == [StartGeneration(2, {"worker": 2})]
     assert job.state.status.restarts == 1
     assert {task.generation for task in job.state.status.tasks} == {2}
 
@@ -134,7 +137,7 @@ def test_parameter_servers_end_with_the_workers() -> None:
     job.tell(Begin())
     job.all_ready()
     job.exit("worker-0", DONE)
-    assert job.exit("chief-0", DONE) == [StopTasks(1, ("ps-0",), 2.0)]
+    assert job.exit("chief-0", DONE) == [StopTasks(1, ("ps-0",), 2.0, urgent=True)]
     job.exit("ps-0", ENDED_BY_TERM)
     assert job.state.status.state is JobState.SUCCEEDED
 
@@ -168,7 +171,7 @@ def test_a_start_that_takes_too_long_is_named(job: Job) -> None:
     job.tell(Begin(), TaskStarted("worker-0", 1, 7), TaskReady("worker-0", 1))
     job.now += job.spec.start_timeout_s
     stopped = job.tell(Tick())
-    assert stopped == [StopTasks(1, ("worker-0", "worker-1"), DRAIN_GRACE_S)]
+    assert stopped == [StopTasks(1, ("worker-0", "worker-1"), DRAIN_GRACE_S, urgent=True)]
     for name in job.spec.task_ids:
         job.exit(name, ENDED_BY_TERM)
     assert job.state.status.cause is FailureCause.START_TIMEOUT

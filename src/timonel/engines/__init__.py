@@ -3,11 +3,13 @@
 from timonel.engines.base import (
     EXIT_DONE,
     EXIT_RETRYABLE,
+    ElasticEngine,
     Engine,
     FailureCause,
     JobState,
     JobStatus,
     LogLine,
+    RoleSize,
     TaskStatus,
 )
 from timonel.engines.registry import engine_names, get_engine
@@ -17,6 +19,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_RETRYABLE",
     "CommandSpec",
+    "ElasticEngine",
     "Engine",
     "FailureCause",
     "JobSpec",
@@ -25,6 +28,7 @@ __all__ = [
     "LogLine",
     "RestartPolicy",
     "RoleName",
+    "RoleSize",
     "RoleSpec",
     "TaskStatus",
     "engine_names",

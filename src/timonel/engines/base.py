@@ -11,7 +11,7 @@ observed (`JobStatus`, `TaskStatus`), and what came of a failure (`FailureCause`
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -89,6 +89,16 @@ class TaskStatus(_Observed):
         return f"{self.role}-{self.index}"
 
 
+class RoleSize(_Observed):
+    """How large an elastic role is."""
+
+    role: str
+    now: int
+    wished: int
+    least: int
+    most: int
+
+
 class JobStatus(_Observed):
     """What is known of a job."""
 
@@ -103,6 +113,9 @@ class JobStatus(_Observed):
     started_at: float | None = None
     ended_at: float | None = None
     tasks: tuple[TaskStatus, ...] = ()
+    """Those of the present generation."""
+    sizes: tuple[RoleSize, ...] = ()
+    """Those of elastic roles."""
 
     @classmethod
     def of(cls, spec: JobSpec, created_at: float) -> JobStatus:
@@ -176,3 +189,24 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def jobs(self) -> list[JobStatus]:
         """Return the status of every job of this engine, newest first."""
+
+
+class ElasticEngine(abc.ABC):
+    """What an engine can do beside its four verbs whose jobs may change their size."""
+
+    @abc.abstractmethod
+    def scale(self, job_id: str, sizes: Mapping[str, int]) -> None:
+        """Wish for so many tasks of elastic roles; return once the wish is recorded. Idempotent.
+
+        The tasks are asked to save and leave, and those of the new size go on from there. A wish
+        holds for all generations to come.
+
+        Args:
+            job_id: The job.
+            sizes: How many tasks, by role; other roles keep their size.
+
+        Raises:
+            NotFoundError: There is no such job.
+            SpecError: A role is not elastic, or the number is out of its bounds.
+            JobError: The job has ended.
+        """

@@ -23,11 +23,12 @@ class TaskEntry(TypedDict):
 
 
 class Assignment(TypedDict):
-    """What a task is told: the cluster, its own place, the generation."""
+    """What a task is told: the cluster, its own place, and which start of it this is."""
 
     cluster: dict[str, list[str]]
     task: TaskEntry
     generation: int
+    attempt: int
 
 
 def assign(
@@ -50,6 +51,7 @@ def assign(
             cluster=cluster,
             task=TaskEntry(type=role.name, index=index),
             generation=generation,
+            attempt=1,
         )
         for role in roles
         for index in range(role.replicas)

@@ -43,24 +43,44 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """How a task ended: an exit code, a signal, or the loss of the agent that watched it."""
+    """How a task ended: an exit code, a signal, or the loss of the agent that watched it.
+
+    Attributes:
+        exit_code: Its exit code, if it ended by itself.
+        signal: The signal that ended it.
+        report: What it said before.
+        oom_killed: Whether the kernel has killed for want of memory meanwhile.
+        hung: Why its agent took it for hung and killed it, if it did.
+        agent_lost: Whether its agent is gone.
+        progress: How far it had come.
+    """
 
     exit_code: int | None = None
     signal: int | None = None
     report: TaskReport | None = None
     oom_killed: bool = False
+    hung: str | None = None
     agent_lost: bool = False
     progress: float | None = None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One task's failure, classified."""
+    """One task's failure, classified.
+
+    Attributes:
+        task_id: The task.
+        cause: Why it failed.
+        message: One line about it.
+        reported: Whether the task said so itself.
+        is_final: Whether nothing may be started again, whatever the cause.
+    """
 
     task_id: str
     cause: FailureCause
     message: str
     reported: bool = False
+    is_final: bool = False
 
 
 def parse_report(text: str) -> TaskReport | None:
@@ -84,8 +104,8 @@ def classify(task_exit: TaskExit, *, stopping: bool = False) -> FailureCause | N
     Args:
         task_exit: How it ended.
         stopping: Its generation had been told to stop before, so that an end by signal or as
-            retryable is what was asked for. The user's own error and a lack of memory still count:
-            they may be the reason why the others had to be stopped.
+            retryable is what was asked for. The user's own error, a lack of memory and a hang
+            still count: they may be the reason why the others had to be stopped.
     """
     if task_exit.exit_code == EXIT_DONE and not task_exit.agent_lost:
         return None
@@ -114,9 +134,11 @@ def root_failure(failures: Sequence[Failure]) -> Failure | None:
 
 def _own_cause(task_exit: TaskExit) -> FailureCause:
     if task_exit.report is not None:
-        return task_exit.report.cause
-    if task_exit.agent_lost:
-        return FailureCause.PREEMPTED
+        # Nobody had asked it to stop but somebody outside.
+        asked = task_exit.report.cause is FailureCause.STOPPED
+        return FailureCause.PREEMPTED if asked else task_exit.report.cause
+    if task_exit.agent_lost or task_exit.hung is not None:
+        return FailureCause.PREEMPTED if task_exit.agent_lost else FailureCause.HUNG
     if task_exit.exit_code == EXIT_RETRYABLE:
         return FailureCause.LOST_PEER
     number = _signal_of(task_exit)
@@ -130,7 +152,7 @@ def _own_cause(task_exit: TaskExit) -> FailureCause:
 def _counts_while_stopping(task_exit: TaskExit) -> frozenset[FailureCause]:
     if task_exit.report is not None:
         return frozenset({FailureCause.USER_ERROR, FailureCause.OUT_OF_MEMORY})
-    return frozenset({FailureCause.OUT_OF_MEMORY})
+    return frozenset({FailureCause.OUT_OF_MEMORY, FailureCause.HUNG})
 
 
 def _signal_of(task_exit: TaskExit) -> int | None:
@@ -146,6 +168,8 @@ def _message(task_id: str, task_exit: TaskExit) -> str:
         return task_exit.report.message
     if task_exit.agent_lost:
         return f"the agent of {task_id} died"
+    if task_exit.hung is not None:
+        return f"{task_id} hung: {task_exit.hung}"
     number = _signal_of(task_exit)
     if number is None:
         return f"{task_id} ended with exit code {task_exit.exit_code}"

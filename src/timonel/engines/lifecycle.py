@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from timonel.engines.base import JobStatus
+from timonel.engines.elastic import Slots
 from timonel.engines.failures import Failure, TaskExit
 from timonel.engines.restarts import RestartHistory
 from timonel.engines.spec import JobSpec
@@ -24,16 +26,50 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class State:
-    """All that the coordinator knows; `wake_at` is when it wants a `Tick` at the latest."""
+    """All that the coordinator knows.
+
+    Attributes:
+        spec: What was asked for.
+        status: What is published.
+        phase: Where the job is.
+        history: What restarts of the whole job have been used up by.
+        task_histories: The same of tasks that are restarted in place, by task.
+        failures: Those of this generation, in the order in which they were seen.
+        progress: How far the job has come, if it says so.
+        slots: What is wished for and left out of elastic roles.
+        stop_requested: Whether the user wants the job to end.
+        resizing: Whether this generation was asked to leave for one of another size.
+        running_since: When all tasks of this generation were ready.
+        ready_at: When each task of this generation was ready.
+        deadline: When the phase ends by itself.
+        timers: For tasks that are restarted in place, when the next attempt begins, or by when it
+            must be ready.
+    """
 
     spec: JobSpec
     status: JobStatus
     phase: Phase = Phase.NEW
     history: RestartHistory = field(default_factory=RestartHistory)
+    task_histories: Mapping[str, RestartHistory] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     progress: float | None = None
+    slots: Slots = field(default_factory=Slots)
     stop_requested: bool = False
-    wake_at: float | None = None
+    resizing: bool = False
+    running_since: float | None = None
+    ready_at: Mapping[str, float] = field(default_factory=dict)
+    deadline: float | None = None
+    timers: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the coordinator wants a `Tick` at the latest."""
+        if self.phase is Phase.ENDED:
+            return None
+        times = [self.deadline, *self.timers.values()]
+        if self.phase is Phase.RUNNING:
+            times.append(self.slots.wake_at)
+        return min((time for time in times if time is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -49,6 +85,7 @@ class TaskStarted:
     generation: int
     pid: int
     address: str | None = None
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -57,6 +94,7 @@ class TaskReady:
 
     task_id: str
     generation: int
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,6 +104,7 @@ class TaskExited:
     task_id: str
     generation: int
     exit: TaskExit
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -82,27 +121,59 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
+class ScaleRequested:
+    """The user wants so many tasks of some elastic roles."""
+
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Begin | TaskStarted | TaskReady | TaskExited | StartFailed | StopRequested | Tick
+Event = (
+    Begin
+    | TaskStarted
+    | TaskReady
+    | TaskExited
+    | StartFailed
+    | StopRequested
+    | ScaleRequested
+    | Tick
+)
 
 
 @dataclass(frozen=True)
 class StartGeneration:
-    """Start every task, all under this generation."""
+    """Start so many tasks of each role, all under this generation, with new addresses."""
 
     generation: int
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StartTask:
+    """Start one task of this generation again, on its address."""
+
+    generation: int
+    task_id: str
+    attempt: int
 
 
 @dataclass(frozen=True)
 class StopTasks:
-    """Ask these tasks to end, and kill them after the grace."""
+    """Ask these tasks to end, and kill them after the grace.
+
+    Attributes:
+        urgent: There is nothing left to do for them: they are told twice, and one that does not
+            answer to anything is killed at once.
+    """
 
     generation: int
     task_ids: tuple[str, ...]
     grace_s: float
+    urgent: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,5 +184,5 @@ class KillTasks:
     task_ids: tuple[str, ...]
 
 
-Action = StartGeneration | StopTasks | KillTasks
+Action = StartGeneration | StartTask | StopTasks | KillTasks
 Step = tuple[State, tuple[Action, ...]]

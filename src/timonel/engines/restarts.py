@@ -25,14 +25,16 @@ class RestartHistory:
     """What restarts have been used up by.
 
     Attributes:
-        restarts: Restarts so far.
+        restarts: Restarts that count.
         crashed: Whether one of them followed a failure that is retried once.
         crash_progress: How far the job had come at the last such failure, if it said so.
+        progress: How far it had come at any failure.
     """
 
     restarts: int = 0
     crashed: bool = False
     crash_progress: float | None = None
+    progress: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,24 +52,38 @@ def decide(
     history: RestartHistory,
     cause: FailureCause,
     progress: float | None = None,
+    *,
+    ran_s: float = 0.0,
+    otherwise: bool = False,
 ) -> Decision:
-    """Decide what follows a failure of a whole generation.
+    """Decide what follows a failure of a whole generation, or of a task that restarts in place.
+
+    What ran for long and got further has shown that restarts help it: those before do not count any
+    more. So a job of weeks survives any number of pre-emptions, and one that dies again and again
+    ends soon. Both are asked for: a program that hangs for long does not get further.
 
     Args:
         policy: The budget and the delays.
         history: What came before.
         cause: The root cause of this failure.
         progress: How far the job has come, such as its last checkpoint's step; None if unknown.
+        ran_s: How long it had run, from when it was ready.
+        otherwise: The next start differs from this one, so that even the same failure would be
+            another one.
     """
     if cause in NEVER_RETRIED:
         return Decision(retry=False, history=history)
-    once = cause in RETRIED_ONCE
+    if ran_s >= policy.reset_after_s and _is_further(progress, history.progress):
+        history = replace(history, restarts=0)
+    once = cause in RETRIED_ONCE and not otherwise
     if once and history.crashed and not _is_further(progress, history.crash_progress):
         return Decision(retry=False, history=history, reason="it happened again at the same point")
     if history.restarts >= policy.max_restarts:
         reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
         return Decision(retry=False, history=history, reason=reason)
-    after = replace(history, restarts=history.restarts + 1)
+    after = replace(
+        history, restarts=history.restarts + 1, progress=_furthest(progress, history.progress)
+    )
     if once:
         after = replace(after, crashed=True, crash_progress=progress)
     return Decision(retry=True, history=after, delay_s=backoff_s(policy, after.restarts))
@@ -83,3 +99,8 @@ def _is_further(progress: float | None, before: float | None) -> bool:
     if progress is None:
         return False
     return before is None or progress > before
+
+
+def _furthest(progress: float | None, before: float | None) -> float | None:
+    known = [value for value in (progress, before) if value is not None]
+    return max(known, default=None)

@@ -80,6 +80,11 @@ class RestartPolicy(_Spec):
         default=600.0,
         description="Restarts do not count any more once tasks ran so long and got further.",
     )
+    rest_s: Seconds = Field(
+        default=60.0,
+        description="How long a task of an elastic role that was lost twice in a row is left out "
+        "at first.",
+    )
     backoff_s: Seconds = Field(default=1.0, description="Delay before the first restart.")
     backoff_max_s: Seconds = Field(default=30.0, description="The longest delay, after doubling.")
 

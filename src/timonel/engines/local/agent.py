@@ -1,8 +1,8 @@
 """The agent: one small process per task that starts, watches and restarts its child in place.
 
-It takes orders from the supervisor as JSON lines, each under a generation number, and reports what
-became of the child only when nothing that the child started is left. When the supervisor is gone
-it kills all of it and leaves.
+It takes orders from the supervisor as JSON lines, each under the numbers of a generation and of an
+attempt within it, and reports what became of the child only when nothing that the child started is
+left. When the supervisor is gone it kills all of it and leaves.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ from timonel.engines.local.oom import SAMPLE_INTERVAL_S, OomWatch
 from timonel.engines.local.processes import (
     adopt_orphans,
     descendants,
+    is_held,
     kill_all,
     name_process,
     reap,
 )
+from timonel.engines.local.pulse import ALIVE, PROGRESS, Pulse, read_beat, read_progress
 from timonel.storage import append_line
 
 READY = "ready"
 REPORT = "report.json"
-PROGRESS = "progress"
 _READY_POLL_S = 0.025
+_URGE_S = 0.5
+"""Time from the first SIGTERM, which asks to save and leave, to the second, which asks to leave."""
+_SILENT_S = 4.0
+"""A task that was silent for so long does nothing any more with the grace of an urgent stop."""
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _REPORT_LIMIT_BYTES = 1 << 20
 
@@ -71,9 +76,8 @@ class Agent:
         self._sample_at = time.monotonic()
         self._pid: int | None = None
         self._generation = 0
-        self._folder = Path()
-        self._is_ready = False
-        self._kill_at: float | None = None
+        self._attempt = 0
+        self._forget_child()
 
     def serve(self) -> None:
         """Obey until the supervisor closes its end."""
@@ -87,14 +91,27 @@ class Agent:
         for order in self._channel.receive():
             if order["op"] == "start":
                 self._start(order)
-            elif order["op"] == "stop" and order["generation"] == self._generation:
-                self._stop(order["grace_s"])
+            elif order["op"] == "stop" and self._is_meant(order):
+                self._stop(order["grace_s"], urgent=order["urgent"])
+
+    def _is_meant(self, order: dict[str, Any]) -> bool:
+        return (order["generation"], order["attempt"]) == (self._generation, self._attempt)
+
+    def _forget_child(self) -> None:
+        self._folder = Path()
+        self._is_ready = False
+        self._kill_at: float | None = None
+        self._urge_at: float | None = None
+        self._look_at: float | None = None
+        self._hung: str | None = None
+        self._pulse = Pulse()
 
     def _start(self, order: dict[str, Any]) -> None:
+        self._forget_child()
         self._generation = order["generation"]
+        self._attempt = order["attempt"]
         self._folder = Path(order["task_dir"])
-        self._is_ready = False
-        self._kill_at = None
+        self._pulse = Pulse(order["hang_timeout_s"], order["stall_timeout_s"])
         try:
             self._prepare(order)
             os.umask(order["umask"])
@@ -117,10 +134,13 @@ class Agent:
         log = Path(order["log"])
         for folder in (self._folder, log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        for name in (READY, REPORT, PROGRESS):
+        for name in (READY, REPORT, ALIVE, PROGRESS):
             (self._folder / name).unlink(missing_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        append_line(log, f"=== generation {self._generation} ({order['task_id']}, {now})")
+        which = f"generation {self._generation}"
+        if self._attempt > 1:
+            which += f", attempt {self._attempt}"
+        append_line(log, f"=== {which} ({order['task_id']}, {now})")
         if self._note:
             append_line(log, f"=== {self._note}")
             self._note = None
@@ -132,13 +152,33 @@ class Agent:
         append_line(log, f"=== started plain: the warm image has {threads} threads, expected 1")
         return None
 
-    def _stop(self, grace_s: float) -> None:
+    def _stop(self, grace_s: float, *, urgent: bool) -> None:
         if self._pid is None or self._kill_at is not None:
             return
-        self._kill_at = time.monotonic() + grace_s
+        now = time.monotonic()
+        if urgent:
+            self._urge_at = now + _URGE_S
+            self._look(now)
+            if is_held(self._pid):
+                self._take_for_hung("it was held by a signal or a debugger")
+            elif self._pulse.silent_s(now) > _SILENT_S:
+                self._take_for_hung(f"no sign of life for {self._pulse.silent_s(now):.1f} s")
+        if self._kill_at is None:
+            self._kill_at = now + grace_s
         # The task alone: its helpers are its own to end, as long as it is there to do so.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
+        # One that is held gets it only once it goes on.
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _take_for_hung(self, reason: str) -> None:
+        self._hung = reason
+        self._kill_at = time.monotonic()
+        self._signal(signal.SIGKILL)
 
     def _look_after_child(self) -> None:
         if self._pid is None:
@@ -146,13 +186,28 @@ class Agent:
         now = time.monotonic()
         if not self._is_ready and (self._folder / READY).exists():
             self._is_ready = True
+            self._look_at = now
             self._report("ready")
+        if self._look_at is not None and now >= self._look_at:
+            self._look(now)
+        if self._urge_at is not None and now >= self._urge_at:
+            self._urge_at = None
+            self._signal(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         if now >= self._sample_at:
             self._oom.sample()
             self._sample_at = now + SAMPLE_INTERVAL_S
+
+    def _look(self, now: float) -> None:
+        """See whether the task lives and gets on, and end it if it does not."""
+        every_s = self._pulse.look_every_s
+        if every_s is None or not self._is_ready:
+            return
+        self._look_at = now + every_s
+        reason = self._pulse.observe(now, read_beat(self._folder), read_progress(self._folder))
+        if reason is not None and self._kill_at is None:
+            self._take_for_hung(reason)
 
     def _collect(self) -> None:
         for pid, status in reap():
@@ -171,19 +226,20 @@ class Agent:
             exit_code=None if number is not None else os.WEXITSTATUS(status),
             signal=number,
             oom_killed=oom_killed,
+            hung=self._hung,
             report=_read(self._folder / REPORT),
-            progress=_read(self._folder / PROGRESS),
+            progress=read_progress(self._folder),
         )
 
     def _report(self, event: str, **fields: object) -> None:
-        self._channel.send({"event": event, "generation": self._generation, **fields})
+        numbers = {"generation": self._generation, "attempt": self._attempt}
+        self._channel.send({"event": event, **numbers, **fields})
 
     def _timeout_s(self) -> float | None:
         if self._pid is None:
             return None
-        wake_at = self._sample_at
-        if self._kill_at is not None:
-            wake_at = min(wake_at, self._kill_at)
+        times = (self._sample_at, self._kill_at, self._urge_at, self._look_at)
+        wake_at = min(time for time in times if time is not None)
         timeout_s = max(0.0, wake_at - time.monotonic())
         if self._kill_at is not None and timeout_s == 0.0:
             return _READY_POLL_S  # killed already; the kernel is at it

@@ -5,20 +5,21 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from timonel.engines.base import Engine, JobStatus, LogLine
+from timonel.engines.base import ElasticEngine, Engine, JobStatus, LogLine
+from timonel.engines.elastic import check_sizes
 from timonel.engines.local.folder import JobFolder, Record, unknown_job
 from timonel.engines.local.launch import launch
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
 from timonel.engines.local.processes import kill_all, marked, own_identity
 from timonel.engines.spec import JobSpec
-from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
+from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, SpecError
 from timonel.storage import publish_dir
 
 
-class LocalEngine(Engine):
+class LocalEngine(Engine, ElasticEngine):
     """Runs jobs on this machine; no daemon is needed between jobs.
 
     Everything it knows is in the job folders: several processes may use it at once, and a job goes
@@ -87,6 +88,19 @@ class LocalEngine(Engine):
         # Without one yet, or any more, the file is enough: a supervisor looks for it as it starts.
         if supervisor is not None:
             supervisor.signal(signal.SIGTERM)
+
+    def scale(self, job_id: str, sizes: Mapping[str, int]) -> None:
+        """Wish for so many tasks of elastic roles; return once the wish is recorded."""
+        folder = self._folder(job_id)
+        check_sizes(folder.read_spec().roles, sizes)
+        state = folder.status().state
+        if state.is_final:
+            raise JobError(f"expected a job that runs, but {job_id} has {state.value}")
+        folder.record_wish(sizes)
+        supervisor = folder.read().supervisor
+        # Without one yet, the file is enough: a supervisor looks for it as it starts.
+        if supervisor is not None:
+            supervisor.signal(signal.SIGUSR1)
 
     def jobs(self) -> list[JobStatus]:
         """Return the status of every job of this engine, newest first."""

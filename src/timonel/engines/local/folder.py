@@ -5,6 +5,7 @@
   status.json        the job-status document, published at each change by the supervisor (by the
                      guard after the supervisor died)
   stop               the user's wish to end the job, written before anyone is told
+  scale              the sizes that the user wishes for elastic roles, likewise
   supervisor.log     what the supervisor itself has to say
   logs/<task>.log    one per task, all generations
   sidecars/<n>.log   one per command beside the job; epilogue.log
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from timonel.engines.base import FailureCause, JobState, JobStatus
 from timonel.engines.local.processes import Identity
 from timonel.engines.spec import JobSpec
 from timonel.errors import NotFoundError
-from timonel.storage import read_document, write_bytes, write_document
+from timonel.storage import exclusive, read_document, write_bytes, write_document
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class JobFolder:
     def stop_file(self) -> Path:
         """The file that records the user's wish to stop."""
         return self.root / "stop"
+
+    @property
+    def scale_file(self) -> Path:
+        """The file that records which sizes the user wishes for elastic roles."""
+        return self.root / "scale"
 
     @property
     def supervisor_log(self) -> Path:
@@ -135,6 +142,20 @@ class JobFolder:
         if not self.stop_file.exists():
             content = {"reason": reason, "time": time.time(), "pid": os.getpid()}
             write_bytes(self.stop_file, json.dumps(content).encode() + b"\n")
+
+    def record_wish(self, sizes: Mapping[str, int]) -> None:
+        """Record the sizes that elastic roles are to have; roles that are not named keep theirs."""
+        with exclusive(self.root / ".scale.lock"):
+            content = {"sizes": {**self.read_wish(), **sizes}, "time": time.time()}
+            write_bytes(self.scale_file, json.dumps(content).encode() + b"\n")
+
+    def read_wish(self) -> dict[str, int]:
+        """Return the sizes that the user wishes, by role; none if there is no wish."""
+        try:
+            content = json.loads(self.scale_file.read_text())
+        except FileNotFoundError:
+            return {}
+        return {str(role): int(count) for role, count in content["sizes"].items()}
 
 
 def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> JobStatus:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from timonel.engines.cluster import assign
+from timonel.engines.cluster import Assignment, assign
+from timonel.engines.elastic import resized
 from timonel.engines.failures import TaskExit, parse_report
 from timonel.engines.lifecycle import (
     Event,
     KillTasks,
     StartFailed,
     StartGeneration,
+    StartTask,
     StopTasks,
     TaskExited,
     TaskReady,
@@ -28,6 +30,7 @@ from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.loop import Loop
 from timonel.engines.local.ports import PortReservation
 from timonel.engines.local.processes import kill_all, marked
+from timonel.engines.local.pulse import steps_of
 from timonel.engines.local.warm import WarmRequest, WarmUnavailableError, request_agent
 from timonel.engines.spec import JobSpec, RoleSpec
 
@@ -41,6 +44,7 @@ class _Agent:
         is_child: Whether this process forked it; a warm parent did otherwise.
         request: A request to a warm parent that has not been answered yet.
         generation: The generation whose task it runs, until that task has ended.
+        attempt: The attempt of that task.
     """
 
     task_id: str
@@ -49,6 +53,7 @@ class _Agent:
     is_child: bool = False
     request: WarmRequest | None = None
     generation: int | None = None
+    attempt: int = 1
     address: str | None = None
 
 
@@ -66,6 +71,8 @@ class Gang:
     emit: Callable[[Event], None]
     _agents: dict[str, _Agent] = field(default_factory=dict)
     _ports: PortReservation | None = None
+    _addresses: dict[str, str] = field(default_factory=dict)
+    _assignments: dict[str, Assignment] = field(default_factory=dict)
 
     @property
     def child_pids(self) -> set[int]:
@@ -75,21 +82,24 @@ class Gang:
     def start(self, action: StartGeneration) -> None:
         """Start every task with new addresses."""
         generation = action.generation
+        roles = resized(self.spec.roles, action.sizes)
+        names = [task_id for role in roles for task_id in _tasks_of(role)]
+        self._assignments = {}
         try:
-            addresses = self._reserve()
+            self._reserve(names)
         except OSError as error:
-            self.emit(StartFailed(generation, f"cannot reserve {self.spec.size} ports: {error}"))
+            self.emit(StartFailed(generation, f"cannot reserve {len(names)} ports: {error}"))
             return
-        assignments = assign(self.spec.roles, addresses, generation)
-        for role in self.spec.roles:
-            base = role_environment(self.spec, role)
-            for task_id in _tasks_of(role):
-                agent = self._agents.get(task_id) or self._hire(task_id, base)
-                agent.generation = generation
-                agent.address = addresses[task_id]
-                place = self.folder.task_dir(task_id)
-                env = task_environment(base, place, assignments[task_id], self.token)
-                agent.channel.send(self._order(task_id, generation, env))
+        self._assignments = assign(roles, self._addresses, generation)
+        self._dismiss(set(self._agents) - set(names))
+        for task_id in names:
+            self._order(task_id, generation)
+
+    def start_again(self, action: StartTask) -> None:
+        """Start one task again, on its address."""
+        told = self._assignments[action.task_id]
+        self._assignments[action.task_id] = {**told, "attempt": action.attempt}
+        self._order(action.task_id, action.generation)
 
     def stop(self, action: StopTasks) -> None:
         """Ask tasks to end."""
@@ -97,13 +107,21 @@ class Gang:
             agent = self._agents.get(task_id)
             if agent is None or agent.generation != action.generation:
                 # It was never started, so there is no end to wait for.
+                told = self._assignments.get(task_id)
+                attempt = told["attempt"] if told else 1
                 task_exit = TaskExit(agent_lost=True)
-                self.emit(TaskExited(task_id, action.generation, task_exit))
+                self.emit(TaskExited(task_id, action.generation, task_exit, attempt))
             elif agent.request is not None:
                 # Its warm parent may be importing for long; what it forks then finds nobody.
                 self._lose(agent)
             else:
-                order = {"op": "stop", "generation": action.generation, "grace_s": action.grace_s}
+                order = {
+                    "op": "stop",
+                    "generation": action.generation,
+                    "attempt": agent.attempt,
+                    "grace_s": action.grace_s,
+                    "urgent": action.urgent,
+                }
                 agent.channel.send(order)
 
     def kill(self, action: KillTasks) -> None:
@@ -116,30 +134,48 @@ class Gang:
 
     def close(self) -> None:
         """Let all agents go; they leave when they see that nobody is there."""
-        for agent in self._agents.values():
-            self._disconnect(agent)
-        self._agents.clear()
+        self._dismiss(set(self._agents))
         self._release()
 
-    def _reserve(self) -> dict[str, str]:
+    def _dismiss(self, task_ids: Collection[str]) -> None:
+        for task_id in task_ids:
+            self._disconnect(self._agents.pop(task_id))
+
+    def _reserve(self, task_ids: Sequence[str]) -> None:
         # The new ones first, so that they differ from those of the generation before.
-        ports = PortReservation(self.spec.size)
+        ports = PortReservation(len(task_ids))
         self._release()
         self._ports = ports
-        return dict(zip(self.spec.task_ids, self._ports.addresses, strict=True))
+        self._addresses = dict(zip(task_ids, ports.addresses, strict=True))
 
     def _release(self) -> None:
         if self._ports is not None:
             self._ports.release()
             self._ports = None
 
-    def _order(self, task_id: str, generation: int, env: dict[str, str]) -> dict[str, Any]:
+    def _order(self, task_id: str, generation: int) -> None:
+        """Have a task's agent start it, with an agent that is hired for it if need be."""
+        assignment = self._assignments[task_id]
+        role = next(r for r in self.spec.roles if r.name == assignment["task"]["type"])
+        base = role_environment(self.spec, role)
+        agent = self._agents.get(task_id) or self._hire(task_id, base)
+        agent.generation = generation
+        agent.attempt = assignment["attempt"]
+        agent.address = self._addresses[task_id]
+        place = self.folder.task_dir(task_id)
+        env = task_environment(base, place, assignment, self.token)
+        agent.channel.send(self._start_order(task_id, agent, env))
+
+    def _start_order(self, task_id: str, agent: _Agent, env: dict[str, str]) -> dict[str, Any]:
         umask = os.umask(0)
         os.umask(umask)
         return {
             "op": "start",
             "task_id": task_id,
-            "generation": generation,
+            "generation": agent.generation,
+            "attempt": agent.attempt,
+            "hang_timeout_s": self.spec.hang_timeout_s,
+            "stall_timeout_s": self.spec.stall_timeout_s,
             "module": self.spec.module,
             "args": self.spec.args,
             "env": env,
@@ -215,7 +251,7 @@ class Gang:
             self._kill(agent)
         if agent.generation is not None:
             task_exit = TaskExit(agent_lost=True)
-            self.emit(TaskExited(agent.task_id, agent.generation, task_exit))
+            self.emit(TaskExited(agent.task_id, agent.generation, task_exit, agent.attempt))
 
     def _kill(self, agent: _Agent) -> None:
         inside = f"{TASK_DIR}={self.folder.task_dir(agent.task_id)}"
@@ -238,15 +274,15 @@ def _tasks_of(role: RoleSpec) -> list[str]:
 
 
 def _event(agent: _Agent, message: dict[str, Any]) -> Event:
-    task_id, generation = agent.task_id, message["generation"]
+    task_id, generation, attempt = agent.task_id, message["generation"], message["attempt"]
     match message["event"]:
         case "started":
-            return TaskStarted(task_id, generation, message["pid"], agent.address)
+            return TaskStarted(task_id, generation, message["pid"], agent.address, attempt)
         case "ready":
-            return TaskReady(task_id, generation)
+            return TaskReady(task_id, generation, attempt)
         case "start-failed":
             return StartFailed(generation, message["message"])
-    return TaskExited(task_id, generation, _task_exit(message))
+    return TaskExited(task_id, generation, _task_exit(message), attempt)
 
 
 def _task_exit(message: dict[str, Any]) -> TaskExit:
@@ -256,12 +292,6 @@ def _task_exit(message: dict[str, Any]) -> TaskExit:
         signal=message["signal"],
         report=parse_report(report) if report else None,
         oom_killed=message["oom_killed"],
-        progress=_number(message["progress"]),
+        hung=message["hung"],
+        progress=steps_of(message["progress"]),
     )
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None

@@ -97,6 +97,12 @@ def own_identity() -> Identity:
     return found
 
 
+def is_held(pid: int) -> bool:
+    """Tell whether a process does nothing because a signal or a debugger has stopped it."""
+    stat = _stat(pid)
+    return stat is not None and stat[_STAT_STATE] in "Tt"
+
+
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent dies.
 

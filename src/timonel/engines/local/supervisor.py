@@ -21,7 +21,9 @@ from timonel.engines.lifecycle import (
     Event,
     KillTasks,
     Phase,
+    ScaleRequested,
     StartGeneration,
+    StartTask,
     StopRequested,
     StopTasks,
     Tick,
@@ -38,7 +40,7 @@ from timonel.engines.local.processes import (
     reap,
 )
 
-_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class Supervisor:
         self._commands.start_sidecars()
         if self._folder.stop_file.exists():
             self._events.append(StopRequested())
+        self._read_wish()
         self._events.append(Begin())
         self._settle()
         while self._state.phase is not Phase.ENDED:
@@ -88,10 +91,17 @@ class Supervisor:
         if _STOP_SIGNALS.intersection(signals):
             self._folder.record_stop("the supervisor was told to end by a signal")
             self._events.append(StopRequested())
+        if signal.SIGUSR1 in signals:
+            self._read_wish()
         if signal.SIGCHLD in signals:
             for pid, _ in reap():
                 self._commands.died(pid)
         self._events.append(Tick())
+
+    def _read_wish(self) -> None:
+        sizes = self._folder.read_wish()
+        if sizes:
+            self._events.append(ScaleRequested(sizes))
 
     def _settle(self) -> None:
         """Feed the coordinator until it has nothing more to say."""
@@ -110,6 +120,8 @@ class Supervisor:
         match action:
             case StartGeneration():
                 self._gang.start(action)
+            case StartTask():
+                self._gang.start_again(action)
             case StopTasks():
                 self._gang.stop(action)
             case KillTasks():

@@ -1,0 +1,232 @@
+"""The beginning and the end of a generation, and what follows it. Pure; see `coordinator`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from timonel.engines import elastic, inplace
+from timonel.engines.base import FailureCause, JobState, RoleSize, TaskStatus
+from timonel.engines.failures import Failure, root_failure
+from timonel.engines.lifecycle import (
+    KillTasks,
+    Phase,
+    StartGeneration,
+    State,
+    Step,
+    StopTasks,
+)
+from timonel.engines.restarts import Decision, decide
+from timonel.engines.tasks import alive, ending, is_done, not_ready, with_status, with_task
+
+DRAIN_GRACE_S = 2.0
+"""Grace of tasks whose generation is over. They lost a peer, so there is nothing they could still
+do together; it is time for the chief to end a file that it is writing, and for the traceback of one
+that failed first. Who is asked to stop or to make room has the job's own grace."""
+DRAIN_MARGIN_S = 5.0
+"""How long an agent may take over the grace before it is taken for lost itself."""
+
+
+def start(state: State, now: float) -> Step:
+    """Start the next generation, as large as it can be."""
+    generation = state.status.generation + 1
+    slots = elastic.recover(state.slots, now)
+    sizes = elastic.sizes(state.spec.roles, slots)
+    tasks = tuple(
+        TaskStatus(role=role.name, index=index, generation=generation)
+        for role in state.spec.roles
+        for index in range(sizes[role.name])
+    )
+    state = with_status(state, state=JobState.STARTING, generation=generation, tasks=tasks)
+    state = replace(
+        state,
+        phase=Phase.STARTING,
+        slots=slots,
+        failures=(),
+        resizing=False,
+        running_since=None,
+        ready_at={},
+        timers={},
+        deadline=now + state.spec.start_timeout_s,
+    )
+    return show_sizes(state), (StartGeneration(generation, sizes),)
+
+
+def note_ready(state: State, now: float) -> Step:
+    """Let the generation run once every task of it is up."""
+    if state.phase is Phase.STARTING and not not_ready(state):
+        state = with_status(
+            state, state=JobState.RUNNING, started_at=state.status.started_at or now
+        )
+        state = replace(state, phase=Phase.RUNNING, deadline=None, running_since=now)
+    return resize(state, now)
+
+
+def resize(state: State, now: float) -> Step:
+    """Ask a generation to leave for one of another size, if that is what is wanted now.
+
+    Not while it starts, when there is nothing to save yet, and not once it comes to its end.
+    """
+    state = show_sizes(replace(state, slots=elastic.recover(state.slots, now)))
+    wanted = elastic.sizes(state.spec.roles, state.slots)
+    present = sizes_of(state)
+    ends = any(task.state == "succeeded" for task in ending(state))
+    if state.phase is not Phase.RUNNING or ends or wanted == present:
+        return state, ()
+    changes = [
+        f"{wanted[name]} instead of {present[name]} {name}s"
+        for name in wanted
+        if wanted[name] != present[name]
+    ]
+    message = f"goes on with {', '.join(changes)}"
+    state = with_status(state, cause=None, failed_task=None, message=message)
+    return drain(replace(state, resizing=True), now)
+
+
+def time_out(state: State, now: float) -> Step:
+    """End a generation that did not get all its tasks up in time."""
+    late = not_ready(state)
+    seconds = state.spec.start_timeout_s
+    message = f"{', '.join(late)} did not report ready within {seconds:g} s"
+    failures = (Failure(name, FailureCause.START_TIMEOUT, message) for name in late)
+    return fail(state, now, *failures)
+
+
+def fail(state: State, now: float, *failures: Failure) -> Step:
+    """Note failures, and end the generation."""
+    return drain(replace(state, failures=(*state.failures, *failures)), now)
+
+
+def drain(state: State, now: float) -> Step:
+    """Have all tasks end that are left."""
+    state = inplace.give_up_waiting(state)
+    names = alive(state)
+    if not names:
+        return conclude(state, now)
+    has_time = state.stop_requested or (state.resizing and not state.failures)
+    grace_s = state.spec.stop_grace_s
+    if not has_time:
+        grace_s = min(DRAIN_GRACE_S, grace_s)
+    state = with_status(state, state=_drain_state(state, now))
+    state = replace(state, phase=Phase.DRAINING, deadline=now + grace_s + DRAIN_MARGIN_S)
+    return state, (StopTasks(state.status.generation, names, grace_s, urgent=not has_time),)
+
+
+def give_up(state: State, now: float) -> Step:
+    """Kill the tasks whose agents did not answer."""
+    names = alive(state)
+    for name in names:
+        state = with_task(state, name, state="stopped", cause=FailureCause.STOPPED)
+    state, actions = conclude(state, now)
+    return state, (KillTasks(state.status.generation, names), *actions)
+
+
+def conclude(state: State, now: float) -> Step:
+    """Decide what follows a generation of which no task is left."""
+    if state.stop_requested:
+        return _end(state, now, JobState.STOPPED, cause=FailureCause.STOPPED)
+    root = root_failure(state.failures)
+    if root is None:
+        if state.resizing and not is_done(state):
+            return start(state, now)
+        return _end(state, now, JobState.SUCCEEDED, message=_done_without(state))
+    state = _with_losses(state, root, now)
+    decision = _decide(state, root, now)
+    explained = {"cause": root.cause, "message": root.message, "failed_task": root.task_id}
+    if not decision.retry:
+        if decision.reason:
+            explained["message"] = f"{root.message} ({decision.reason})"
+        return _end(state, now, JobState.FAILED, **explained)
+    restarts = state.status.restarts + 1
+    state = with_status(state, state=JobState.RESTARTING, restarts=restarts, **explained)
+    state = replace(
+        state,
+        phase=Phase.WAITING,
+        history=decision.history,
+        deadline=now + decision.delay_s,
+    )
+    return state, ()
+
+
+def sizes_of(state: State) -> dict[str, int]:
+    """Return how many tasks of each role the present generation was started with."""
+    roles = [task.role for task in state.status.tasks]
+    return {role.name: roles.count(role.name) for role in state.spec.roles}
+
+
+def show_sizes(state: State) -> State:
+    """Publish how large elastic roles are, and are to be."""
+    present = sizes_of(state)
+    shown = tuple(
+        RoleSize(
+            role=role.name,
+            now=present[role.name],
+            wished=state.slots.wished.get(role.name, role.replicas),
+            least=role.least,
+            most=role.replicas,
+        )
+        for role in state.spec.roles
+        if role.is_elastic
+    )
+    return with_status(state, sizes=shown)
+
+
+def _done_without(state: State) -> str | None:
+    """Return what a job that has succeeded had to do without."""
+    failed = [task for task in state.status.tasks if task.state == "failed"]
+    if not failed:
+        return None
+    return "; ".join(f"went on without {task.task_id}: {task.message}" for task in failed)
+
+
+def _with_losses(state: State, root: Failure, now: float) -> State:
+    """Note what a generation that is over has lost of elastic roles."""
+    # Several may have been late; otherwise the root alone was lost, and the others followed.
+    late = root.cause is FailureCause.START_TIMEOUT
+    names = {f.task_id for f in state.failures if f is root or (late and f.cause is root.cause)}
+    found = [task for task in state.status.tasks if task.task_id in names]
+    slots = state.slots
+    for role in {task.role: None for task in found}:
+        slots = elastic.lose(
+            state.spec.roles,
+            slots,
+            role,
+            root.cause,
+            state.spec.restart,
+            count=sum(task.role == role for task in found),
+            ran_s=_ran_s(state, now),
+            now=now,
+        )
+    return replace(state, slots=slots)
+
+
+def _drain_state(state: State, now: float) -> JobState:
+    root = root_failure(state.failures)
+    if state.stop_requested:
+        return JobState.STOPPING
+    if root is None:
+        return JobState.RESTARTING if state.resizing else JobState.STOPPING
+    decision = _decide(_with_losses(state, root, now), root, now)
+    return JobState.RESTARTING if decision.retry else JobState.STOPPING
+
+
+def _decide(state: State, root: Failure, now: float) -> Decision:
+    if root.is_final:
+        return Decision(retry=False, history=state.history)
+    return decide(
+        state.spec.restart,
+        state.history,
+        root.cause,
+        state.progress,
+        ran_s=_ran_s(state, now),
+        otherwise=elastic.sizes(state.spec.roles, state.slots) != sizes_of(state),
+    )
+
+
+def _ran_s(state: State, now: float) -> float:
+    return 0.0 if state.running_since is None else now - state.running_since
+
+
+def _end(state: State, now: float, job_state: JobState, **explained: object) -> Step:
+    cleared: dict[str, object] = {"cause": None, "message": None, "failed_task": None}
+    state = with_status(state, **{**cleared, **explained, "state": job_state, "ended_at": now})
+    return replace(state, phase=Phase.ENDED, deadline=None, timers={}), ()

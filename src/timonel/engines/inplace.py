@@ -1,0 +1,112 @@
+"""Starting single tasks again in place, while the others go on. Pure; see `coordinator`.
+
+A task of a role with ``on_loss="restart-task"`` has a restart budget and a backoff of its own. It
+keeps its address and its generation, and gets the next attempt's number, so that what an earlier
+attempt still has to say is known as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from timonel.engines.base import FailureCause, TaskStatus
+from timonel.engines.failures import Failure
+from timonel.engines.lifecycle import Action, KillTasks, StartTask, State, Step
+from timonel.engines.restarts import RestartHistory, decide
+from timonel.engines.spec import RoleSpec
+from timonel.engines.tasks import ending, role_of, task_of, with_task
+
+
+def lost(
+    state: State, task: TaskStatus, failure: Failure, now: float, progress: float | None = None
+) -> tuple[State, Failure | None]:
+    """Return the state after a task was lost, and the failure of the job if that is what it is.
+
+    Args:
+        state: The state; the task has ended in it.
+        task: The task.
+        failure: Why it ended.
+        now: The time.
+        progress: How far the task had come, if it said so.
+    """
+    name = task.task_id
+    state = replace(state, timers=without(state.timers, name))
+    if failure.cause is FailureCause.USER_ERROR:
+        return state, failure
+    decision = decide(
+        state.spec.restart,
+        state.task_histories.get(name, RestartHistory()),
+        failure.cause,
+        progress,
+        ran_s=now - state.ready_at.get(name, now),
+    )
+    if decision.retry:
+        state = with_task(state, name, state="restarting")
+        histories = {**state.task_histories, name: decision.history}
+        timers = {**state.timers, name: now + decision.delay_s}
+        return replace(state, task_histories=histories, timers=timers), None
+    message = f"{failure.message} ({decision.reason})" if decision.reason else failure.message
+    state = with_task(state, name, state="failed", message=message)
+    if _can_do_without(state, role_of(state, task)):
+        return state, None
+    return state, replace(failure, message=message, is_final=True)
+
+
+def due(state: State, now: float) -> tuple[str, ...]:
+    """Return the tasks whose time has come: to be started again, or to have been ready."""
+    return tuple(name for name, time in state.timers.items() if time <= now)
+
+
+def begin(state: State, task: TaskStatus, now: float) -> Step:
+    """Start a task's next attempt."""
+    attempt = task.attempt + 1
+    fresh = TaskStatus(
+        role=task.role,
+        index=task.index,
+        generation=task.generation,
+        attempt=attempt,
+        address=task.address,
+        # Why it is started again, as long as nothing else is known of it.
+        cause=task.cause,
+        message=task.message,
+    )
+    state = with_task(state, task.task_id, **fresh.model_dump())
+    timers = {**state.timers, task.task_id: now + state.spec.start_timeout_s}
+    ready_at = without(state.ready_at, task.task_id)
+    state = replace(state, timers=timers, ready_at=ready_at)
+    return state, (StartTask(task.generation, task.task_id, attempt),)
+
+
+def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action, Failure | None]:
+    """Take a task for lost whose attempt did not report ready in time."""
+    seconds = state.spec.start_timeout_s
+    message = f"{task.task_id} did not report ready within {seconds:g} s"
+    failure = Failure(task.task_id, FailureCause.START_TIMEOUT, message)
+    state = with_task(state, task.task_id, state="failed", cause=failure.cause, message=message)
+    state, of_job = lost(state, task, failure, now)
+    return state, KillTasks(task.generation, (task.task_id,)), of_job
+
+
+def give_up_waiting(state: State) -> State:
+    """Return the state of a generation that is over: no task waits for its next attempt."""
+    for name in state.timers:
+        task = task_of(state, name)
+        if task is not None and task.state == "restarting":
+            state = with_task(state, name, state="stopped")
+    return replace(state, timers={})
+
+
+def without(times: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return times of tasks without that of one."""
+    return {task: time for task, time in times.items() if task != name}
+
+
+def _can_do_without(state: State, role: RoleSpec) -> bool:
+    """Tell whether the job goes on although a task of this role has failed for good."""
+    if not any(task.state != "failed" for task in ending(state)):
+        return False
+    if not role.essential:
+        return True
+    left = [t for t in state.status.tasks if t.role == role.name and t.state != "failed"]
+    return role.is_elastic and len(left) >= role.least
