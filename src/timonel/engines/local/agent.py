@@ -22,6 +22,7 @@ from timonel.engines.local.loop import Loop
 from timonel.engines.local.oom import SAMPLE_INTERVAL_S, OomWatch
 from timonel.engines.local.processes import (
     adopt_orphans,
+    cpu_s,
     descendants,
     is_held,
     kill_all,
@@ -205,7 +206,9 @@ class Agent:
         if every_s is None or not self._is_ready:
             return
         self._look_at = now + every_s
-        reason = self._pulse.observe(now, read_beat(self._folder), read_progress(self._folder))
+        beat, progress = read_beat(self._folder), read_progress(self._folder)
+        spent_s = 0.0 if self._pid is None else cpu_s(self._pid)
+        reason = self._pulse.observe(now, beat, progress, spent_s)
         if reason is not None and self._kill_at is None:
             self._take_for_hung(reason)
 

@@ -29,6 +29,8 @@ _PROC = Path("/proc")
 # Indices into what `_stat` returns.
 _STAT_STATE = 0
 _STAT_PARENT = 1
+_STAT_USER = 11
+_STAT_SYSTEM = 12
 _STAT_START = 19
 _STAT_ENV_START = 47
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -101,6 +103,14 @@ def is_held(pid: int) -> bool:
     """Tell whether a process does nothing because a signal or a debugger has stopped it."""
     stat = _stat(pid)
     return stat is not None and stat[_STAT_STATE] in "Tt"
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has had, all its threads together."""
+    stat = _stat(pid)
+    if stat is None:
+        return 0.0
+    return (int(stat[_STAT_USER]) + int(stat[_STAT_SYSTEM])) / os.sysconf("SC_CLK_TCK")
 
 
 def die_with_parent(parent_pid: int) -> None:

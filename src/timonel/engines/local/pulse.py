@@ -2,7 +2,8 @@
 
 A thread of the task touches ``alive`` once a second, which shows that the process as a whole gets
 on; the training loop writes its step into ``progress``. What counts is that either changes, by the
-watcher's own clock: neither the time of day nor a machine that slept takes anybody for hung.
+watcher's own clock: neither the time of day nor a machine that slept takes anybody for hung. Who
+computes is alive without a beat: a library may hold Python's lock for long.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ RESTING = "resting"
 LOOK_S = 1.0
 _LOOKS_PER_TIMEOUT = 4
 _LATE_LOOKS = 3
+_BUSY_SHARE = 0.25
+"""Of one processor, from which on a process computes; threads that only wait use less."""
 _PROGRESS_LIMIT = 4096
 
 
@@ -40,6 +43,7 @@ class Pulse:
     _beat: _Seen | None = None
     _step: _Seen | None = None
     _looked_at: float | None = None
+    _cpu_s: float = 0.0
 
     @property
     def look_every_s(self) -> float | None:
@@ -47,16 +51,20 @@ class Pulse:
         timeouts = [t for t in (self.hang_timeout_s, self.stall_timeout_s) if t is not None]
         return min((LOOK_S, *(t / _LOOKS_PER_TIMEOUT for t in timeouts))) if timeouts else None
 
-    def observe(self, now: float, beat: int | None, progress: str | None) -> str | None:
+    def observe(
+        self, now: float, beat: int | None, progress: str | None, cpu_s: float = 0.0
+    ) -> str | None:
         """Take in what the files say, and return why the task is hung if it is.
 
         Args:
             now: The time.
             beat: What changes with each heartbeat; None without one.
             progress: What the task says of its progress; None without a word.
+            cpu_s: The processor time that the task's process has had so far.
         """
+        is_busy = self._is_busy(now, cpu_s)
         self._forgive_a_late_look(now)
-        self._beat = _seen(self._beat, beat, now)
+        self._beat = _Seen(beat, now) if is_busy and beat else _seen(self._beat, beat, now)
         self._step = _seen(self._step, _steps(progress), now)
         if self.hang_timeout_s is not None and self.silent_s(now) > self.hang_timeout_s:
             return f"no sign of life for {self.silent_s(now):.1f} s"
@@ -69,6 +77,12 @@ class Pulse:
     def silent_s(self, now: float) -> float:
         """Return how long the task has given no sign of life; 0 where it never gave one."""
         return 0.0 if self._beat is None else now - self._beat.since
+
+    def _is_busy(self, now: float, cpu_s: float) -> bool:
+        took_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
+        if self._looked_at is None or now <= self._looked_at:
+            return False
+        return took_s / (now - self._looked_at) >= _BUSY_SHARE
 
     def _forgive_a_late_look(self, now: float) -> None:
         """Whoever looks late was held up itself, perhaps with the whole machine."""

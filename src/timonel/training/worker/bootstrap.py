@@ -22,7 +22,7 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import devices, outcome, results, strategies
+from timonel.training.worker import alive, devices, outcome, results, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.outcome import Outcome, Termination
@@ -120,6 +120,7 @@ def _run_alone(task: Task) -> None:
     """Run a script that asked to be left alone: it has its ``TF_CONFIG`` and nothing else."""
     enter(_context(task, None))
     (task.task_dir / "ready").touch()
+    alive.begin(task.task_dir)
     _run_program(task, _open_run(task))
 
 
@@ -145,6 +146,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     run = _open_run(task)
     with managed.prepared(keras, context, run, task.task_dir / "progress") as fits:
         (task.task_dir / "ready").touch()
+        alive.begin(task.task_dir)
         with _until_exit():
             _run_program(task, run)
         managed.finish(context, fits, run)
