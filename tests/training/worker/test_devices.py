@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
-from timonel.training.settings import StrategyName
-from timonel.training.worker.devices import deal, threads
-from timonel.training.worker.strategies import choose
+from timonel.training.worker import devices
+from timonel.training.worker.devices import deal, threads, usable_cores
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8))
@@ -27,23 +29,45 @@ def test_too_few_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "neighbours", "count"), [(8, 1, None), (8, 2, 4), (2, 2, 1), (2, 4, 1)]
+    ("cores", "neighbours", "wanted", "count"),
+    [
+        (8, 1, None, 8),
+        (8, 2, None, 4),
+        (2, 2, None, 1),
+        (2, 4, None, 1),
+        (3.5, 1, None, 3),
+        (0.5, 1, None, 1),
+        (8, 2, 6, 6),
+    ],
 )
-def test_processes_share_the_cores(cores: int, neighbours: int, count: int | None) -> None:
-    assert threads(cores, neighbours) == count
+def test_processes_share_the_cores(
+    cores: float, neighbours: int, wanted: int | None, count: int
+) -> None:
+    assert threads(cores, neighbours, wanted) == count
 
 
 @pytest.mark.parametrize(
-    ("wanted", "workers", "devices", "chosen"),
+    ("files", "expected"),
     [
-        ("auto", 1, 1, "none"),
-        ("auto", 1, 2, "mirrored"),
-        ("auto", 2, 1, "multi-worker"),
-        ("auto", 2, 4, "multi-worker"),
-        ("none", 3, 1, "none"),
-        ("mirrored", 1, 1, "mirrored"),
-        ("multi-worker", 1, 1, "multi-worker"),
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
     ],
 )
-def test_which_strategy_is_chosen(wanted: str, workers: int, devices: int, chosen: str) -> None:
-    assert choose(StrategyName(wanted), workers=workers, devices=devices) == chosen
+def test_the_control_groups_share_of_the_cores(
+    files: dict[str, str], expected: float | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    present = len(os.sched_getaffinity(0))
+    assert usable_cores(tmp_path) == (present if expected is None else min(expected, present))
+
+
+def test_a_tpu_is_looked_for_without_a_network(tmp_path: Path) -> None:
+    assert devices.tpu_address({}, tmp_path) is None
+    assert devices.tpu_address({"TPU_NAME": "mine"}, tmp_path) == "mine"
+    (tmp_path / "accel0").touch()
+    assert devices.tpu_address({}, tmp_path) == "local"

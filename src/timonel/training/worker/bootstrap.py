@@ -22,7 +22,7 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import alive, devices, outcome, results, strategies
+from timonel.training.worker import alive, devices, numerics, outcome, results, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.outcome import Outcome, Termination
@@ -105,6 +105,8 @@ def _train(task: Task, termination: Termination) -> None:
         settings.distribution.strategy,
         workers=len(task.cluster.trainers),
         devices=settings.distribution.devices_per_worker,
+        ps=settings.parameter_servers.ps,
+        tpu=devices.tpu_address() is not None,
     )
     if settings.distribution.strategy is StrategyName.NONE:
         _run_alone(task)
@@ -127,24 +129,32 @@ def _run_alone(task: Task) -> None:
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
     from timonel.training.worker import managed  # noqa: PLC0415 - imports TensorFlow
 
-    place, neighbours = task.cluster.neighbours
-    devices.configure(
-        per_worker=task.spec.settings.distribution.devices_per_worker,
-        place=place,
-        neighbours=neighbours,
-        several_workers=task.peers > 0,
+    settings = task.spec.settings
+    granted = devices.configure(
+        devices.Place(*task.cluster.neighbours, several_workers=task.peers > 0),
+        per_worker=settings.distribution.devices_per_worker,
+        memory=settings.devices.memory_per_device,
+        wanted_threads=settings.devices.threads,
     )
     keras = importlib.import_module(task.spec.keras)
     managed.require_supported(keras, name)
     keras.utils.set_random_seed(task.spec.seed)
-    strategy = strategies.build(name, task.cluster)
+    numerics.configure(keras, settings.numerics)
+    strategy = strategies.build(name, task.cluster, settings)
     # The coordination service of several workers has put a handler of its own in the place of ours,
     # one that only takes note of SIGTERM.
     termination.install()
     context = _context(task, strategy)
     enter(context)
     run = _open_run(task)
-    with managed.prepared(keras, context, run, task.task_dir / "progress") as fits:
+    with managed.prepared(
+        keras,
+        context,
+        run,
+        task.task_dir / "progress",
+        settings=task.spec.settings,
+        termination=termination,
+    ) as fits:
         (task.task_dir / "ready").touch()
         alive.begin(task.task_dir)
         with _until_exit():

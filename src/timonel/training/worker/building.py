@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timonel.errors import TimonelError
-from timonel.training.worker import _private
+from timonel.training.worker import _private, _private_state
 from timonel.training.worker.loaded import find_loaded
 
 _DEFAULT_BATCH_SIZE = 32
@@ -22,8 +22,8 @@ def variables(model: Any) -> list[Any]:
     return [*model.variables, *found]
 
 
-def ensure_built(model: Any, data: Any) -> None:
-    """Build a model and its optimizer, so that saved state can be assigned to them.
+def ensure_built(keras: Any, model: Any, data: Any) -> None:
+    """Build a model, its optimizer and its metrics, so that saved state can be assigned to them.
 
     Raises:
         TimonelError: The model takes its shapes from the data, and one cannot look at those
@@ -34,6 +34,8 @@ def ensure_built(model: Any, data: Any) -> None:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not getattr(optimizer, "built", False):
         optimizer.build(model.trainable_variables)
+    if _is_dataset(data):
+        _private_state.build_metrics(keras, model, data.element_spec)
 
 
 def averaging(model: Any, strategy: Any) -> Callable[[], None]:
@@ -75,20 +77,20 @@ def batch_size(data: Any, given: int | None) -> int | None:
     """
     if given is not None:
         return int(given)
-    if _is_dataset(data):
+    if is_dataset(data):
         loaded = find_loaded(data)
         return loaded.record.batch_size if loaded else _private.compute_batch_size(data)
-    return _DEFAULT_BATCH_SIZE if _is_arrays(data) else None
+    return _DEFAULT_BATCH_SIZE if is_arrays(data) else None
 
 
 def data_spec(data: Any) -> Any:
     """Return the structure of ``tf.TensorSpec`` of a ``fit`` call's ``x``, if it can be seen."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    if _is_dataset(data):
+    if is_dataset(data):
         spec = data.element_spec
         return spec[0] if isinstance(spec, tuple) else spec
-    if not _is_arrays(data):
+    if not is_arrays(data):
         return None
     return tf.nest.map_structure(
         lambda value: tf.TensorSpec([None, *value.shape[1:]], tf.as_dtype(value.dtype)), data
@@ -102,7 +104,7 @@ def _is_built(model: Any) -> bool:
 def _first_rows(data: Any) -> Any:
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    if _is_dataset(data):
+    if is_dataset(data):
         batch = next(iter(data.take(1)))
         return batch[0] if isinstance(batch, tuple) else batch
     if hasattr(data, "__next__"):
@@ -114,13 +116,15 @@ def _first_rows(data: Any) -> Any:
     return tf.nest.map_structure(lambda value: tf.convert_to_tensor(value[:1]), data)
 
 
-def _is_dataset(data: Any) -> bool:
+def is_dataset(data: Any) -> bool:
+    """Tell whether data is a ``tf.data.Dataset``."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     return isinstance(data, tf.data.Dataset)
 
 
-def _is_arrays(data: Any) -> bool:
+def is_arrays(data: Any) -> bool:
+    """Tell whether data is arrays or tensors, in whatever structure."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     values = tf.nest.flatten(data)

@@ -1,0 +1,83 @@
+"""In which numbers, how compiled and how reproducibly a job's scripts compute; both Kerases."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from timonel.errors import TimonelError
+from timonel.training.settings import Numerics
+
+logger = logging.getLogger(__name__)
+
+_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def configure(keras: Any, settings: Numerics) -> None:
+    """Set what has to be set before the script makes its first layer; the seed is set already."""
+    if settings.deterministic:
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+        tf.config.experimental.enable_op_determinism()
+    if settings.precision != "float32":
+        _set_policy(keras, _POLICIES[settings.precision])
+
+
+def warn_of_own_policy(keras: Any, settings: Numerics) -> str:
+    """Return the policy that is in force, with a warning where the script has set another."""
+    wanted, found = _POLICIES[settings.precision], policy_of(keras)
+    if found != wanted and settings.precision != "float32":
+        logger.warning(
+            "the script has set the precision policy %s, which stands in the place of %s",
+            found,
+            wanted,
+        )
+    return found
+
+
+def policy_of(keras: Any) -> str:
+    """Return the name of the precision policy that new layers get."""
+    policy = (
+        keras.config.dtype_policy()
+        if keras.__name__ == "keras"
+        else keras.mixed_precision.global_policy()
+    )
+    return str(policy.name)
+
+
+def compile_with_xla(model: Any) -> None:
+    """Let XLA compile what ``fit``, ``evaluate`` and ``predict`` run.
+
+    Keras 3 leaves XLA off where there is no GPU.
+
+    Raises:
+        TimonelError: The model cannot be compiled.
+    """
+    if model.jit_compile:
+        return
+    if model.run_eagerly:
+        raise TimonelError(
+            "expected a model that is not run eagerly for --xla",
+            hint="leave out run_eagerly=True, or --xla",
+        )
+    model.jit_compile = True
+    if not model.jit_compile:
+        raise TimonelError(
+            "expected a model that XLA can compile for --xla, got one with layers that it cannot: "
+            f"{', '.join(_unsupported(model)) or model.name}",
+            hint="leave out --xla",
+        )
+    # An earlier fit of this model was compiled without.
+    model.train_function = model.test_function = model.predict_function = None
+
+
+def _unsupported(model: Any) -> list[str]:
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
+    return [layer.name for layer in layers if not getattr(layer, "supports_jit", True)]
+
+
+def _set_policy(keras: Any, name: str) -> None:
+    if keras.__name__ == "keras":
+        keras.config.set_dtype_policy(name)
+    else:
+        keras.mixed_precision.set_global_policy(name)
