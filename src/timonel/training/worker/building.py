@@ -34,7 +34,7 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not getattr(optimizer, "built", False):
         optimizer.build(model.trainable_variables)
-    if _is_dataset(data):
+    if is_dataset(data):
         _private_state.build_metrics(keras, model, data.element_spec)
 
 

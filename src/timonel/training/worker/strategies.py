@@ -128,8 +128,7 @@ def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tupl
         )
     if asked.compress_gradients is not None and chosen not in _REDUCING:
         yield (
-            "expected replicas that add up their gradients for --compress-gradients, got "
-            f"{_shown(chosen)}",
+            f"expected replicas that add up gradients for --compress-gradients, got {_shown(chosen)}",
             "give --workers 2 or more, or leave out --compress-gradients",
         )
 
@@ -141,8 +140,7 @@ def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str
     if asked.xla and chosen not in {StrategyName.NONE, StrategyName.ONE_DEVICE}:
         yield (
             f"expected one replica for --xla, got {_shown(chosen)}",
-            "XLA cannot compile the step together with what replicas tell each other: leave out "
-            "--xla, or train on one device",
+            "XLA cannot compile what replicas tell each other: leave out --xla or the replicas",
         )
     if asked.precision == "float16" and chosen is StrategyName.TPU:
         yield "expected bfloat16 or float32 on a TPU, got float16", "use --precision bfloat16"
