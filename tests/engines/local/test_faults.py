@@ -214,3 +214,13 @@ def test_a_kill_for_want_of_memory_is_told_from_others(tmp_path: Path, small_gro
     assert (status.state, status.cause) == (JobState.FAILED, FailureCause.OUT_OF_MEMORY)
     assert status.restarts == 0
     harness.close()
+
+
+def test_what_a_supervisor_died_of_is_the_last_line_of_its_log(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    assert folder.last_words() is None
+    folder.supervisor_log.write_text("2026-11-20 INFO job started\n")
+    assert folder.last_words() is None
+    with folder.supervisor_log.open("a") as log:
+        log.write("Traceback ...\ntimonel.errors.InputError: expected to write x, got: no space\n")
+    assert folder.last_words() == "expected to write x, got: no space"

@@ -120,7 +120,8 @@ def _take_over(folder: JobFolder, status: int) -> None:
         pass
     if record.status.state.is_final:
         return  # only sidecars were left
-    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "an error of its own"
+    signalled = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else None
+    how = signalled or folder.last_words() or "an error of its own"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())
     if not record.epilogue_done:
         commands = Commands(folder.read_spec(), folder, Loop((signal.SIGCHLD,)), token)

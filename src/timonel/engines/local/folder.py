@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -135,7 +136,18 @@ class JobFolder:
         record = self.read()
         if record.status.state.is_final:
             return record.status
-        return abandoned(record.status, "supervisor died")
+        words = self.last_words()
+        how = f" ({words})" if words else ""
+        return abandoned(record.status, f"supervisor died{how}")
+
+    def last_words(self) -> str | None:
+        """Return the error that a supervisor has died of, if it has left one in its log."""
+        with contextlib.suppress(OSError):
+            lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
+            _, found, message = (lines or [""])[-1].rpartition("Error: ")
+            if found:
+                return message[:300]
+        return None
 
     def record_stop(self, reason: str) -> None:
         """Record that the job is to stop, unless that is recorded already."""
