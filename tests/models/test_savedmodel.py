@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from timonel.errors import ModelError, SpecError
+from timonel.errors import InputError, ModelError, SpecError
 from timonel.models import Export, ModelRepository, signatures_of
 from timonel.models.exports import read_export, reference_of, verify_export
 from timonel.models.savedmodel import export_live, is_chief
@@ -356,6 +356,15 @@ def test_an_export_replaces_the_one_before_and_knows_its_files(tmp_path: Path) -
     assert (folder / "saved_model/assets/labels.txt").read_text() == "cat\ndog\nemu\n"
     assert second.model.parameters == model.count_params()
     assert second.versions["keras"] == keras.__version__
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(small_disk: Path) -> None:
+    for left in (1_000, 20_000):
+        (small_disk / "filler").write_bytes(b"x" * (65_536 - 4_096 - left))
+        with pytest.raises(InputError, match=r"write .*/export, got No space left on device"):
+            export_images(image_model(keras.layers.Dense(2000)), small_disk / "export")
+        assert [path.name for path in small_disk.iterdir()] == ["filler"]
+        (small_disk / "filler").unlink()
 
 
 def test_the_labels_are_an_asset_of_the_saved_model(tmp_path: Path) -> None:

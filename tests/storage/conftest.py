@@ -1,13 +1,11 @@
-"""What storage tests share: programs to kill and a file system that is full."""
+"""What storage tests share: programs to kill and a bucket."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -27,23 +25,6 @@ def killed() -> Kill:
             process.kill()
 
     return run
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB; needs root."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    done = mount and subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if not done or done.returncode != 0:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

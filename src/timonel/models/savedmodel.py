@@ -14,6 +14,8 @@ they use. Keras' ExportArchive does the same, but has no public way to add an as
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,7 +48,7 @@ from timonel.models.signatures import (
     table_input,
 )
 from timonel.storage import digest_tree, publish_dir, write_document
-from timonel.storage.atomic import aside_dir
+from timonel.storage.atomic import aside_dir, unwritable
 
 
 def export_live(  # noqa: PLR0913 - the contract between training and models, all keywords
@@ -89,13 +91,14 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
     Raises:
         ModelError: The model has not been built, or cannot be saved as a graph.
         SpecError: The arguments do not fit each other.
+        InputError: The folder cannot be written; the disk is full, say.
     """
     package, keras_version = keras_of(model)
     inputs = inputs_of(model, input_spec)
     raw = _raw_input(input_kind, transform, columns, preprocess, inputs)
-    with _as_model_errors(model):
+    with _as_input_errors(Path(folder)), _as_model_errors(model):
         graph = build_graph(model, inputs, raw, labels)
-    with _destination(Path(folder), model) as target:
+    with _as_input_errors(Path(folder)), _destination(Path(folder), model) as target:
         with _as_model_errors(model):
             _save(model, graph, target / SAVED_MODEL_DIR, labels, preprocess)
         kept = keep_predictions(target / REFERENCE_FILE, reference, graph.meaning, labels)
@@ -223,6 +226,8 @@ def _as_model_errors(model: Any) -> Iterator[None]:
     except (ModelError, SpecError):
         raise
     except Exception as error:
+        if _is_full_disk(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(
             f"expected {type(model).__name__} '{getattr(model, 'name', '?')}' to be a graph of "
@@ -230,6 +235,23 @@ def _as_model_errors(model: Any) -> Iterator[None]:
             hint="use TensorFlow or keras.ops in call and preprocess, and make lookup tables "
             "attributes of a layer",
         ) from error
+
+
+@contextlib.contextmanager
+def _as_input_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _is_full_disk(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    # TensorFlow's own files: it has the system's reason in the text only.
+    return isinstance(error, tf.errors.ResourceExhaustedError) and os.strerror(errno.ENOSPC) in str(
+        error
+    )
 
 
 def _notes(meaning: Meaning, raw: RawInput | None, labels: Sequence[str] | None) -> tuple[str, ...]:
