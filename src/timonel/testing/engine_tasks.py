@@ -1,7 +1,8 @@
 """``python -m timonel.testing.engine_tasks <step>...``: a task that does as it is told.
 
 A step is ``[<when>@]<name>[:<value>]``. ``<when>`` is a comma-separated list of what must hold for
-the step to be taken: a task's name such as ``worker-1``, or a generation such as ``g1``.
+the step to be taken: a task's name such as ``worker-1``, a generation such as ``g1``, or an attempt
+within it such as ``a2``.
 
     ready             report that the task is up
     print:<text>      write a line
@@ -10,8 +11,14 @@ the step to be taken: a task's name such as ``worker-1``, or a generation such a
     await:<name>      wait for such a file
     append:<name>     add the job's outcome to a file in the job folder, as one line
     progress:<n>      say how far the task has come
+    beat              give signs of life from now on
+    listen            listen on the task's address until its end
     report:<cause>    say why the task is about to fail
     ignore-term       ignore SIGTERM
+    leave-at-term     end as one that is to be started again when SIGTERM comes
+    count-terms       count how often SIGTERM comes from now on
+    report-terms      wait for the first, and a second more, and write how many have come
+    sleep:<seconds>   do nothing for a while
     stray             leave a process behind that has a session and a parent of its own
     signal:<n>        get a signal
     raise:<text>      raise an exception
@@ -25,13 +32,19 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+EXIT_RETRYABLE = 75
 _POLL_S = 0.01
+_BEAT_S = 0.05
+_KEPT: list[Any] = []
 
 
 def main(steps: list[str]) -> None:
@@ -48,7 +61,8 @@ def _facts() -> set[str]:
     told = json.loads(os.environ.get("TIMONEL_CLUSTER", "{}"))
     if not told:
         return set()
-    return {f"{told['task']['type']}-{told['task']['index']}", f"g{told['generation']}"}
+    name = f"{told['task']['type']}-{told['task']['index']}"
+    return {name, f"g{told['generation']}", f"a{told['attempt']}"}
 
 
 def _job_file(name: str) -> Path:
@@ -106,6 +120,49 @@ def _progress(value: str) -> None:
     _task_file("progress").write_text(value)
 
 
+def _beat(_value: str) -> None:
+    path = _task_file("alive")
+    path.touch()
+
+    def touch() -> None:
+        while True:
+            time.sleep(_BEAT_S)
+            os.utime(path)
+
+    threading.Thread(target=touch, daemon=True).start()
+
+
+def _listen(_value: str) -> None:
+    told = json.loads(os.environ["TIMONEL_CLUSTER"])
+    host, _, port = told["cluster"][told["task"]["type"]][told["task"]["index"]].rpartition(":")
+    server = socket.socket()
+    # As gRPC's servers in TensorFlow do.
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((host, int(port)))
+    server.listen()
+    _KEPT.append(server)
+
+
+def _leave_at_term(_value: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_RETRYABLE))
+
+
+def _count_terms(_value: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: _KEPT.append(signal.SIGTERM))
+
+
+def _report_terms(_value: str) -> None:
+    while signal.SIGTERM not in _KEPT:
+        time.sleep(_POLL_S)
+    time.sleep(1)
+    _print(f"asked to leave {_KEPT.count(signal.SIGTERM)} times")
+    _exit(str(EXIT_RETRYABLE))
+
+
+def _sleep(value: str) -> None:
+    time.sleep(float(value))
+
+
 def _report(value: str) -> None:
     report = {"cause": value, "message": f"reported {value}", "traceback": None}
     _task_file("report.json").write_text(json.dumps(report))
@@ -146,6 +203,12 @@ _STEPS: dict[str, Callable[[str], None]] = {
     "await": _await,
     "append": _append,
     "progress": _progress,
+    "beat": _beat,
+    "listen": _listen,
+    "leave-at-term": _leave_at_term,
+    "count-terms": _count_terms,
+    "report-terms": _report_terms,
+    "sleep": _sleep,
     "report": _report,
     "ignore-term": _ignore_term,
     "stray": _stray,

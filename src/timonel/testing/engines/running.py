@@ -1,0 +1,109 @@
+"""How jobs are started and seen, and what their tasks are given."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from timonel.engines import JobState, RoleSpec
+from timonel.errors import AlreadyExistsError, NotFoundError
+from timonel.testing.engines.harness import EngineHarness
+
+
+class RunningContract:
+    """How jobs are started and seen, and what their tasks are given."""
+
+    def test_each_task_gets_its_place_and_environment(self, engine: EngineHarness) -> None:
+        roles = (
+            RoleSpec(name="chief", env={"COLOUR": "red"}),
+            RoleSpec(name="worker", replicas=2),
+            RoleSpec(name="evaluator"),
+        )
+        names = ("chief-0", "worker-0", "worker-1", "evaluator-0")
+        steps = [f"{name}@dump:{name}.json" for name in names]
+        env = {"COLOUR": "blue", "SHAPE": "round"}
+        status = engine.run("ready", *steps, roles=roles, env=env)
+        assert status.state is JobState.SUCCEEDED
+        told = {name: json.loads(engine.file(f"{name}.json").read_text()) for name in names}
+        clusters = {name: json.loads(t["environ"]["TIMONEL_CLUSTER"]) for name, t in told.items()}
+        cluster = clusters["chief-0"]["cluster"]
+        assert {role: len(addresses) for role, addresses in cluster.items()} == {
+            "chief": 1,
+            "worker": 2,
+        }
+        assert len({a for addresses in cluster.values() for a in addresses}) == 3
+        assert all(c["cluster"] == cluster and c["generation"] == 1 for c in clusters.values())
+        assert clusters["worker-1"]["task"] == {"type": "worker", "index": 1}
+        assert clusters["evaluator-0"]["task"] == {"type": "evaluator", "index": 0}
+        assert told["chief-0"]["environ"]["COLOUR"] == "red"
+        assert told["worker-0"]["environ"]["COLOUR"] == "blue"
+        assert {t["environ"]["SHAPE"] for t in told.values()} == {"round"}
+        assert {t["environ"]["TIMONEL_JOB_DIR"] for t in told.values()} == {str(engine.file(""))}
+
+    def test_tasks_run_as_python_dash_m(self, engine: EngineHarness) -> None:
+        engine.run("ready", "worker-0@dump:a.json", "worker-1@dump:b.json")
+        first = json.loads(engine.file("a.json").read_text())
+        second = json.loads(engine.file("b.json").read_text())
+        assert first["name"] == "__main__"
+        assert Path(first["argv"][0]).name == "engine_tasks.py"
+        assert first["argv"][1:] == ["ready", "worker-0@dump:a.json", "worker-1@dump:b.json"]
+        assert first["cwd"] == first["path"][0] == str(engine.working_dir)
+        assert first["session"] == first["pid"]
+        assert first["term_is_default"]
+        assert first["blocked"] == []
+        assert set(engine.preload) <= set(first["modules"])
+        # The listing of the folder itself is the fourth.
+        assert first["descriptors"] == ["0", "1", "2", "3"]
+        assert first["random"] != second["random"]
+
+    def test_status_tells_of_every_task(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("ready", "await:go")
+        status = engine.wait_for_state(job_id, JobState.RUNNING)
+        assert [task.task_id for task in status.tasks] == ["worker-0", "worker-1"]
+        assert {task.state for task in status.tasks} == {"running"}
+        assert len({task.address for task in status.tasks}) == 2
+        assert status.created_at <= (status.started_at or 0)
+        engine.file("go").touch()
+        status = engine.wait(job_id)
+        assert status.state is JobState.SUCCEEDED
+        assert (status.generation, status.restarts, status.cause) == (1, 0, None)
+        assert {(task.state, task.exit_code) for task in status.tasks} == {("succeeded", 0)}
+        assert (status.started_at or 0) <= (status.ended_at or 0)
+        assert [known.job_id for known in engine.engine.jobs()] == [job_id]
+
+    def test_a_task_that_ends_well_need_not_report_ready(self, engine: EngineHarness) -> None:
+        assert engine.run("exit:0").state is JobState.SUCCEEDED
+
+    def test_parameter_servers_are_ended_after_the_others(self, engine: EngineHarness) -> None:
+        roles = (RoleSpec(name="worker"), RoleSpec(name="ps", replicas=2))
+        status = engine.run("ready", "ps-0@wait", "ps-1@wait", roles=roles)
+        assert status.state is JobState.SUCCEEDED
+        assert [task.state for task in status.tasks] == ["succeeded", "stopped", "stopped"]
+
+    def test_a_job_id_is_used_once(self, engine: EngineHarness) -> None:
+        engine.run("exit:0")
+        with pytest.raises(AlreadyExistsError, match="exists"):
+            engine.submit("exit:0")
+
+    def test_unknown_names_are_refused(self, engine: EngineHarness) -> None:
+        for ask in (engine.engine.status, engine.engine.logs, engine.engine.cancel):
+            with pytest.raises(NotFoundError, match="nosuch"):
+                ask("nosuch")
+        engine.run("exit:0")
+        with pytest.raises(NotFoundError, match="worker-0, worker-1"):
+            engine.engine.logs("job", task_id="worker-2")
+
+    def test_a_job_outlives_its_submitter(self, engine: EngineHarness) -> None:
+        spec = engine.spec("ready", "await:go")
+        submitter = os.fork()
+        if submitter == 0:
+            engine.engine.submit(spec)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(submitter, 0)
+        engine.wait_for_state("job", JobState.RUNNING)
+        engine.file("go").touch()
+        assert engine.wait("job").state is JobState.SUCCEEDED
