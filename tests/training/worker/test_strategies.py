@@ -55,6 +55,7 @@ SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
         ({"xla": True, **TWO_DEVICES}, "got 'mirrored'"),
         ({"xla": True, "deterministic": True}, "no --xla together with --deterministic"),
         ({"strategy": "tpu", "precision": "float16"}, "expected bfloat16 or float32 on a TPU"),
+        ({"strategy": "central-storage", "precision": "float16"}, "cannot scale a loss"),
         ({"accumulate_gradients": 2, **SERVERS}, "no --accumulate-gradients together with"),
         ({"scale_learning_rate": "sqrt", **SERVERS}, "no --scale-learning-rate together"),
         ({"batch_size_is": "per-replica", **SERVERS}, "no --batch-size-is together"),

@@ -128,7 +128,7 @@ def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tupl
         )
     if asked.compress_gradients is not None and chosen not in _REDUCING:
         yield (
-            f"expected replicas that add up gradients for --compress-gradients, got {_shown(chosen)}",
+            f"expected replicas that add up for --compress-gradients, got {_shown(chosen)}",
             "give --workers 2 or more, or leave out --compress-gradients",
         )
 
@@ -141,6 +141,11 @@ def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str
         yield (
             f"expected one replica for --xla, got {_shown(chosen)}",
             "XLA cannot compile what replicas tell each other: leave out --xla or the replicas",
+        )
+    if asked.precision == "float16" and chosen is StrategyName.CENTRAL_STORAGE:
+        yield (
+            "expected bfloat16 or float32, as 'central-storage' cannot scale a loss, got float16",
+            "use --precision bfloat16",
         )
     if asked.precision == "float16" and chosen is StrategyName.TPU:
         yield "expected bfloat16 or float32 on a TPU, got float16", "use --precision bfloat16"
