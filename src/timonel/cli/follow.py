@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from timonel.cli.render.output import console
-from timonel.cli.render.training import TrainingView, roles_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,15 +14,18 @@ if TYPE_CHECKING:
     from timonel.engines import JobStatus
     from timonel.storage import Workspace
     from timonel.training import Run
+    from timonel.training.display import TrainingView
 
 _REFRESH_PER_S = 4
 _PIPE_WIDTH = 200
+_PIPE_INTERVAL_S = 30.0
+"""A long epoch says something after so much time where nobody sees it live."""
 
 
 def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> None:
     """Show a run until its job has ended.
 
-    On a terminal the present epoch and the tasks are shown live; in a pipe there are lines only.
+    On a terminal the present epoch and the roles are shown live; in a pipe there are lines only.
 
     Args:
         run: A run whose job was submitted.
@@ -31,9 +33,13 @@ def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> Non
         out: Where to; the standard output by default.
     """
     from timonel.tracking import follow_events
+    from timonel.training.display import TrainingView
 
     screen = out or console()
-    view = TrainingView(screen.width if screen.is_terminal else _PIPE_WIDTH)
+    if screen.is_terminal:
+        view = TrainingView(screen.width)
+    else:
+        view = TrainingView(_PIPE_WIDTH, _PIPE_INTERVAL_S)
     with _live(screen, view):
         for event in follow_events(workspace, run.id, stop=_ended(run, view, screen)):
             for line in view.feed(event):
@@ -57,6 +63,8 @@ def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
 
 
 def _tell_change(status: JobStatus, shown: list[str], screen: Console) -> None:
+    from timonel.training.display import roles_line
+
     line = roles_line(status)
     if line.plain != shown[0]:
         shown[0] = line.plain

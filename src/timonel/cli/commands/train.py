@@ -1,7 +1,8 @@
-"""``timonel train``: a script becomes a job."""
+"""``timonel train``: a program becomes a job."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,12 @@ app = single()
 @app.command(cls=Command)
 def train(
     ctx: typer.Context,
-    entry: Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT")],
+    entry: Annotated[
+        str,
+        typer.Argument(
+            help="A script, a notebook, or a module's name as in 'python -m'.", metavar="ENTRY"
+        ),
+    ],
     args: Annotated[
         list[str] | None,
         typer.Argument(help="After '--': what reaches the script unchanged.", metavar="[-- ARGS]"),
@@ -69,6 +75,9 @@ def train(
     memory_per_device: options.MemoryPerDevice = None,
     threads: options.Threads = None,
     profile: options.Profile = None,
+    cluster: options.Cluster = None,
+    task_type: options.TaskType = None,
+    task_index: options.TaskIndex = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     engine: Annotated[str, typer.Option(help="Where the job runs.")] = "local",
     max_restarts: Annotated[
@@ -80,6 +89,12 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Seed of Keras, NumPy and TensorFlow; else a new one.")
     ] = None,
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Copy the run to Weights & Biases.")
+    ] = False,
+    wandb_project: Annotated[
+        str | None, typer.Option(help="The project there; else what it trains on.", metavar="NAME")
+    ] = None,
     pass_job_dir: Annotated[
         bool, typer.Option("--pass-job-dir", help="Give the script --job-dir=FOLDER too.")
     ] = False,
@@ -87,27 +102,32 @@ def train(
         bool, typer.Option("--detach", help="Return at once; see 'timonel jobs' and 'logs'.")
     ] = False,
 ) -> None:
-    """Run a training script, on as many workers as you say.
+    """Train: run a script, notebook or module, on as many workers as you say.
 
-    The script is plain Keras; where it runs and with how many others is not its business. Ctrl-C
-    stops the job; its checkpoints are kept.
+    It is plain Keras; where it runs and with how many others is not its business. Ctrl-C stops the
+    job; its checkpoints are kept.
     """
     given = dict(locals())  # before any other name is bound: the options, by their names
     import timonel
     from timonel.cli.follow import pairs_of
     from timonel.errors import Interrupted
+    from timonel.training.mpi import is_rank
 
     workspace = Settings.of(ctx).find(create=True)
     own = {"ctx", "entry", "args", "data", "params", "detach"}
+    # A task of one's own cluster, or of mpirun's, has run here, and ended, when this returns.
+    is_job = cluster is None and not (launcher == "mpi" and is_rank(os.environ))
     run = timonel.train(
         entry,
         data=parse_data(data),
         params=pairs_of(params, "--set"),
         args=tuple(args or ()),
         workspace=workspace,
-        detach=True,
+        detach=is_job or detach,
         **{name: value for name, value in given.items() if name not in own},
     )
+    if not is_job:
+        return
     typer.echo(f"job {run.id}, to look in: timonel logs")
     if detach:
         return
@@ -124,7 +144,7 @@ def train(
 def _watch(run: Run, workspace: Workspace) -> None:
     from timonel.cli.follow import follow
     from timonel.cli.render.output import console
-    from timonel.cli.render.training import outcome_line
+    from timonel.training.display import outcome_line
 
     follow(run, workspace)
     run.wait()

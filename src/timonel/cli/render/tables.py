@@ -8,18 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-STATUS_STYLES = {
-    "running": "cyan",
-    "starting": "cyan",
-    "pending": "cyan",
-    "restarting": "yellow",
-    "stopping": "yellow",
-    "succeeded": "green",
-    "available": "green",
-    "failed": "red",
-    "lost": "red",
-    "stopped": "yellow",
-}
+from timonel.styles import STATUS_STYLES, number
+
+__all__ = ["STATUS_STYLES", "cell", "number", "pairs", "status", "table"]
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 0) -> Table:
@@ -68,8 +59,3 @@ def cell(value: Any) -> Text:
 def status(word: str) -> Text:
     """Return a state in its colour."""
     return Text(word, style=STATUS_STYLES.get(word, ""))
-
-
-def number(value: float) -> str:
-    """Return a number with four significant digits: ``0.9667``, ``152.1``, ``3.2e-05``."""
-    return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What training looks like while it goes on: finished epochs as lines, the present one live.
+"""Training while it goes on: finished epochs as lines, the present one live.
 
 A view is fed with events of the run and states of the job; it knows no terminal and no clock but
 the events' own.
@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
-from timonel.cli.render.tables import STATUS_STYLES, number
+from timonel.styles import STATUS_STYLES, number
+from timonel.tracking.pace import Paces
+from timonel.training.display.present import present_line
+from timonel.training.display.roles import role_lines, roles_line
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _RATE = "examples_per_s"
 _STEP_MS = "step_ms"
-_BAR_WIDTH = 24
 
 
 class TrainingView:
@@ -32,34 +32,28 @@ class TrainingView:
     Not safe for use by several threads.
 
     Args:
-        width: Columns that a kept line may take; the rate is left out where it does not fit.
+        width: Columns that a line may take; what matters less is left out where it does not fit.
+        every_s: Where nobody looks on live: after so many seconds without a line, the present
+            moment becomes one. Never, without it.
     """
 
-    def __init__(self, width: int = 80) -> None:
+    def __init__(self, width: int = 80, every_s: float | None = None) -> None:
         self._width = width
+        self._every_s = every_s
         self._progress: Mapping[str, Any] = {}
         self._pending: Mapping[str, Any] | None = None
         self._epoch_began: float | None = None
+        self._last_line: float | None = None
         self._job: JobStatus | None = None
+        self._paces = Paces()
         self._spinner = Spinner("dots")
 
     def feed(self, event: Mapping[str, Any]) -> list[Text]:
         """Take one event; return the lines that it completes."""
-        kind = event["type"]
-        if kind == "progress":
-            lines = self._flush(event)
-            if event.get("fit") != self._progress.get("fit") or self._epoch_began is None:
-                self._epoch_began = event["t"]
-            self._progress = event
-            return lines
-        lines = self._flush(None)
-        if kind == "metrics" and event.get("epoch") is not None:
-            self._pending = event
-        elif kind == "restart":
-            lines.append(_restart_line(event))
-            self._epoch_began = None
-        elif kind == "log" and event.get("level") == "warning":
-            lines.append(Text.assemble(("warning: ", "yellow"), str(event.get("message"))))
+        self._paces.feed(event)
+        lines = self._lines_of(event)
+        if lines or self._last_line is None:
+            self._last_line = event["t"]
         return lines
 
     def job(self, status: JobStatus) -> None:
@@ -68,16 +62,54 @@ class TrainingView:
 
     def live(self) -> RenderableType:
         """Return what is shown of the present moment."""
-        roles = roles_line(self._job) if self._job is not None else Text()
         if not self._progress:
             # Until the first step nothing else moves: TensorFlow loads, the graph is traced.
-            self._spinner.update(text=roles)
+            self._spinner.update(text=self._in_one_line())
             return self._spinner
-        return Group(self._present(), roles)
+        return Group(*self.present())
+
+    def present(self) -> list[Text]:
+        """Return the present moment as lines: the epoch, the roles, and who holds up the others."""
+        lines = [present_line(self._progress, self._width)] if self._progress else []
+        if self._job is not None:
+            lines += role_lines(self._job, self._paces)
+        if (slowest := self._paces.slowest) is not None:
+            lines.append(Text.assemble(("slowest: ", "yellow"), str(slowest)))
+        for line in lines:
+            line.truncate(self._width, overflow="ellipsis")
+            line.no_wrap = True
+        return lines
 
     def end(self) -> list[Text]:
         """Return the lines that still wait for an event that will not come."""
         return self._flush(None)
+
+    def _lines_of(self, event: Mapping[str, Any]) -> list[Text]:
+        kind = event["type"]
+        if kind == "progress":
+            return self._note_progress(event)
+        if kind == "metrics" and event.get("epoch") is not None:
+            lines = self._flush(None)
+            self._pending = event
+            return lines
+        if kind == "restart":
+            lines = [*self._flush(None), _restart_line(event)]
+            self._epoch_began = None
+            return lines
+        line = _remark(event)
+        return [] if line is None else [*self._flush(None), line]
+
+    def _note_progress(self, event: Mapping[str, Any]) -> list[Text]:
+        lines = self._flush(event)
+        if event.get("fit") != self._progress.get("fit") or self._epoch_began is None:
+            self._epoch_began = event["t"]
+        self._progress = event
+        is_due = (
+            self._every_s is not None
+            and self._last_line is not None
+            and event["t"] - self._last_line >= self._every_s
+        )
+        return [present_line(event, self._width, bar=False)] if is_due and not lines else lines
 
     def _flush(self, progress: Mapping[str, Any] | None) -> list[Text]:
         # An epoch's metrics are followed by a progress event that knows its number in its fit.
@@ -88,20 +120,10 @@ class TrainingView:
         self._epoch_began = done["t"]
         return [epoch_line(done, progress or self._progress, took, self._width)]
 
-    def _present(self) -> RenderableType:
-        now = self._progress
-        grid = Table.grid(padding=(0, 1))
-        step, steps = now.get("step", 0), now.get("steps")
-        left = now.get("eta_s")
-        grid.add_row(
-            f"epoch {_of(now.get('epoch'), now.get('epochs'))}",
-            ProgressBar(total=steps, completed=step, width=_BAR_WIDTH, pulse=steps is None),
-            f"step {_of(step, steps)}",
-            f"loss {number(now['loss'])}" if "loss" in now else "",
-            f"{now[_RATE]:,.0f} examples/s" if _RATE in now else "",
-            f"{format_seconds(left)} left" if left is not None else "",
-        )
-        return grid
+    def _in_one_line(self) -> Text:
+        line = roles_line(self._job) if self._job is not None else Text()
+        line.truncate(max(1, self._width - 2), overflow="ellipsis")
+        return line
 
 
 def epoch_line(
@@ -131,17 +153,6 @@ def epoch_line(
     ):
         if extra is not None and text.cell_len + 2 + len(extra) <= width:
             text.append(f"  {extra}", style="dim")
-    return text
-
-
-def roles_line(job: JobStatus) -> Text:
-    """Return the state of every task in a line."""
-    text = Text()
-    for task in job.tasks:
-        text.append(f"{task.task_id} ", style="dim")
-        text.append(f"{task.state}  ", style=STATUS_STYLES.get(task.state, ""))
-    if job.restarts:
-        text.append(f"restarts {job.restarts}", style="yellow")
     return text
 
 
@@ -176,13 +187,21 @@ def _restart_line(event: Mapping[str, Any]) -> Text:
     return text.append(f": {reason}") if reason else text
 
 
+def _remark(event: Mapping[str, Any]) -> Text | None:
+    """Return what an event has to say to whoever looks on."""
+    if event["type"] == "log" and event.get("level") == "warning":
+        return Text.assemble(("warning: ", "yellow"), str(event.get("message")))
+    if event["type"] == "profile" and event.get("logdir"):
+        return Text.assemble(
+            (f"profiled steps {event.get('first_step')} to {event.get('last_step')}: ", "dim"),
+            f"tensorboard --logdir {event['logdir']}",
+        )
+    return None
+
+
 def _order(name: str) -> tuple[bool, bool, str]:
     """Sort a loss before what else is measured, training before validation."""
     return name.startswith("val_"), name.removeprefix("val_") != "loss", name
-
-
-def _of(part: object, whole: object) -> str:
-    return f"{part}/{whole}" if whole is not None else f"{part}"
 
 
 def _number(value: object) -> str:

@@ -1,0 +1,21 @@
+"""How states and numbers look, wherever they are shown: terminal, notebook, pipe."""
+
+from __future__ import annotations
+
+STATUS_STYLES = {
+    "running": "cyan",
+    "starting": "cyan",
+    "pending": "cyan",
+    "restarting": "yellow",
+    "stopping": "yellow",
+    "succeeded": "green",
+    "available": "green",
+    "failed": "red",
+    "lost": "red",
+    "stopped": "yellow",
+}
+
+
+def number(value: float) -> str:
+    """Return a number with four significant digits: ``0.9667``, ``152.1``, ``3.2e-05``."""
+    return f"{value:.4g}"

@@ -1,0 +1,71 @@
+"""The present moment of a ``fit`` call in one line that fits its width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from timonel.styles import number
+from timonel.units import format_seconds
+
+_BAR_WIDTH = 24
+_BAR_LEAST = 6
+_LATER = ("metrics", "bar", "rate", "eta", "loss")
+"""What is left out where the line is too long, in this order; epoch and step always stay."""
+
+
+def present_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Text:
+    """Return how far training is, and how fast it goes.
+
+    Args:
+        now: A progress event.
+        width: Columns that the line may take, if epoch and step do.
+        bar: Draw a bar.
+    """
+    parts = _parts(now, bar=bar)
+    for name in _LATER:
+        if _length(parts) <= width:
+            break
+        parts.pop(name, None)
+    if "bar" in parts:
+        room = min(_BAR_WIDTH, _BAR_LEAST + width - _length(parts))
+        parts["bar"] = _bar(now.get("step", 0), now.get("steps"), room)
+    return Text("  ").join(parts.values())
+
+
+def _parts(now: Mapping[str, Any], *, bar: bool) -> dict[str, Text]:
+    step, steps, left = now.get("step", 0), now.get("steps"), now.get("eta_s")
+    rate, loss = now.get("examples_per_s"), now.get("loss")
+    metrics = {name: value for name, value in now.get("metrics", {}).items() if name != "loss"}
+    parts = {
+        "epoch": Text.assemble(("epoch ", "dim"), _of(now.get("epoch"), now.get("epochs"))),
+        "bar": _bar(step, steps, _BAR_LEAST) if bar and steps else None,
+        "step": Text.assemble(("step ", "dim"), _of(step, steps)),
+        "loss": _named("loss", loss) if loss is not None else None,
+        "metrics": Text("  ").join(_named(*item) for item in metrics.items()) if metrics else None,
+        "rate": Text(f"{rate:,.0f} examples/s") if rate is not None else None,
+        "eta": Text(f"{format_seconds(left)} left") if left is not None else None,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _length(parts: Mapping[str, Text]) -> int:
+    return sum(part.cell_len for part in parts.values()) + 2 * (len(parts) - 1)
+
+
+def _bar(step: int, steps: int | None, width: int) -> Text:
+    share = min(1.0, step / steps) if steps else 0.0
+    full = math.floor(share * width)
+    return Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
+
+
+def _named(name: str, value: Any) -> Text:
+    shown = number(value) if isinstance(value, int | float) else str(value)
+    return Text.assemble((f"{name} ", "dim"), shown)
+
+
+def _of(part: object, whole: object) -> str:
+    return f"{part}/{whole}" if whole is not None else f"{part}"

@@ -1,0 +1,119 @@
+"""The tasks of a job in a line for each role, however many there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from timonel.styles import STATUS_STYLES
+from timonel.tracking.pace import Paces, TaskPace, format_ms
+
+if TYPE_CHECKING:
+    from timonel.engines import JobStatus, TaskStatus
+
+_NAMED = 2
+"""So many tasks that differ from the rest are named; more are counted."""
+_EVEN = 1.1
+"""What differs by less is told as one number."""
+
+
+def role_lines(job: JobStatus, paces: Paces) -> list[Text]:
+    """Return the states of the tasks and how fast they train, a line for each role."""
+    known = {pace.task: pace for pace in paces.tasks}
+    roles = [list(tasks) for _, tasks in groupby(job.tasks, key=lambda task: task.role)]
+    wide = max((len(_label(tasks)) for tasks in roles), default=0)
+    states = [_states(tasks) for tasks in roles]
+    wide_state = max((state.cell_len for state in states), default=0)
+    lines = []
+    for tasks, state in zip(roles, states, strict=True):
+        line = Text.assemble((f"{_label(tasks):<{wide}}", "dim"), "  ", state)
+        details = _details(tasks, known)
+        if details:
+            line.append(" " * (wide_state - state.cell_len) + "  " + details, style="dim")
+        lines.append(line)
+    if lines and job.restarts:
+        lines[0].append(f"  {_restarts(job)}", style="yellow")
+    return lines
+
+
+def roles_line(job: JobStatus) -> Text:
+    """Return the states of all tasks in one line, as a pipe is told them."""
+    parts = []
+    for _, found in groupby(job.tasks, key=lambda task: task.role):
+        tasks = list(found)
+        parts.append(Text.assemble((_label(tasks), "dim"), " ", _states(tasks)))
+    if job.restarts:
+        parts.append(Text(_restarts(job), style="yellow"))
+    return Text("  ").join(parts)
+
+
+def _label(tasks: Sequence[TaskStatus]) -> str:
+    return tasks[0].role if len(tasks) == 1 else f"{tasks[0].role} x{len(tasks)}"
+
+
+def _restarts(job: JobStatus) -> str:
+    return f"{job.restarts} restart{'s' if job.restarts > 1 else ''}"
+
+
+def _states(tasks: Sequence[TaskStatus]) -> Text:
+    """Return what most are, and who is not: ``running``, ``running but worker-3 restarting``."""
+    (usual, _), *_ = Counter(task.state for task in tasks).most_common()
+    text = Text(usual, style=STATUS_STYLES.get(usual, ""))
+    others = [task for task in tasks if task.state != usual]
+    if others:
+        text.append(" but ", style="dim")
+        text.append(Text(", ").join(_exceptions(others)))
+    again = [task for task in tasks if task.attempt > 1]
+    if again:
+        text.append(f" ({_attempts(again, len(tasks))})", style="yellow")
+    return text
+
+
+def _exceptions(tasks: Sequence[TaskStatus]) -> list[Text]:
+    if len(tasks) <= _NAMED:
+        found = [(f"{task.role}-{task.index}", task.state) for task in tasks]
+    else:
+        counts = Counter(task.state for task in tasks).most_common()
+        found = [(str(count), state) for state, count in counts]
+    return [Text.assemble(f"{who} ", (state, STATUS_STYLES.get(state, ""))) for who, state in found]
+
+
+def _attempts(tasks: Sequence[TaskStatus], size: int) -> str:
+    if size == 1:
+        return f"attempt {tasks[0].attempt}"
+    if len(tasks) <= _NAMED:
+        return ", ".join(f"{task.role}-{task.index} attempt {task.attempt}" for task in tasks)
+    return f"{len(tasks)} were started again, {max(task.attempt for task in tasks)} times at most"
+
+
+def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> str:
+    paces = [known[task.task_id] for task in tasks if task.task_id in known]
+    rates = [pace.examples_per_s for pace in paces if pace.examples_per_s is not None]
+    works = [pace.step_ms for pace in paces if pace.step_ms is not None]
+    waits = [pace.wait_ms for pace in paces if pace.wait_ms is not None]
+    each = " each" if len(tasks) > 1 and rates and _is_even(rates) else ""
+    parts = [
+        f"{_range(rates, '{:,.0f}')} examples/s{each}" if rates else "",
+        f"{_range_ms(works)} a step" if works else "",
+        f"{_range_ms(waits)} waiting" if waits else "",
+    ]
+    return "  ".join(filter(None, parts))
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return form.format(sum(values) / len(values)) if _is_even(values) else f"{low} to {high}"
+
+
+def _range_ms(values: Sequence[float]) -> str:
+    if _is_even(values):
+        return format_ms(sum(values) / len(values))
+    return f"{format_ms(min(values)).removesuffix(' ms')} to {format_ms(max(values))}"
+
+
+def _is_even(values: Sequence[float]) -> bool:
+    return max(values) <= _EVEN * min(values)
