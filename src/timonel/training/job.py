@@ -22,6 +22,7 @@ from timonel.training.spec import FILE_NAME
 # A mirror imports for seconds, and gets a processor only where nobody else wants it.
 _MIRROR_PATIENCE_S = 120.0
 _TASK_MODULE = "timonel.training.worker"
+_MPI_MODULE = "timonel.training.worker.mpi"
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 
 
@@ -34,15 +35,17 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         run_id: The run's id, which is the job's too.
         options: How the job is run.
     """
+    is_mpi = request.settings.distribution.launcher == "mpi"
+    is_warm = options.warm and not is_mpi  # mpirun starts each rank anew
     return JobSpec(
         job_id=run_id,
-        module=_TASK_MODULE,
+        module=_MPI_MODULE if is_mpi else _TASK_MODULE,
         args=("--spec", str(workspace.runs / run_id / FILE_NAME)),
         roles=tuple(roles(request.settings)),
         env=environment(request),
         working_dir=str(request.program.working_dir),
         job_dir=str(workspace.jobs / run_id),
-        preload=(request.program.keras, *_PRELOAD) if options.warm else (),
+        preload=(request.program.keras, *_PRELOAD) if is_warm else (),
         restart=RestartPolicy(max_restarts=options.max_restarts),
         stall_timeout_s=request.settings.faults.stall_timeout,
         sidecars=(
@@ -57,8 +60,13 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
 
 
 def roles(settings: Settings) -> Iterator[RoleSpec]:
-    """Yield the roles that a job with these settings has, the one that leads first."""
+    """Yield the roles that a job with these settings has, the one that leads first.
+
+    Of a job that mpirun starts an engine sees one task, which is all of them.
+    """
     yield RoleSpec(name="chief")
+    if settings.distribution.launcher == "mpi":
+        return
     most, least = settings.distribution.workers, settings.distribution.min_workers
     if settings.uses_parameter_servers:
         yield RoleSpec(

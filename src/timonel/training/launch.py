@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timonel.engines import Engine, get_engine
-from timonel.errors import Interrupted
+from timonel.errors import Interrupted, SpecError
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import follow_events, new_run_id
-from timonel.training import record
+from timonel.training import by_hand, mpi, record
 from timonel.training.entries import Entry
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
@@ -57,6 +57,9 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     memory_per_device: int | str | None = None,
     threads: int | None = None,
     profile: str | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+    task_type: str | None = None,
+    task_index: int | None = None,
     workspace: Workspace | str | os.PathLike[str] | None = None,
     engine: str | Engine = "local",
     detach: bool = False,
@@ -64,6 +67,8 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     name: str | None = None,
     max_restarts: int = 3,
     warm: bool = True,
+    wandb: bool = False,
+    wandb_project: str | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -113,6 +118,10 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         memory_per_device: The most memory of each GPU; by default it grows as needed.
         threads: Threads that each process computes with; by default they share the cores.
         profile: Steps to profile, such as ``10:20``, for TensorBoard.
+        cluster: A file in the form of ``TF_CONFIG``, or ``env`` for that variable: run one task of
+            this cluster here, in place of a job on an engine. All its tasks need one workspace.
+        task_type: The role of this task in the cluster, if that does not say it.
+        task_index: Its index within the role.
         workspace: A workspace or where one is; see `timonel.storage.find_workspace`.
         engine: An engine or the name of one.
         detach: Return once the job is submitted.
@@ -120,6 +129,8 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         name: What to call the run.
         max_restarts: How often the job goes on after it lost a task.
         warm: Fork the tasks from a process that has TensorFlow imported, where that is possible.
+        wandb: Copy the run to Weights & Biases.
+        wandb_project: The project there; by default the name of what it trains on.
         seed: Seed of Keras, NumPy, TensorFlow and ``random`` in every task; a new one by default.
         progress: Called with each event of the run: ``progress``, ``metrics``, ``restart``, ...
 
@@ -134,13 +145,31 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     least, most = parse_workers(workers)
     chosen_options = {name: given[name] for name in OPTION_NAMES if name in given}
     settings = Settings.of({**chosen_options, "workers": most, "min_workers": least})
+    place = by_hand.find_place(settings, cluster, task_type, task_index, os.environ)
     options = JobOptions.of(
-        name=name, max_restarts=max_restarts, warm=warm, pass_job_dir=pass_job_dir, seed=seed
+        name=name,
+        max_restarts=max_restarts,
+        warm=warm,
+        pass_job_dir=pass_job_dir,
+        wandb=wandb,
+        wandb_project=wandb_project,
+        seed=seed,
     )
     request = check_request(
-        entry, data=data, settings=settings, params=params, args=args, pass_job_dir=pass_job_dir
+        entry,
+        data=data,
+        settings=settings if place is None else place.settings,
+        params=params,
+        args=args,
+        pass_job_dir=pass_job_dir,
     )
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    if place is not None:
+        if detach:
+            raise SpecError("expected to run a task of one's own cluster here, got detach")
+        return by_hand.train_here(request, found, options, place)
+    if settings.distribution.launcher == "mpi":
+        mpi.find_mpirun()
     chosen = get_engine(engine, found) if isinstance(engine, str) else engine
     run = _submit(request, found, chosen, options)
     if not detach:

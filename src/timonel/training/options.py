@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
 from dataclasses import dataclass
 from typing import Any, Self
 
-from timonel.errors import SpecError
+from timonel.errors import MissingExtraError, SpecError
 
 _SEEDS = 1 << 32
 """NumPy takes no other seeds."""
@@ -22,6 +23,8 @@ class JobOptions:
         max_restarts: How often it goes on after it lost a task.
         warm: Whether its tasks are forked from a process that has TensorFlow.
         pass_job_dir: Whether the program is told the job's folder as a flag or keyword.
+        wandb: Whether the run is copied to Weights & Biases.
+        wandb_project: The project there.
     """
 
     seed: int
@@ -29,12 +32,18 @@ class JobOptions:
     max_restarts: int = 3
     warm: bool = True
     pass_job_dir: bool = False
+    wandb: bool = False
+    wandb_project: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
             raise SpecError(f"expected max_restarts of at least 0, got {self.max_restarts}")
         if not 0 <= self.seed < _SEEDS:
             raise SpecError(f"expected a seed from 0 to {_SEEDS - 1}, got {self.seed}")
+        if self.wandb_project and not self.wandb:
+            raise SpecError("expected --wandb with --wandb-project, got the project alone")
+        if self.wandb and importlib.util.find_spec("wandb") is None:
+            raise MissingExtraError("--wandb", "wandb")
 
     @classmethod
     def of(cls, seed: int | None, **others: Any) -> Self:

@@ -105,6 +105,9 @@ def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
     return {
         **_chosen(request.settings),
         "timonel.seed": options.seed,
+        # The mirror looks for these.
+        **({"timonel.wandb": True} if options.wandb else {}),
+        **({"timonel.wandb_project": options.wandb_project} if options.wandb_project else {}),
         **({"timonel.args": " ".join(request.args)} if request.args else {}),
     }
 

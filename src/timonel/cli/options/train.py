@@ -178,3 +178,16 @@ Threads = Annotated[
 Profile = Annotated[
     str | None, typer.Option(help="Steps to profile for TensorBoard.", metavar="A[:B]")
 ]
+
+# A cluster of the user's
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Be one task of this cluster, given as in TF_CONFIG; 'env' takes that variable.",
+        metavar="FILE|env",
+    ),
+]
+TaskType = Annotated[
+    str | None, typer.Option(help="The role of this task in the cluster.", metavar="ROLE")
+]
+TaskIndex = Annotated[int | None, typer.Option(help="Its index within the role.", metavar="N")]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
+from timonel.engines.local.processes import die_with_parent
 from timonel.training.worker.bootstrap import run
 
 
@@ -15,7 +16,11 @@ def main() -> int:
     """Run the task that the arguments and the environment describe."""
     parser = argparse.ArgumentParser(prog="python -m timonel.training.worker")
     parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
-    return run(parser.parse_args().spec, os.environ)
+    parser.add_argument("--parent", type=int, help="the process without which this one ends")
+    options = parser.parse_args()
+    if options.parent is not None:
+        die_with_parent(options.parent)
+    return run(options.spec, os.environ)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,155 @@
+"""Tasks that the user or mpirun has started: this process is one of a cluster, and runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.engines import get_engine
+from timonel.errors import SpecError
+from timonel.storage import Workspace
+from timonel.training import joining, mpi
+from timonel.training.foreground import ForegroundTask, run_here
+from timonel.training.given import read_cluster
+from timonel.training.handles import Job, Run
+from timonel.training.job import environment
+from timonel.training.options import JobOptions
+from timonel.training.request import Request
+from timonel.training.settings import Settings
+from timonel.training.worker.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands.
+
+    Attributes:
+        cluster: The tasks and this one's place; None where MPI is still to tell.
+        settings: How it trains, with the cluster's numbers of tasks.
+    """
+
+    cluster: Cluster | None
+    settings: Settings
+
+
+def find_place(
+    settings: Settings,
+    cluster: str | os.PathLike[str] | None,
+    task_type: str | None,
+    task_index: int | None,
+    environ: Mapping[str, str],
+) -> Place | None:
+    """Return which task this process is; None if it is to start a job of its own.
+
+    Raises:
+        SpecError: The options do not go together, or with the cluster.
+        NotFoundError: There is no such cluster.
+        MissingExtraError: MPI is asked for and not installed.
+    """
+    is_mpi = settings.distribution.launcher == "mpi"
+    if is_mpi:
+        mpi.check_launcher(settings)
+    if cluster is None:
+        if task_type is not None or task_index is not None:
+            raise SpecError("expected --cluster with --task-type and --task-index, got none")
+        return Place(None, settings) if is_mpi and mpi.is_rank(environ) else None
+    if is_mpi:
+        raise SpecError("expected --cluster or --launcher mpi, got both")
+    found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
+    if found.role == "evaluator" and not settings.evaluation.evaluator:
+        raise SpecError(
+            "expected --evaluator with an evaluator in the cluster, got none",
+            hint="give it to every task",
+        )
+    return Place(found, _sized(settings, found))
+
+
+def train_here(request: Request, workspace: Workspace, options: JobOptions, place: Place) -> Run:
+    """Run this process's task to its end.
+
+    Raises:
+        JobError: It failed; the error's exit code is the task's.
+        Interrupted: Ctrl-C came.
+    """
+    if place.cluster is None:
+        return _as_rank(request, workspace, options)
+    cluster = place.cluster
+    prefix = joining.run_prefix(cluster.tasks, options.name)
+    if cluster.is_chief:
+        spec = joining.lead(request, workspace, prefix, options)
+        return _run(request, workspace, cluster, spec, spec.parent.name)
+    told = joining.follow(request, workspace, prefix, options)
+    folder = workspace.jobs / told.run_id / "tasks" / cluster.task_id
+    return _run(request, workspace, cluster, told.write(folder), told.run_id)
+
+
+def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
+    rank, world = mpi.join()
+    cluster = rank.cluster
+    with rank.port:
+        ranks = len(cluster.trainers)
+        spec: Any = None
+        if cluster.is_chief:
+            spec = _lead_ranks(request, workspace, options, ranks)
+        spec = world.bcast(spec, root=0)
+        mpi.leave()
+        if isinstance(spec, Exception):
+            raise spec
+        return _run(request, workspace, cluster, spec, spec.parent.name)
+
+
+def _lead_ranks(
+    request: Request, workspace: Workspace, options: JobOptions, ranks: int
+) -> Path | Exception:
+    """Return what the ranks are told, or why there is nothing; the others wait for either."""
+    wanted = request.settings.distribution.workers
+    if wanted not in {1, ranks}:
+        return SpecError(f"expected mpirun to start {wanted} ranks, got {ranks}")
+    prefix = joining.run_prefix({"mpi": [str(ranks)]}, options.name or request.program.file)
+    try:
+        return joining.lead(request, workspace, prefix, options)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait for an answer
+        return error
+
+
+def _run(request: Request, workspace: Workspace, cluster: Cluster, spec: Path, run_id: str) -> Run:
+    task = ForegroundTask(
+        workspace=workspace,
+        run_id=run_id,
+        spec=spec,
+        cluster=cluster,
+        env=environment(request),
+        cwd=request.program.working_dir,
+    )
+    run_here(task)
+    return Run(run_id, workspace, Job(run_id, get_engine("local", workspace)))
+
+
+def _sized(settings: Settings, cluster: Cluster) -> Settings:
+    """Return the settings with as many tasks as the cluster has.
+
+    Raises:
+        SpecError: Others were asked for.
+    """
+    has_servers = settings.uses_parameter_servers or (
+        settings.distribution.strategy == "auto" and "ps" in cluster.tasks
+    )
+    workers = cluster.tasks.get("worker", ()) if has_servers else cluster.trainers
+    found = {"workers": max(1, len(workers)), "ps": len(cluster.tasks.get("ps", ()))}
+    asked = {"workers": settings.distribution.workers, "ps": settings.parameter_servers.ps}
+    for name, count in found.items():
+        if asked[name] not in {count, 1 if name == "workers" else 0}:
+            raise SpecError(
+                f"expected {count} {name} as in the cluster, got --{name} {asked[name]}",
+                hint=f"leave out --{name}",
+            )
+    sizes = {"workers": found["workers"], "min_workers": found["workers"]}
+    return settings.model_copy(
+        update={
+            "distribution": settings.distribution.model_copy(update=sizes),
+            "parameter_servers": settings.parameter_servers.model_copy(update={"ps": found["ps"]}),
+        }
+    )

@@ -1,0 +1,110 @@
+"""``python -m timonel.training.worker.mpi --spec FILE``: the one task of a job that mpirun runs.
+
+An engine starts this once; it starts mpirun, which starts it again with ``--rank`` for each rank.
+Rank 0 is the job's chief and has the task's folder; each other rank has one of its own. When all
+have ended, what counts is the failure that the others followed from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from timonel.engines.base import EXIT_DONE
+from timonel.engines.cluster import Assignment, encode
+from timonel.engines.failures import Failure, TaskExit, fail, parse_report, root_failure
+from timonel.storage import write_text
+from timonel.training import mpi
+from timonel.training.spec import read_spec
+from timonel.training.worker.bootstrap import run
+from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster
+
+_MODULE = "timonel.training.worker.mpi"
+_REPORT = "report.json"
+_LEFT_BEHIND = ("ready", _REPORT, "progress", "alive")
+
+
+def start_ranks(spec: Path) -> int:
+    """Start mpirun, wait for its end and return its exit code."""
+    ranks = read_spec(spec).settings.distribution.workers
+    folders = list(_folders(ranks))
+    for folder in folders[1:]:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _LEFT_BEHIND:
+            (folder / name).unlink(missing_ok=True)
+    program = [sys.executable, "-m", _MODULE, "--spec", str(spec), "--rank"]
+    command, environ = mpi.mpirun(program, ranks)
+    process = subprocess.Popen(command, env=environ)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    code = process.wait()
+    if code != EXIT_DONE:
+        _report_root(folders)
+    return code if code >= 0 else 128 - code
+
+
+def run_rank(spec: Path) -> int:
+    """Be one rank: meet the others, then run the task as any launcher's; return its exit code."""
+    rank, _ = mpi.join()
+    mpi.leave()
+    cluster = rank.cluster
+    os.environ[ENVIRONMENT_VARIABLE] = encode(_assignment(cluster))
+    folder = list(_folders(len(cluster.trainers)))[cluster.rank]
+    os.environ["TIMONEL_TASK_DIR"] = str(folder)
+    with rank.port:
+        return run(spec, os.environ)
+
+
+def _assignment(cluster: Cluster) -> Assignment:
+    """Return what the engine has told its one task, with the ranks in place of it."""
+    told: Assignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
+    told["cluster"] = {role: list(found) for role, found in cluster.tasks.items()}
+    told["task"] = {"type": cluster.role, "index": cluster.index}
+    return told
+
+
+def _folders(ranks: int) -> Iterator[Path]:
+    """Yield the folder of each rank, that of the engine's task first."""
+    own = Path(os.environ["TIMONEL_TASK_DIR"])
+    yield own
+    for number in range(ranks - 1):
+        yield own.with_name(f"worker-{number}")
+
+
+def _report_root(folders: list[Path]) -> None:
+    """Leave the report of the rank that the others followed as the task's own."""
+    failures: dict[str, Failure] = {}
+    for folder in folders:
+        try:
+            text = (folder / _REPORT).read_text()
+        except OSError:
+            continue
+        failure = fail(folder.name, TaskExit(exit_code=1, report=parse_report(text)))
+        if failure is not None:
+            failures[text] = failure
+    root = root_failure(list(failures.values()))
+    for text, failure in failures.items():
+        if failure is root:
+            write_text(folders[0] / _REPORT, text)
+
+
+def main() -> int:
+    """Start the ranks, or be one."""
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
+    parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
+    parser.add_argument("--rank", action="store_true", help="mpirun has started this")
+    options = parser.parse_args()
+    return run_rank(options.spec) if options.rank else start_ranks(options.spec)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # As in the other tasks: a cluster that lost a member may hang while it is taken down.
+    os._exit(code) if code != EXIT_DONE else sys.exit(code)
