@@ -27,6 +27,7 @@ from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirrors.base import Mirror
 from timonel.tracking.mirrors.feed import Fed, Feed, sync_pending, sync_run
 from timonel.tracking.mirrors.registry import installed_mirrors
+from timonel.tracking.reading import read_run
 
 _logger = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ def follow(
         interval_s: How long.
     """
     _give_head_start(workspace, run_id, stop, wait)
-    feeds = [Feed(workspace, run_id, mirror) for mirror in mirrors]
+    run = read_run(workspace, run_id)
+    feeds = [Feed(workspace, run_id, mirror) for mirror in mirrors if mirror.wants(run)]
     end = _End(workspace, run_id)
     attempts = 0
     while True:
@@ -104,10 +106,10 @@ def follow(
 def mirror_in_background(workspace: Workspace) -> None:
     """Start a process that feeds mirrors the runs that have ended, and do not wait for it.
 
-    For work that has no process beside it, such as a conversion. Does nothing where no mirror is
-    installed.
+    For work that has no process beside it, such as a conversion. Does nothing where no mirror that
+    takes every run is installed.
     """
-    if not installed_mirrors(workspace):
+    if not any(mirror.wants_all for mirror in installed_mirrors(workspace)):
         return
     with (workspace.root / LOG).open("ab") as output:
         process = subprocess.Popen(

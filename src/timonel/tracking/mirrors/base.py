@@ -36,6 +36,15 @@ class Mirror(abc.ABC):
     def is_available(cls) -> bool:
         """Tell, without importing it, whether the package that it needs is installed."""
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether every run is to be copied; if not, those that `wants` picks."""
+        return True
+
+    def wants(self, run: RunRecord) -> bool:  # noqa: ARG002 - for those that look at it
+        """Tell whether ``run`` is to be copied."""
+        return self.wants_all
+
     @abc.abstractmethod
     def begin(self, run: RunRecord) -> bool:
         """Make ``run`` the one that events are for, and copy its header.

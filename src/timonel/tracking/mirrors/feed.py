@@ -147,7 +147,7 @@ class _Given:
 def sync_run(
     workspace: Workspace, run_id: str, mirrors: Sequence[Mirror] | None = None
 ) -> list[Fed]:
-    """Feed one run to mirrors, by default to all that are installed.
+    """Feed one run to mirrors, by default to all that are installed and want it.
 
     Raises:
         NotFoundError: There is no such run.
@@ -155,7 +155,8 @@ def sync_run(
     if not (workspace.runs / run_id).is_dir():
         raise NotFoundError(f"expected a run {run_id} in {workspace.runs}, found none")
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors
-    return [Feed(workspace, run_id, mirror).sync() for mirror in chosen]
+    run = read_run(workspace, run_id)
+    return [Feed(workspace, run_id, mirror).sync() for mirror in chosen if mirror.wants(run)]
 
 
 def sync_pending(
@@ -175,7 +176,7 @@ def sync_pending(
     for run in reversed(list_runs(workspace) if chosen else []):
         for mirror in chosen if run.is_finished else ():
             feed = Feed(workspace, run.id, mirror)
-            if feed.is_behind() and not stop():
+            if mirror.wants(run) and feed.is_behind() and not stop():
                 results.append(feed.sync())
     return results
 
@@ -197,7 +198,7 @@ def rebuild(
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors
     results = []
     for run in reversed(list_runs(workspace)):
-        for mirror in chosen:
+        for mirror in filter(lambda mirror: mirror.wants(run), chosen):
             feed = Feed(workspace, run.id, mirror)
             feed.restart()
             results.append(feed.sync())

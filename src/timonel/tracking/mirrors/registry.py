@@ -47,8 +47,7 @@ def installed_mirrors(workspace: Workspace) -> list[Mirror]:
     The environment variable ``TIMONEL_MIRRORS`` narrows them down to the names it lists, with
     commas between; ``none`` switches all of them off.
     """
-    asked = os.environ.get(ENVIRONMENT_VARIABLE)
-    wanted = None if asked is None else {name.strip() for name in asked.split(",")}
+    wanted = named_mirrors()
     return [
         found(workspace)
         for name, found in known_mirrors().items()
@@ -56,6 +55,12 @@ def installed_mirrors(workspace: Workspace) -> list[Mirror]:
         and not isinstance(found, Exception)
         and found.is_available()
     ]
+
+
+def named_mirrors() -> frozenset[str] | None:
+    """Return the names in ``TIMONEL_MIRRORS``; None where it is not set."""
+    asked = os.environ.get(ENVIRONMENT_VARIABLE)
+    return None if asked is None else frozenset(name.strip() for name in asked.split(","))
 
 
 def _load(point: importlib.metadata.EntryPoint) -> type[Mirror] | Exception:

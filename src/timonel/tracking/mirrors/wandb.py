@@ -1,0 +1,239 @@
+"""The mirror into Weights & Biases: the same runs, parameters, curves, inputs and ends there.
+
+Only runs that ask for it are copied (`timonel train --wandb`), or all of them where
+``TIMONEL_MIRRORS`` names it. Who is logged in to W&B has them there while they go on; for all
+others, and with ``WANDB_MODE=offline``, they are kept below ``wandb/`` in the workspace, and
+``wandb sync`` uploads them. Nothing is sent anywhere without a login.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import orjson
+
+from timonel.errors import MissingExtraError
+from timonel.storage.workspace import Workspace
+from timonel.tracking.artifacts import Artifact
+from timonel.tracking.events import FINISH, Event, decode_number
+from timonel.tracking.mirrors.base import Mirror, subject
+from timonel.tracking.mirrors.registry import named_mirrors
+from timonel.tracking.mirrors.wandb_login import mode
+from timonel.tracking.records import RunRecord, event_artifacts
+
+_logger = logging.getLogger(__name__)
+
+PARAM = "timonel.wandb"
+"""The parameter of a run that asks for this mirror; ``timonel.wandb_project`` names the project."""
+STEP = "timonel/step"
+"""What curves are drawn over: the training step, else the epoch."""
+_COPIED = frozenset({"metrics", "params", "input", "output", FINISH})
+_EXIT_CODES = {"succeeded": 0, "failed": 1, "lost": 1, "stopped": 130}
+_NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]")
+_PROJECT_LENGTH = 128
+# Only what the record has is copied: not what W&B would find out about the mirror's own process.
+_SETTINGS = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "email": "",
+    "host": "",
+    "reinit": "create_new",
+    "save_code": False,
+    "silent": True,
+    "username": "",
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+
+_open_runs: dict[str, Any] = {}
+"""W&B opens an id once in a process: a mirror that broke off must not be in the way of the next."""
+
+
+class WandbMirror(Mirror):
+    """Copies runs into W&B. Not safe for use by several threads.
+
+    A run's rows are numbered by their place in the record, and W&B takes each number once: events
+    that come twice change nothing. What was kept offline cannot be added to: it is written anew.
+    """
+
+    name: ClassVar[str] = "wandb"
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self._run: Any = None
+        self._exit_code = 0
+        self._numbers: dict[bytes, int] = {}
+        self._given: set[bytes] = set()
+
+    @classmethod
+    def is_available(cls) -> bool:
+        """Tell whether W&B's package is installed."""
+        return importlib.util.find_spec("wandb") is not None
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether ``TIMONEL_MIRRORS`` names W&B."""
+        return self.name in (named_mirrors() or ()) and not self._is_disabled
+
+    def wants(self, run: RunRecord) -> bool:
+        """Tell whether the run was started with ``--wandb``, or all are wanted."""
+        asked = bool(run.header.params.get(PARAM)) and not self._is_disabled
+        return asked or self.wants_all
+
+    @property
+    def folder(self) -> Path:
+        """Where runs are kept offline."""
+        return Path(os.environ.get("WANDB_DIR") or self.workspace.root) / "wandb"
+
+    def begin(self, run: RunRecord) -> bool:
+        """Open the run, by our id, and copy its header."""
+        self._exit_code = 0
+        self._given = set()
+        self._numbers = {}
+        events = run.events()
+        for event in events:
+            self._number(event)
+        if (earlier := _open_runs.pop(run.id, None)) is not None:
+            earlier.finish()
+        chosen = mode(os.environ)
+        known = self._forget_offline(run.id) if chosen == "offline" else False
+        self._run = self._open(run, chosen)
+        self._run.define_metric("*", step_metric=STEP)
+        self._params(run.params)
+        for artifact in run.header.inputs:
+            self._input(artifact)
+        if chosen != "offline":
+            return bool(self._run.resumed)
+        if known:
+            self.events(events)
+        else:
+            _logger.info("%s is kept offline: wandb sync %s", run.id, self._run.dir)
+        return known
+
+    def events(self, batch: Sequence[Event]) -> None:
+        """Copy parameters, metrics, inputs, outputs and the end."""
+        for event in batch:
+            key = _key(event)
+            if event["type"] in _COPIED and key not in self._given:
+                self._given.add(key)
+                self._copy(event)
+
+    def end(self) -> None:
+        """Close the run: W&B's own process has all of it, and writes what it has not yet."""
+        _open_runs.pop(self._run.id, None)
+        self._run.finish(exit_code=self._exit_code)
+        self._run = None
+
+    def _copy(self, event: Event) -> None:
+        if event["type"] == "metrics":
+            self._metrics(event)
+        elif event["type"] == "params" and isinstance(event.get("params"), dict):
+            self._params(event["params"])
+        elif event["type"] == FINISH:
+            self._finish(event)
+        for artifact in event_artifacts([event], "input"):
+            self._input(artifact)
+        for artifact in event_artifacts([event], "output"):
+            self._run.summary[_artifact_key("output", artifact)] = _place(artifact)
+
+    def _metrics(self, event: Event) -> None:
+        metrics = event.get("metrics")
+        if not isinstance(metrics, Mapping):
+            return
+        values = {str(name): decode_number(value) for name, value in metrics.items()}
+        row: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+        found = [event[name] for name in ("step", "epoch") if isinstance(event.get(name), int)]
+        row |= {STEP: found[0] if found else 0, "_timestamp": event["t"]}
+        if isinstance(event.get("epoch"), int):
+            row["timonel/epoch"] = event["epoch"]
+        self._run.log(row, step=self._number(event), commit=True)
+
+    def _params(self, params: Mapping[str, Any]) -> None:
+        if params:
+            self._run.config.update(dict(params), allow_val_change=True)
+
+    def _input(self, artifact: Artifact) -> None:
+        self._params({_artifact_key("input", artifact): _place(artifact)})
+
+    def _finish(self, event: Event) -> None:
+        status = str(event.get("status"))
+        self._exit_code = _EXIT_CODES.get(status, 1)
+        for name in ("status", "message", "cause"):
+            if event.get(name):
+                self._run.summary[f"timonel/{name}"] = str(event[name])
+
+    def _open(self, run: RunRecord, chosen: str) -> Any:
+        wandb = _wandb()
+        wanted = {
+            **_SETTINGS,
+            "mode": chosen,
+            "project": self._project(run),
+            "resume": "allow" if chosen == "online" else None,
+            "root_dir": str(self.folder.parent),
+            "run_id": run.id,
+            "run_job_type": run.kind,
+            "run_name": run.name or run.id,
+            "x_start_time": run.started_at,
+        }
+        known = type(wandb.Settings()).model_fields
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {name: value for name, value in wanted.items() if name in known}
+        _open_runs[run.id] = wandb.init(settings=wandb.Settings(**settings))
+        return _open_runs[run.id]
+
+    @property
+    def _is_disabled(self) -> bool:
+        return mode(os.environ) == "disabled"
+
+    def _project(self, run: RunRecord) -> str:
+        named = run.header.params.get(f"{PARAM}_project") or os.environ.get("WANDB_PROJECT")
+        name = str(named or subject(self.workspace, run))
+        return _NOT_IN_PROJECTS.sub("_", name)[:_PROJECT_LENGTH]
+
+    def _forget_offline(self, run_id: str) -> bool:
+        """Remove what was kept of a run; tell whether there was something."""
+        found = list(self.folder.glob(f"offline-run-*-{run_id}"))
+        for folder in found:
+            shutil.rmtree(folder, ignore_errors=True)
+        return bool(found)
+
+    def _number(self, event: Event) -> int:
+        """Return the place of a metrics event among those of its run."""
+        if event["type"] != "metrics":
+            return -1
+        return self._numbers.setdefault(_key(event), len(self._numbers))
+
+
+def _wandb() -> Any:
+    # W&B reports errors of its own over the network unless it is told not to before its import.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    try:
+        import wandb  # noqa: PLC0415 - takes seconds
+    except ImportError as error:
+        raise MissingExtraError("mirroring runs to W&B", "wandb") from error
+    return wandb
+
+
+def _key(event: Event) -> bytes:
+    text = orjson.dumps(event, default=str, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _artifact_key(way: str, artifact: Artifact) -> str:
+    return f"timonel/{way}/{artifact.type}/{artifact.label}"
+
+
+def _place(artifact: Artifact) -> str:
+    return " ".join(filter(None, (artifact.uri, artifact.digest)))

@@ -1,0 +1,46 @@
+"""Whether runs go to Weights & Biases or stay here: pure, and without importing its package."""
+
+from __future__ import annotations
+
+import netrc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+Mode = Literal["online", "offline", "disabled"]
+
+_SERVER = "https://api.wandb.ai"
+_MODES: Mapping[str, Mode] = {
+    "offline": "offline",
+    "dryrun": "offline",
+    "online": "online",
+    "run": "online",
+    "shared": "online",
+    "disabled": "disabled",
+}
+
+
+def mode(environ: Mapping[str, str]) -> Mode:
+    """Return where runs go: ``WANDB_MODE`` says it, else whether somebody is logged in."""
+    asked = _MODES.get(environ.get("WANDB_MODE", "").lower())
+    return asked or ("online" if is_logged_in(environ) else "offline")
+
+
+def is_logged_in(environ: Mapping[str, str]) -> bool:
+    """Tell whether there is a login for W&B's server: in the environment, or where it keeps one."""
+    if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(environ.get("WANDB_BASE_URL") or _SERVER).netloc
+    try:
+        return netrc.netrc(_file(environ)).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _file(environ: Mapping[str, str]) -> Path:
+    if environ.get("NETRC"):
+        return Path(environ["NETRC"]).expanduser()
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    usual = home / ".netrc"
+    return usual if usual.exists() else home / "_netrc"
