@@ -1,25 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.engines.strategies import specs, task_exits
+from tests.engines.job import Job, spec_of
 from timonel.engines.base import FailureCause, JobState
-from timonel.engines.coordinator import advance, initial
 from timonel.engines.failures import TaskExit, TaskReport
 from timonel.engines.generations import DRAIN_GRACE_S, DRAIN_MARGIN_S
 from timonel.engines.lifecycle import (
-    Action,
     Begin,
-    Event,
     KillTasks,
-    Phase,
     StartFailed,
     StartGeneration,
-    State,
     StopRequested,
     StopTasks,
     TaskExited,
@@ -27,56 +18,12 @@ from timonel.engines.lifecycle import (
     TaskStarted,
     Tick,
 )
-from timonel.engines.spec import JobSpec, RestartPolicy, RoleSpec
+from timonel.engines.spec import RestartPolicy
 
 DONE = TaskExit(exit_code=0)
 LOST_PEER = TaskExit(exit_code=75)
 ENDED_BY_TERM = TaskExit(signal=15)
 USER_ERROR = TaskExit(exit_code=1, report=TaskReport(FailureCause.USER_ERROR, "no such column"))
-
-
-@dataclass
-class Job:
-    """A coordinator with a clock of its own."""
-
-    spec: JobSpec
-    now: float = 1000.0
-    actions: list[Action] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.state: State = initial(self.spec, self.now)
-
-    def tell(self, *events: Event) -> list[Action]:
-        new: list[Action] = []
-        for event in events:
-            self.state, actions = advance(self.state, event, self.now)
-            new.extend(actions)
-        self.actions.extend(new)
-        return new
-
-    @property
-    def generation(self) -> int:
-        return self.state.status.generation
-
-    def all_ready(self) -> None:
-        for name in self.spec.task_ids:
-            self.tell(TaskStarted(name, self.generation, 7), TaskReady(name, self.generation))
-
-    def exit(self, name: str, task_exit: TaskExit) -> list[Action]:
-        return self.tell(TaskExited(name, self.generation, task_exit))
-
-
-def spec_of(*roles: tuple[str, int], **fields: object) -> JobSpec:
-    return JobSpec.model_validate(
-        {
-            "job_id": "job",
-            "module": "module",
-            "roles": [RoleSpec.model_validate({"name": n, "replicas": r}) for n, r in roles],
-            "working_dir": "/",
-            "job_dir": "/jobs/job",
-            **fields,
-        }
-    )
 
 
 @pytest.fixture
@@ -185,52 +132,3 @@ def test_an_engine_that_cannot_start_fails_the_job(job: Job) -> None:
     status = job.state.status
     assert (status.state, status.cause) == (JobState.FAILED, FailureCause.ENGINE)
     assert status.message == "no ports"
-
-
-@given(st.data(), specs())
-@settings(max_examples=60, deadline=None)
-def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: JobSpec) -> None:
-    job = Job(spec)
-    job.tell(Begin())
-    for _ in range(data.draw(st.integers(0, 25))):
-        job.now += data.draw(st.floats(0, 50))
-        job.tell(data.draw(_events(spec, job.generation)))
-        _check(job)
-    # Whatever happened, a stop and time bring it to its end.
-    job.tell(StopRequested())
-    for _ in range(2):
-        job.now += 1000
-        job.tell(Tick())
-    assert job.state.status.state.is_final
-    ended = job.state
-    job.tell(*(TaskExited(name, job.generation, DONE) for name in spec.task_ids), Begin(), Tick())
-    assert job.state == ended
-
-
-def _events(spec: JobSpec, generation: int) -> st.SearchStrategy[Event]:
-    names = st.sampled_from(spec.task_ids)
-    generations = st.integers(max(1, generation - 1), generation)
-    return st.one_of(
-        st.builds(TaskStarted, names, generations, st.just(7)),
-        st.builds(TaskReady, names, generations),
-        st.builds(TaskExited, names, generations, task_exits),
-        st.builds(StartFailed, generations, st.just("broken")),
-        st.just(Tick()),
-        st.just(StopRequested()),
-    )
-
-
-def _check(job: Job) -> None:
-    state, status = job.state, job.state.status
-    started = [a.generation for a in job.actions if isinstance(a, StartGeneration)]
-    assert started == list(range(1, status.generation + 1))
-    assert status.restarts <= job.spec.restart.max_restarts
-    assert status.generation <= status.restarts + 1
-    assert status.state.is_final == (state.phase is Phase.ENDED)
-    if state.phase in {Phase.WAITING, Phase.ENDED}:
-        assert all(task.state in {"succeeded", "failed", "stopped"} for task in status.tasks)
-    if status.state is JobState.FAILED:
-        assert status.cause is not None
-        assert status.message
-    if status.state is JobState.SUCCEEDED:
-        assert status.cause is None

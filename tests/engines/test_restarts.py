@@ -30,8 +30,9 @@ def test_a_job_never_restarts_beyond_its_budget(
     policy: RestartPolicy, failures: list[tuple[FailureCause, float | None]]
 ) -> None:
     history = RestartHistory()
+    policy = policy.model_copy(update={"reset_after_s": 1.0})
     for cause, at in failures:
-        decision = decide(policy, history, cause, at)
+        decision = decide(policy, history, cause, at, ran_s=0.9)
         assert decision.history.restarts == history.restarts + decision.retry
         history = decision.history
     assert history.restarts <= policy.max_restarts
@@ -64,3 +65,23 @@ def test_a_used_up_budget_is_said() -> None:
     policy = RestartPolicy(max_restarts=2)
     decision = decide(policy, RestartHistory(restarts=2), FailureCause.LOST_PEER)
     assert (decision.retry, decision.reason) == (False, "all 2 restarts are used up")
+
+
+@pytest.mark.parametrize(
+    ("progress", "ran_s", "retried"),
+    [(11.0, 600.0, True), (11.0, 599.0, False), (10.0, 600.0, False), (None, 9999.0, False)],
+)
+def test_restarts_are_forgiven_to_those_that_ran_long_and_got_further(
+    progress: float | None, ran_s: float, retried: bool
+) -> None:
+    policy = RestartPolicy(max_restarts=1, reset_after_s=600)
+    history = decide(policy, RestartHistory(), FailureCause.PREEMPTED, 10.0).history
+    decision = decide(policy, history, FailureCause.PREEMPTED, progress, ran_s=ran_s)
+    assert decision.retry is retried
+    assert decision.history.restarts == 1
+
+
+def test_a_next_start_that_differs_is_no_repetition() -> None:
+    policy = RestartPolicy(max_restarts=9)
+    crashed = decide(policy, RestartHistory(), FailureCause.CRASHED, 10.0).history
+    assert decide(policy, crashed, FailureCause.CRASHED, 10.0, otherwise=True).retry

@@ -89,6 +89,22 @@ def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: EngineHarne
     assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
 
 
+def test_a_task_comes_back_in_place_after_its_agent_was_killed(engine: EngineHarness) -> None:
+    roles = (RoleSpec(name="chief"), RoleSpec(name="worker", on_loss="restart-task"))
+    engine.submit("a1@stray", "listen", "ready", "await:go", roles=roles)
+    before = engine.wait_for_state("job", JobState.RUNNING)
+    os.kill(agent_of(before, 1), signal.SIGKILL)
+    after = engine.wait_until(
+        "job", lambda s: (s.tasks[1].attempt, s.tasks[1].state) == (2, "running")
+    )
+    assert (after.generation, after.tasks[0]) == (1, before.tasks[0])
+    assert after.tasks[1].address == before.tasks[1].address
+    # The stray of the first attempt was killed; that of the chief is its own.
+    assert len([command for _, command in engine.processes() if "sleep" in command]) == 1
+    engine.file("go").touch()
+    assert engine.wait("job").state is JobState.SUCCEEDED
+
+
 def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: EngineHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "wait")
     status = engine.wait_for_state("job", JobState.RUNNING)
