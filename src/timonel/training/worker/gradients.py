@@ -20,6 +20,8 @@ Reduce = Callable[[Gradients], Gradients]
 before_reduce: list[Callable[[Gradients], Gradients]] = []
 """Called on each replica, while a step is traced, with the gradients that are about to travel;
 each gives them back, with operations of its own in their way."""
+after_reduce: list[Callable[[Gradients], Gradients]] = []
+"""The same, with the sums that have come."""
 
 _HALF_OF_FLOAT16 = 2.0**15
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -100.0, 100.0
@@ -51,6 +53,13 @@ def reduced(gradients: Gradients, compression: Compression | None, reduce: Reduc
     """
     for hook in before_reduce:
         gradients = hook(gradients)
+    sums = _sums(gradients, compression, reduce)
+    for hook in after_reduce:
+        sums = hook(sums)
+    return sums
+
+
+def _sums(gradients: Gradients, compression: Compression | None, reduce: Reduce) -> Gradients:
     if compression is None or _replicas() == 1:
         return reduce(gradients)
     if compression == "bfloat16":
