@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from timonel.data import session
+from timonel.engines.base import FailureCause
+from timonel.errors import TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
@@ -25,7 +27,7 @@ from timonel.training.spec import TrainSpec, read_spec
 from timonel.training.worker import alive, devices, numerics, outcome, results, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.context import TrainingContext, enter
-from timonel.training.worker.outcome import Outcome, Termination
+from timonel.training.worker.outcome import EXIT_FAILED, Outcome, Termination
 from timonel.training.worker.script import run_program
 
 logger = logging.getLogger(__name__)
@@ -57,13 +59,19 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
         spec_path: The document that `timonel.training.spec` describes.
         environ: The environment that the engine has given.
     """
-    task = Task(
-        spec=read_spec(spec_path),
-        cluster=parse_cluster(environ.get(ENVIRONMENT_VARIABLE, "")),
-        job_dir=Path(environ["TIMONEL_JOB_DIR"]),
-        task_dir=Path(environ["TIMONEL_TASK_DIR"]),
-    )
     _log_to_stderr()
+    task_dir = Path(environ["TIMONEL_TASK_DIR"])
+    try:
+        task = Task(
+            spec=read_spec(spec_path),
+            cluster=parse_cluster(environ.get(ENVIRONMENT_VARIABLE, "")),
+            job_dir=Path(environ["TIMONEL_JOB_DIR"]),
+            task_dir=task_dir,
+        )
+    except TimonelError as error:  # written by a newer release, say: there is no run to tell
+        logger.warning("%s", error)
+        outcome.write_report(task_dir, Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error)))
+        return EXIT_FAILED
     _set_environment(task)
     result = _run_to_outcome(task)
     outcome.write_report(task.task_dir, result)
@@ -95,8 +103,9 @@ def _tell(task: Task, result: Outcome) -> None:
             logger.warning("%s", result.message)
         return
     sys.stderr.write(result.traceback)
-    writer = open_run(_workspace(task), task.spec.run_id)
-    writer.event("error", task=task.cluster.task_id, traceback=result.traceback)
+    with contextlib.suppress(TimonelError):  # a full disk, which may be what went wrong
+        writer = open_run(_workspace(task), task.spec.run_id)
+        writer.event("error", task=task.cluster.task_id, traceback=result.traceback)
 
 
 def _train(task: Task, termination: Termination) -> None:

@@ -1,0 +1,39 @@
+"""A task from its first line to its exit code, where it does not come as far as the script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"kind": "train", "format": 99}', "written by a newer timonel: upgrade timonel"),
+        ("half", "expected JSON in "),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_one_line(content: str, message: str, tmp_path: Path) -> None:
+    spec = tmp_path / "train.json"
+    spec.write_text(content)
+    places = {"TIMONEL_JOB_DIR": str(tmp_path), "TIMONEL_TASK_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "timonel.training.worker", "--spec", str(spec)],
+        env={**os.environ, **places},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("timonel: expected ")
+    assert message in line
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["cause"], report["traceback"]) == ("user-error", None)
+    assert message in report["message"]
