@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from timonel.engines.spec import JobSpec
+from timonel.engines.spec import JobSpec, RoleSpec
 
 EXIT_DONE = 0
 EXIT_RETRYABLE = 75
@@ -98,6 +98,17 @@ class RoleSize(_Observed):
     least: int
     most: int
 
+    @classmethod
+    def of(cls, role: RoleSpec, now: int, wished: int | None = None) -> RoleSize:
+        """Return the size of a role; all of it is wished for unless something else is."""
+        return cls(
+            role=role.name,
+            now=now,
+            wished=role.replicas if wished is None else wished,
+            least=role.least,
+            most=role.replicas,
+        )
+
 
 class JobStatus(_Observed):
     """What is known of a job."""
@@ -125,7 +136,8 @@ class JobStatus(_Observed):
             for role in spec.roles
             for index in range(role.replicas)
         )
-        return cls(job_id=spec.job_id, created_at=created_at, tasks=tasks)
+        sizes = tuple(RoleSize.of(role, role.replicas) for role in spec.roles if role.is_elastic)
+        return cls(job_id=spec.job_id, created_at=created_at, tasks=tasks, sizes=sizes)
 
 
 class LogLine(_Observed):

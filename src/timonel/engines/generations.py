@@ -157,13 +157,7 @@ def show_sizes(state: State) -> State:
     """Publish how large elastic roles are, and are to be."""
     present = sizes_of(state)
     shown = tuple(
-        RoleSize(
-            role=role.name,
-            now=present[role.name],
-            wished=state.slots.wished.get(role.name, role.replicas),
-            least=role.least,
-            most=role.replicas,
-        )
+        RoleSize.of(role, present[role.name], state.slots.wished.get(role.name))
         for role in state.spec.roles
         if role.is_elastic
     )

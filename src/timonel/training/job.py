@@ -74,7 +74,6 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
             replicas=most,
             min_replicas=least if least < most else None,
             on_loss="restart-task",
-            essential=least == most,
             serves=True,
         )
     elif most > 1:

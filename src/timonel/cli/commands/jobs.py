@@ -11,7 +11,7 @@ from timonel.cli.commands.stop import stop
 from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
 
-app = noun("Jobs and their tasks: state, logs, stop.")
+app = noun("Jobs and their tasks: state, logs, size, stop.")
 
 JSON = typer.Option("--json", help="Print JSON.")
 
@@ -54,6 +54,24 @@ def show(
         print_json(render.job_json(status))
     else:
         console().print(render.job_page(status))
+
+
+@app.command(cls=Command)
+def scale(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")],
+    workers: Annotated[int, typer.Argument(help="As many workers as --workers counts.")],
+) -> None:
+    """Let a running job of '--workers MIN:MAX' go on with more or fewer workers.
+
+    Its tasks save their state, leave, and start again as so many, at the same step.
+    """
+    from timonel.cli.jobs import engine_of, find_job, scale_workers
+
+    workspace = Settings.of(ctx).find()
+    job_id = find_job(workspace, job)
+    scale_workers(engine_of(workspace), job_id, workers)
+    typer.echo(f"{job_id} is asked to go on with {workers} worker{'s' * (workers != 1)}")
 
 
 app.command("logs", cls=Command)(logs)

@@ -15,7 +15,7 @@ from timonel.cli.render.tables import pairs, status, table
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
-    from timonel.engines import JobStatus, TaskStatus
+    from timonel.engines import JobStatus, RoleSize, TaskStatus
 
 
 def job_list(jobs: Sequence[JobStatus]) -> Table:
@@ -44,6 +44,7 @@ def job_page(job: JobStatus) -> RenderableType:
         "cause": job.cause.value if job.cause else None,
         "why": job.message,
         "failed task": job.failed_task,
+        **{f"{size.role}s": sizes(size) for size in job.sizes},
     }
     rows = [
         (
@@ -77,8 +78,15 @@ def job_json(job: JobStatus) -> dict[str, Any]:
         "cause": job.cause.value if job.cause else None,
         "message": job.message,
         "failed_task": job.failed_task,
+        "sizes": [size.model_dump(mode="json") for size in job.sizes],
         "tasks": [{"id": t.task_id, **t.model_dump(mode="json")} for t in job.tasks],
     }
+
+
+def sizes(size: RoleSize) -> str:
+    """Return how large an elastic role is: ``1, 3 wished for (0 to 7)``."""
+    wished = "" if size.now == size.wished else f", {size.wished} wished for"
+    return f"{size.now}{wished} ({size.least} to {size.most})"
 
 
 def duration_s(job: JobStatus) -> float:
