@@ -5,7 +5,7 @@ DEMO_VENV ?= .venv-demo
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock docs bench test-soak clean
+.PHONY: help demo test check lint types format lock docs bench bench-main-path bench-training test-soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -42,8 +42,13 @@ format: $(VENV)/.ready ## rewrite the sources in the house format
 test-soak: $(VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/soak.md
 	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md $(BIN)/python -m pytest -m soak --timeout 3600
 
-bench: $(VENV)/.ready ## measure the main path against the same work written by hand
+bench: bench-main-path bench-training ## measure against the same work written by hand
+
+bench-main-path: $(VENV)/.ready ## from raw files to the first answer
 	$(BIN)/python benchmarks/main_path.py
+
+bench-training: $(VENV)/.ready ## steps, stragglers, kills, checkpoints, numbers of workers
+	$(BIN)/python benchmarks/training.py
 
 docs: $(VENV)/.ready ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

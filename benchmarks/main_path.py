@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -24,39 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import _main_job
 import _measure
+from _main_job import BATCH, HERE, TIMONEL, free_port, step_ms
 from _measure import Measured
-
-HERE = Path(__file__).parent
-TIMONEL = str(Path(sys.executable).with_name("timonel"))
-SIZE, CHANNELS, CLASSES, BATCH = 32, 1, 10, 64
-TRAIN_SCRIPT = """
-import argparse
-
-import keras
-
-from timonel import data
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=3)
-options = parser.parse_args()
-
-shape = ({size}, {size})
-train = data.load(split="train", batch_size={batch}, image_size=shape, channels={channels})
-model = keras.Sequential(
-    [
-        keras.Input(({size}, {size}, {channels})),
-        keras.layers.Conv2D(32, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(64, 3, activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(128, activation="relu"),
-        keras.layers.Dense({classes}, activation="softmax"),
-    ]
-)
-model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.fit(train, epochs=options.epochs)
-"""
 
 
 @dataclass
@@ -105,12 +74,9 @@ def measure(folder: Path, pairs: int, epochs: int) -> list[Row]:
     # Warm parents of its own: none is there at first, and their memory can be counted.
     os.environ["XDG_RUNTIME_DIR"] = str(folder / "runtime")
     (folder / "runtime").mkdir(mode=0o700)
-    write_digits(folder / "digits")
-    (folder / "train.py").write_text(
-        TRAIN_SCRIPT.format(batch=BATCH, size=SIZE, channels=CHANNELS, classes=CLASSES)
-    )
+    records = _main_job.prepare(folder)
     rows = convert_rows(folder, pairs)
-    rows += train_rows(folder, pairs, epochs)
+    rows += train_rows(folder, pairs, epochs, records)
     rows += serve_rows(folder, pairs)
     return rows
 
@@ -120,41 +86,32 @@ def convert_rows(folder: Path, pairs: int) -> list[Row]:
 
     def ours() -> Measured:
         shutil.rmtree(folder / "data", ignore_errors=True)
-        return _measure.run([TIMONEL, "convert", str(folder / "digits"), str(folder / "data")])
+        return _main_job.convert(folder)
 
     def by_hand() -> Measured:
         shutil.rmtree(folder / "bare-data", ignore_errors=True)
-        return _measure.run(
-            [sys.executable, str(HERE / "bare/convert.py"), str(folder / "digits"),
-             str(folder / "bare-data")]
-        )  # fmt: skip
+        return _main_job.convert_by_hand(folder)
 
     return wall_and_memory("convert 1,797 images", *in_turn(ours, by_hand, pairs))
 
 
-def train_rows(folder: Path, pairs: int, epochs: int) -> list[Row]:
+def train_rows(folder: Path, pairs: int, epochs: int, records: int) -> list[Row]:
     """Two workers: start, step time and the whole command."""
-    records = sum(1 for _ in (folder / "digits").rglob("*.png")) * 8 // 10
 
     def ours_cold() -> Measured:
         # A runtime folder of its own holds no warm parent yet.
         with tempfile.TemporaryDirectory(prefix="timonel-run-") as runtime:
             env = {"XDG_RUNTIME_DIR": runtime, "TIMONEL_WARM_LINGER": "0"}
-            return train_ours(folder, epochs, env)
+            return _main_job.train_ours(folder, epochs, env)
 
     def ours_warm() -> Measured:
-        return train_ours(folder, epochs, {})
+        return _main_job.train_ours(folder, epochs, {})
 
     def by_hand() -> Measured:
-        arguments = [str(folder / "bare-data" / "train.tfrecord"), records, SIZE, CHANNELS, CLASSES]
-        command = [
-            sys.executable,
-            str(HERE / "bare/mwms.py"),
-            *map(str, [*arguments, BATCH, epochs]),
-        ]
-        return _measure.run_all([command] * 2, envs=tf_configs(2))[0]
+        return _main_job.train_by_hand(folder, records, epochs)
 
-    train_ours(folder, 1, {})  # leaves a warm parent behind, as an earlier job of the user's would
+    # Leaves a warm parent behind, as an earlier job of the user's would.
+    _main_job.train_ours(folder, 1, {})
     warm, bare = in_turn(ours_warm, by_hand, pairs)
     cold, bare_again = in_turn(ours_cold, by_hand, pairs)
     rows = [
@@ -212,30 +169,6 @@ def serve_rows(folder: Path, pairs: int) -> list[Row]:
             [m.peak_mib for m in served], [m.peak_mib for m in bare],
         ),
     ]  # fmt: skip
-
-
-def train_ours(folder: Path, epochs: int, env: dict[str, str]) -> Measured:
-    """Run ``timonel train`` and read from its records when it was ready and how long steps took."""
-    measured = _measure.run(
-        [TIMONEL, "train", str(folder / "train.py"), "--data", str(folder / "data"),
-         "--workers", "2", "--set", f"epochs={epochs}"],
-        env=env,
-    )  # fmt: skip
-    jobs = folder / "workspace/jobs"
-    newest = max(jobs.iterdir(), key=lambda path: path.stat().st_mtime)
-    status = json.loads((newest / "status.json").read_text())
-    measured.marks["ready"] = status["started_at"]
-    events = [
-        json.loads(line)
-        for line in (folder / "workspace/runs" / newest.name / "events.jsonl").open()
-    ]
-    durations = [
-        event["metrics"]["step_ms"]
-        for event in events
-        if event["type"] == "metrics" and "step_ms" in event["metrics"]
-    ]
-    measured.marks["step_ms"] = statistics.median(durations[1:] or durations)
-    return measured
 
 
 def serve_ours(image: Path) -> Measured:
@@ -297,40 +230,6 @@ def wall_and_memory(what: str, ours: list[Measured], by_hand: list[Measured]) ->
             f"{what}: peak memory", "MiB", [m.peak_mib for m in ours], [m.peak_mib for m in by_hand]
         ),
     ]
-
-
-def step_ms(output: str, steps: int) -> float:
-    """Return the median step of a bare script, without its first epoch, which traces."""
-    epochs = [float(seconds) for seconds in re.findall(r"^EPOCH (\S+)", output, re.MULTILINE)]
-    return 1000 * statistics.median(epochs[1:]) / steps
-
-
-def tf_configs(workers: int) -> list[dict[str, str]]:
-    """Return the environment of each task of a cluster on free ports."""
-    cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(workers)]}
-    return [
-        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})}
-        for i in range(workers)
-    ]
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def write_digits(folder: Path) -> None:
-    """Write scikit-learn's handwritten digits as images into label folders."""
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    for i, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-        path = folder / str(label) / f"{i:04d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((pixels * 15.9375).astype("uint8")).save(path)
 
 
 def report(rows: list[Row]) -> str:

@@ -1,0 +1,1 @@
+"""What the benchmark of training measures, row by row."""
