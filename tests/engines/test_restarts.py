@@ -85,3 +85,21 @@ def test_a_next_start_that_differs_is_no_repetition() -> None:
     policy = RestartPolicy(max_restarts=9)
     crashed = decide(policy, RestartHistory(), FailureCause.CRASHED, 10.0).history
     assert decide(policy, crashed, FailureCause.CRASHED, 10.0, otherwise=True).retry
+
+
+def test_one_of_many_need_not_say_how_far_it_has_come() -> None:
+    policy = RestartPolicy(max_restarts=1, reset_after_s=600)
+    history = decide(policy, RestartHistory(), FailureCause.PREEMPTED, alone=True).history
+    again = decide(policy, history, FailureCause.PREEMPTED, ran_s=600, alone=True)
+    assert (again.retry, again.delay_s) == (True, policy.backoff_s)
+    assert not decide(policy, history, FailureCause.PREEMPTED, ran_s=599, alone=True).retry
+
+
+def test_delays_grow_for_those_that_get_no_further() -> None:
+    policy = RestartPolicy(max_restarts=9, backoff_s=1)
+    history, delays = RestartHistory(), []
+    for progress in (None, 5.0, 6.0, 6.0, 6.0, 7.0):
+        decision = decide(policy, history, FailureCause.PREEMPTED, progress)
+        history = decision.history
+        delays.append(decision.delay_s)
+    assert delays == [1, 1, 1, 2, 4, 1]

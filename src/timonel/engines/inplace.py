@@ -40,6 +40,7 @@ def lost(
         failure.cause,
         progress,
         ran_s=now - state.ready_at.get(name, now),
+        alone=True,
     )
     if decision.retry:
         state = with_task(state, name, state="restarting")

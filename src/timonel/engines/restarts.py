@@ -26,12 +26,14 @@ class RestartHistory:
 
     Attributes:
         restarts: Restarts that count.
+        in_a_row: Restarts since one that got further than those before it.
         crashed: Whether one of them followed a failure that is retried once.
         crash_progress: How far the job had come at the last such failure, if it said so.
         progress: How far it had come at any failure.
     """
 
     restarts: int = 0
+    in_a_row: int = 0
     crashed: bool = False
     crash_progress: float | None = None
     progress: float | None = None
@@ -55,12 +57,14 @@ def decide(
     *,
     ran_s: float = 0.0,
     otherwise: bool = False,
+    alone: bool = False,
 ) -> Decision:
     """Decide what follows a failure of a whole generation, or of a task that restarts in place.
 
     What ran for long and got further has shown that restarts help it: those before do not count any
     more. So a job of weeks survives any number of pre-emptions, and one that dies again and again
-    ends soon. Both are asked for: a program that hangs for long does not get further.
+    ends soon. Both are asked for: a program that hangs for long does not get further. Delays double
+    from one restart that got no further to the next.
 
     Args:
         policy: The budget and the delays.
@@ -70,23 +74,29 @@ def decide(
         ran_s: How long it had run, from when it was ready.
         otherwise: The next start differs from this one, so that even the same failure would be
             another one.
+        alone: The others went on meanwhile, so that it need not say itself how far it has come.
     """
     if cause in NEVER_RETRIED:
         return Decision(retry=False, history=history)
-    if ran_s >= policy.reset_after_s and _is_further(progress, history.progress):
-        history = replace(history, restarts=0)
+    further = _is_further(progress, history.progress) or (alone and progress is None)
+    if further and ran_s >= policy.reset_after_s:
+        history = replace(history, restarts=0, in_a_row=0)
     once = cause in RETRIED_ONCE and not otherwise
     if once and history.crashed and not _is_further(progress, history.crash_progress):
         return Decision(retry=False, history=history, reason="it happened again at the same point")
     if history.restarts >= policy.max_restarts:
         reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
         return Decision(retry=False, history=history, reason=reason)
+    in_a_row = 1 if _is_further(progress, history.progress) else history.in_a_row + 1
     after = replace(
-        history, restarts=history.restarts + 1, progress=_furthest(progress, history.progress)
+        history,
+        restarts=history.restarts + 1,
+        in_a_row=in_a_row,
+        progress=_furthest(progress, history.progress),
     )
     if once:
         after = replace(after, crashed=True, crash_progress=progress)
-    return Decision(retry=True, history=after, delay_s=backoff_s(policy, after.restarts))
+    return Decision(retry=True, history=after, delay_s=backoff_s(policy, in_a_row))
 
 
 def backoff_s(policy: RestartPolicy, restart: int) -> float:
