@@ -77,6 +77,8 @@ class Stream:
     def __init__(self, record: LoadRecord, schedule: Schedule) -> None:
         self.record = record
         self.schedule = schedule
+        self.listener: Callable[[int, int], None] = lambda *_: None
+        """Told by each new iterator with which epoch and step it begins."""
         self._lock = threading.Lock()
         self._epoch = 0
         self._step = 0
@@ -96,6 +98,7 @@ class Stream:
         with self._lock:
             epoch, step = self._epoch, self._step
             self._epoch, self._step = epoch + 1, 0
+        self.listener(epoch, step)
         return np.ascontiguousarray(self.schedule.rows(epoch, step))
 
 

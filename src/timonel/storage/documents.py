@@ -25,7 +25,7 @@ FORMATS: Mapping[str, int] = {
     "train": 1,
     "export": 1,
     "model-version": 1,
-    "checkpoint": 1,
+    "checkpoint": 2,
     "server": 1,
     "mirror": 1,
     "cache-entry": 1,

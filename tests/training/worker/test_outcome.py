@@ -62,10 +62,10 @@ def test_an_error_of_ours_below_the_scripts_call_is_one_line(tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from timonel.training.worker.checkpoints import Checkpoints, Progress\n"
+        "from timonel.training.worker.checkpoints import Checkpoints, FitState, Progress\n"
         "place = Path('/dev/null/checkpoints')\n"
         "saved = Checkpoints(place, writes=True, progress=Path('/dev/null'))\n"
-        "saved.save(0, [], Progress((0,), {'loss': (1.0,)}, 1))\n"
+        "saved.save(0, FitState(Progress((0,), {'loss': (1.0,)}, 1)))\nsaved.wait()\n"
     )
     with pytest.raises(InputError) as caught:
         run_script([str(script)])

@@ -1,132 +1,133 @@
-"""Checkpoints at the ends of epochs: one folder per epoch of each numbered ``fit`` call.
+"""The checkpoints of a job: a folder for each that is kept, of each numbered ``fit`` call.
 
-<job folder>/checkpoints/fit-000/epoch-0003/
-    state.json        the checkpoint document: epoch, history, digest, what the arrays are
-    variables.npz     the model's and the optimizer's variables
-<job folder>/checkpoints/fit-000/final/
+<job folder>/checkpoints/fit-000/epoch-0003/                 the end of an epoch, counting from 0
+<job folder>/checkpoints/fit-000/epoch-0004-step-0000050/    fifty steps of the next one
+<job folder>/checkpoints/fit-000/final/                      the call has returned
 
-A folder appears whole or not at all, and its digest is verified before it is used. Reading a
-variable may take all tasks of a job (its replicas are aggregated), so every task reads and the
-chief alone writes.
+A folder appears whole or not at all, and its digest is verified before it is used. Every task
+takes part in reading the state; the chief alone writes it, in a thread beside training.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from timonel.errors import CorruptError, FormatError, NotFoundError, TimonelError
-from timonel.storage import (
-    digest_bytes,
-    publish_dir,
-    read_document,
-    verify_file,
-    write_document,
-)
+from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
 from timonel.storage.atomic import sweep, unwritable
+from timonel.training.settings import CheckpointPolicy
+from timonel.training.worker.state import files
+from timonel.training.worker.state.best import Best, parse_best
+from timonel.training.worker.state.copies import Copies
+from timonel.training.worker.state.files import Checkpoint, FitState
+from timonel.training.worker.state.progress import Progress
+from timonel.training.worker.state.writer import BackgroundWriter
 
-_STATE = "state.json"
-_ARRAYS = "variables.npz"
-_FINAL = "final"
-KEEP = 2
+__all__ = ["Checkpoint", "Checkpoints", "FitState", "Progress"]
 
 logger = logging.getLogger(__name__)
 
+_TELL_EVERY_S = 1.0
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a ``fit`` call has come.
-
-    Attributes:
-        epochs: The numbers of the epochs that are done, counting from 0.
-        history: What Keras' ``History`` holds of them.
-        steps: Optimizer steps of this and all earlier calls.
-        finished: The call has returned; there is nothing left to train.
-    """
-
-    epochs: tuple[int, ...] = ()
-    history: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    steps: int = 0
-    finished: bool = False
-
-    @property
-    def next_epoch(self) -> int:
-        """The epoch to go on with."""
-        return self.epochs[-1] + 1 if self.epochs else 0
-
-    def after(self, epoch: int, logs: Mapping[str, Any], steps: int) -> Progress:
-        """Return the progress once ``epoch`` ended with ``logs``."""
-        grown = {**self.history, **{name: () for name in logs if name not in self.history}}
-        history = {
-            name: (*values, plain(logs[name])) if name in logs else tuple(values)
-            for name, values in grown.items()
-        }
-        return Progress((*self.epochs, epoch), history, steps)
-
-    def as_finished(self) -> Progress:
-        """Return the progress once the call has returned."""
-        return replace(self, finished=True)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was verified."""
-
-    folder: Path
-    progress: Progress
-    arrays: tuple[np.ndarray[Any, Any], ...]
+Published = Callable[[Path, Progress], None]
 
 
 class Checkpoints:
-    """The checkpoints of one job.
+    """The checkpoints of one job. Used from the thread that trains.
 
     Args:
         root: The folder they are in.
         writes: Whether this task writes them; the others only take part.
-        progress: A file for the number of the last step that was saved.
+        progress: A file in which the engine looks how far training is.
+        policy: What is kept, and where else.
     """
 
-    def __init__(self, root: Path, *, writes: bool, progress: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        writes: bool,
+        progress: Path,
+        policy: CheckpointPolicy | None = None,
+    ) -> None:
         self.root = root
+        self.policy = policy or CheckpointPolicy()
         self._writes = writes
         self._progress = progress
+        self._tell_at = 0.0
+        self._best = parse_best(self.policy.keep_best)
+        self._copies = Copies(self.policy.checkpoint_uri)
+        self._writer = BackgroundWriter()
 
-    def save(self, fit: int, variables: Sequence[Any], progress: Progress) -> Path | None:
-        """Save the state of ``fit`` call number ``fit``; return its folder where one was written.
+    def save(self, fit: int, state: FitState, published: Published | None = None) -> Path | None:
+        """Save the state of ``fit`` call number ``fit``; return where, if this task writes.
+
+        Returns before it is written; what goes wrong there surfaces in the next call, or in `wait`.
 
         Args:
             fit: The number of the call.
-            variables: Keras or TensorFlow variables, always in the same order.
-            progress: How far the call has come.
+            state: Its state. Nobody may change its arrays any more.
+            published: Called once it is there, from another thread.
         """
-        arrays = [np.asarray(variable.numpy()) for variable in variables]
-        self._progress.write_text(str(progress.steps))
         if not self._writes:
             return None
-        name = _FINAL if progress.finished else f"epoch-{progress.epochs[-1]:04d}"
-        target = self._folder(fit) / name
-        try:
-            _write(target, arrays, progress)
-        except OSError as error:
-            raise unwritable(target, error) from None
-        self._thin_out(fit)
+        target = self._folder(fit) / files.name_of(state.progress)
+        self._writer.submit(lambda: self._publish(fit, target, state, published))
         return target
+
+    def note_steps(self, steps: int, *, resting: bool = False) -> None:
+        """Tell the engine how far training is, about once a second.
+
+        Args:
+            steps: Optimizer steps that are done.
+            resting: What comes now has no steps: validation, or the end of the script.
+        """
+        now = time.monotonic()
+        if resting or now >= self._tell_at:
+            self._tell_at = now + _TELL_EVERY_S
+            self._progress.write_text(f"{steps} resting" if resting else str(steps))
+
+    def wait(self) -> None:
+        """Return once what was saved last is written, and copied where it is to be copied."""
+        self._writer.wait()
+
+    def drain(self) -> None:
+        """Do as `wait`, where an error is under way that matters more."""
+        self._writer.drain()
 
     def latest(self, fit: int) -> Checkpoint | None:
         """Return the newest checkpoint of a call that is whole, or None."""
         for folder in self._newest_first(fit):
             try:
-                return _read(folder)
+                return files.read(folder)
             except (CorruptError, FormatError, NotFoundError) as error:
                 logger.warning("the checkpoint %s is left aside: %s", folder, error)
         return None
+
+    def at(self, fit: int, name: str) -> Checkpoint:
+        """Return one checkpoint by its folder's name.
+
+        Raises:
+            NotFoundError: There is none.
+            CorruptError: It is damaged.
+        """
+        return files.read(self._folder(fit) / name)
+
+    def newest_folder(self, fit: int) -> Path | None:
+        """Return the folder of the newest checkpoint of a call, if there is one."""
+        return next(iter(self._newest_first(fit)), None)
+
+    def best_folder(self, fit: int) -> Path | None:
+        """Return the folder of the checkpoint with the best metric, if one is kept for that."""
+        if self._best is None:
+            return None
+        found = _metrics(self._newest_first(fit), self._best)
+        if not found:
+            return None
+        return (max if self._best.larger else min)(found, key=lambda folder: found[folder])
 
     def tidy(self) -> None:
         """Remove what a chief that was killed has left half-written."""
@@ -134,102 +135,53 @@ class Checkpoints:
             for folder in self.root.glob("fit-*"):
                 sweep(folder)
 
-    def _thin_out(self, fit: int) -> None:
-        for folder in list(self._newest_first(fit))[KEEP:]:
-            shutil.rmtree(folder, ignore_errors=True)
+    def fill(self) -> None:
+        """Fetch the copies of another machine, if there are any and nothing is here."""
+        if self.policy.checkpoint_uri is not None and not any(self.root.glob("fit-*/*")):
+            self._copies.fetch(self.root)
 
-    def _newest_first(self, fit: int) -> Iterable[Path]:
-        folder = self._folder(fit)
-        epochs = sorted(folder.glob("epoch-*"), reverse=True)
-        final = folder / _FINAL
-        return [final, *epochs] if final.is_dir() else epochs
+    def _publish(
+        self, fit: int, target: Path, state: FitState, published: Published | None
+    ) -> None:
+        metric = None
+        if self._best is not None and not state.progress.step:
+            value = self._best.value(state.progress.history)
+            metric = None if value is None else (self._best.metric, value)
+        try:
+            files.write(target, state, metric)
+        except OSError as error:
+            raise unwritable(target, error) from None
+        if published is not None:
+            published(target, state.progress)
+        removed = self._thin_out(fit)
+        self._copies.add(target, removed)
+
+    def _thin_out(self, fit: int) -> list[Path]:
+        best = self.best_folder(fit)
+        old = [
+            folder
+            for folder in self._newest_first(fit)[self.policy.keep_checkpoints :]
+            if folder != best
+        ]
+        for folder in old:
+            shutil.rmtree(folder, ignore_errors=True)
+        return old
+
+    def _newest_first(self, fit: int) -> list[Path]:
+        found = [path for path in self._folder(fit).glob("*") if files.is_name(path.name)]
+        return sorted(found, key=lambda path: files.age(path.name), reverse=True)
 
     def _folder(self, fit: int) -> Path:
         return self.root / f"fit-{fit:03d}"
 
 
-def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Assign what was saved.
-
-    Raises:
-        TimonelError: The variables are not those that were saved.
-    """
-    here = [(tuple(variable.shape), _dtype(variable)) for variable in variables]
-    there = [(array.shape, array.dtype) for array in arrays]
-    if here != there:
-        raise TimonelError(
-            "expected the model that was checkpointed before the restart, got one with other "
-            f"variables ({len(here)} instead of {len(there)}, or of other shapes)",
-            hint="a script must build the same models in the same order each time it is started",
-        )
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
-
-
-def plain(value: Any) -> Any:
-    """Return a metric's value as JSON can hold it."""
-    array = np.asarray(value)
-    return array.tolist() if array.dtype.isbuiltin == 1 else array.astype(np.float64).tolist()
-
-
-def _write(target: Path, arrays: Sequence[np.ndarray[Any, Any]], progress: Progress) -> None:
-    content = _pack(arrays)
-    with publish_dir(target, replace=True) as folder:
-        (folder / _ARRAYS).write_bytes(content)
-        state = {
-            "epochs": list(progress.epochs),
-            "history": {name: list(values) for name, values in progress.history.items()},
-            "steps": progress.steps,
-            "finished": progress.finished,
-            "dtypes": [array.dtype.name for array in arrays],
-            "digest": digest_bytes(content),
-        }
-        write_document(folder / _STATE, "checkpoint", state)
-
-
-def _read(folder: Path) -> Checkpoint:
-    state = read_document(folder / _STATE, "checkpoint")
-    path = folder / _ARRAYS
-    verify_file(path, state["digest"])
-    progress = Progress(
-        epochs=tuple(state["epochs"]),
-        history=state["history"],
-        steps=state["steps"],
-        finished=state["finished"],
-    )
-    return Checkpoint(folder, progress, _unpack(path, state["dtypes"]))
-
-
-def _pack(arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
-    # numpy's own format knows no bfloat16 and no float8: their bits are stored as integers.
-    buffer = io.BytesIO()
-    np.savez(buffer, *[_as_bits(array) for array in arrays])
-    return buffer.getvalue()
-
-
-def _unpack(path: Path, dtypes: Sequence[str]) -> tuple[np.ndarray[Any, Any], ...]:
-    with np.load(path, allow_pickle=False) as stored:
-        return tuple(
-            stored[f"arr_{number}"].view(_dtype_named(name)) for number, name in enumerate(dtypes)
-        )
-
-
-def _as_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.dtype.isbuiltin == 1:
-        return array
-    return array.view(f"u{array.dtype.itemsize}")
-
-
-def _dtype(variable: Any) -> np.dtype[Any]:
-    dtype = variable.dtype
-    return _dtype_named(getattr(dtype, "name", dtype))
-
-
-def _dtype_named(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes  # noqa: PLC0415 - comes with TensorFlow, for what numpy lacks
-
-        extension: type = getattr(ml_dtypes, name)
-        return np.dtype(extension)
+def _metrics(folders: Sequence[Path], best: Best) -> dict[Path, float]:
+    found = {}
+    for folder in folders:
+        try:
+            metric = files.metric_of(folder)
+        except (CorruptError, FormatError, InputError):
+            continue
+        if metric is not None and metric[0] == best.metric:
+            found[folder] = metric[1]
+    return found

@@ -6,22 +6,45 @@ user's script calls ``model.fit`` and knows nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from timonel.tracking import RunWriter
-from timonel.training.worker import building
-from timonel.training.worker.checkpoints import Checkpoint, Checkpoints, Progress, restore
-from timonel.training.worker.loaded import find_loaded
+from timonel.training.worker import _private_resume, building
+from timonel.training.worker.agreement import Agreement, Wish
+from timonel.training.worker.checkpoints import Checkpoint, Checkpoints, Progress
+from timonel.training.worker.losses import Losses
+from timonel.training.worker.outcome import Termination
 from timonel.training.worker.reporting import Plan, Reporter, Summaries
+from timonel.training.worker.state import callback_state, memory
+from timonel.training.worker.state.feeds import Feed
+from timonel.training.worker.state.replicas import Replicas
+from timonel.training.worker.state.snapshot import Snapshot, restore_model
+from timonel.training.worker.state.sources import feed_of
 from timonel.training.worker.watch import Watch, callback_for, recall
 
 logger = logging.getLogger(__name__)
+
+BeforeFit = Callable[[Any, dict[str, Any]], None]
+"""Takes the model and the arguments of a ``fit`` call, which it may change."""
+
+
+class Loop(Protocol):
+    """What trains instead of Keras' own ``fit``."""
+
+    def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
+        """Train, and return the ``History``.
+
+        ``arguments["callbacks"]`` ends with the callback that tells ``watch`` of epochs and steps;
+        the loop itself calls `Watch.step_boundary` between steps. It begins with
+        ``arguments["initial_epoch"]`` and, in that epoch, with the step ``watch.first_step``.
+        """
 
 
 @dataclass(frozen=True)
@@ -41,9 +64,17 @@ class Fits:
         run: Where the chief reports; None in all other tasks.
         tensorboard: The folder of TensorBoard's event files.
         strategy: The strategy that the script runs under, if any.
+        workers: How many processes train.
+        agreement: What all of them do at the same step.
+        termination: What knows whether the process was asked to leave.
+        part: Lets the tasks leave together.
+        stop_on_nan: Whether a loss that is no number ends the job.
+        before_fit: Called at the start of each call, before state is restored.
+        loop: What trains instead of Keras' own ``fit``; its ``snapshots(model, arguments)``, if it
+            has that, returns its own `watch.Snapshots`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one process's fits, with all that takes part in them
         self,
         keras: Any,
         checkpoints: Checkpoints,
@@ -51,15 +82,29 @@ class Fits:
         run: RunWriter | None,
         tensorboard: Path,
         strategy: Any,
+        workers: int = 1,
+        agreement: Agreement | None = None,
+        termination: Termination | None = None,
+        part: Callable[[], None] = lambda: None,
+        stop_on_nan: bool = False,
+        before_fit: Sequence[BeforeFit] = (),
+        loop: Loop | None = None,
     ) -> None:
         self.last: Fitted | None = None
         self.is_preparing = False
+        self.before_fit = list(before_fit)
+        self.loop = loop
         self._keras = keras
         self._checkpoints = checkpoints
         self._run = run
         self._summaries = Summaries(tensorboard)
         self._strategy = strategy
         self._replicas = strategy.num_replicas_in_sync if strategy is not None else 1
+        self._parts = Replicas(strategy, workers)
+        self._agreement = agreement or Agreement()
+        self._termination = termination or Termination()
+        self._part = part
+        self._stop_on_nan = stop_on_nan
         self._count = 0
         self._steps = 0
         self._epochs = 0
@@ -88,19 +133,22 @@ class Fits:
     def _fit(self, original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
         number, self._count = self._count, self._count + 1
         data = arguments.get("x")
+        for change in self.before_fit:
+            change(model, arguments)
+        batch_size = building.batch_size(arguments.get("x"), arguments.get("batch_size"))
         saved = self._checkpoints.latest(number)
-        if saved is not None:
-            building.ensure_built(model, data)
-            restore(building.variables(model), saved.arrays)
         if saved is not None and saved.progress.finished:
-            history = self._replay(number, model, saved)
+            history = self._replay(number, model, data, saved)
         else:
-            history = self._train(original, number, model, arguments, saved)
+            with memory.explained(batch_size, self._replicas):
+                history = self._train(original, number, model, arguments, saved, batch_size)
         self.last = Fitted(model, data)
         return history
 
-    def _replay(self, number: int, model: Any, saved: Checkpoint) -> Any:
+    def _replay(self, number: int, model: Any, data: Any, saved: Checkpoint) -> Any:
         logger.info("fit %d was finished before the restart: its weights are restored", number)
+        building.ensure_built(self._keras, model, data)
+        restore_model(model, saved.state, self._parts)
         self._note(saved.progress)
         history = self._keras.callbacks.History()
         history.set_model(model)
@@ -117,19 +165,28 @@ class Fits:
         model: Any,
         arguments: dict[str, Any],
         saved: Checkpoint | None,
+        batch_size: int | None,
     ) -> Any:
-        before = saved.progress if saved is not None else Progress(steps=self._steps)
+        feed = feed_of(arguments)
+        logger.info("fit %d: %s", number, feed.note)
         if saved is not None:
-            logger.info("fit %d goes on at epoch %d", number, before.next_epoch + 1)
-            arguments["initial_epoch"] = before.next_epoch
+            self._prepare_to_go_on(number, model, arguments, saved)
+        callbacks = callback_state.listed(arguments.get("callbacks"))
+        before = saved.progress if saved is not None else Progress(steps=self._steps)
         watch = Watch(
             self._checkpoints,
             number,
             model,
             before,
-            reporter=self._reporter(number, arguments, before),
-            loaded=find_loaded(arguments.get("x")),
-            agree=self._agreement(model),
+            snapshots=self._snapshots(model, arguments, callbacks, feed),
+            saved=saved,
+            reporter=self._reporter(number, arguments, before, batch_size),
+            feed=feed,
+            agreement=self._agreement,
+            agree=self._averaging(model),
+            part=self._part,
+            begin_at=_private_resume.begin_at,
+            losses=Losses(ends_job=self._stop_on_nan),
         )
         arguments["callbacks"] = _with_callback(
             arguments.get("callbacks"), callback_for(self._keras, watch)
@@ -138,12 +195,59 @@ class Fits:
             # Output goes to a log: one line for each epoch there, from one task.
             arguments["verbose"] = 2 if self._run is not None else 0
         self.is_preparing = True
-        history = original(**arguments)
-        watch.finish()
+        with self._termination.deferred(lambda: self._agreement.ask(Wish.LEAVE)):
+            history = self._run_fit(original, model, arguments, watch)
+            watch.finish()
         self._note(watch.progress)
         return history
 
-    def _agreement(self, model: Any) -> Callable[[], None]:
+    def _run_fit(
+        self,
+        original: Callable[..., Any],
+        model: Any,
+        arguments: dict[str, Any],
+        watch: Watch,
+    ) -> Any:
+        with self._flushed():
+            if self.loop is not None:
+                return self.loop.fit(model, arguments, watch)
+            with (
+                _private_resume.entering(self._keras),
+                _private_resume.stepping(model, watch.step_boundary),
+            ):
+                return original(**arguments)
+
+    @contextlib.contextmanager
+    def _flushed(self) -> Iterator[None]:
+        """Let a checkpoint that is being written be written, also where ``fit`` raises."""
+        try:
+            yield
+        finally:
+            self._checkpoints.drain()
+
+    def _prepare_to_go_on(
+        self, number: int, model: Any, arguments: dict[str, Any], saved: Checkpoint
+    ) -> None:
+        progress = saved.progress
+        at = f"epoch {progress.next_epoch + 1}"
+        if progress.step:
+            at += f", step {progress.step + 1}"
+        logger.info("fit %d goes on at %s", number, at)
+        arguments["initial_epoch"] = progress.next_epoch
+        callback_state.go_on(self._keras, arguments.get("callbacks"))
+        building.ensure_built(self._keras, model, arguments.get("x"))
+        # For an error in time, if it is another model: it is restored once callbacks have begun.
+        restore_model(model, saved.state, self._parts)
+
+    def _snapshots(
+        self, model: Any, arguments: dict[str, Any], callbacks: Sequence[Any], feed: Feed
+    ) -> Any:
+        own = getattr(self.loop, "snapshots", None)
+        if own is not None:
+            return own(model, arguments)
+        return Snapshot(model, callbacks, self._parts, feed)
+
+    def _averaging(self, model: Any) -> Callable[[], None]:
         """Return what makes the replicas agree."""
         if self._replicas == 1:
             return lambda: None
@@ -158,9 +262,12 @@ class Fits:
         return agree
 
     def _reporter(
-        self, number: int, arguments: Mapping[str, Any], before: Progress
+        self,
+        number: int,
+        arguments: Mapping[str, Any],
+        before: Progress,
+        batch_size: int | None,
     ) -> Reporter | None:
-        batch_size = building.batch_size(arguments.get("x"), arguments.get("batch_size"))
         if batch_size is not None and self._replicas > 1:
             logger.info(
                 "fit %d: the batch size %d is global, divided among %d replicas",
@@ -174,8 +281,9 @@ class Fits:
             fit=number,
             epochs=int(arguments.get("epochs", 1)),
             first_epoch=int(arguments.get("initial_epoch", 0)),
+            first_step=before.step,
             batch_size=batch_size,
-            steps_before=before.steps,
+            steps_before=before.steps_before_epoch,
             epochs_before=self._epochs,
         )
         return Reporter(self._run, self._summaries, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 from timonel.data import session
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
-from timonel.training.settings import StrategyName
-from timonel.training.worker import _private, exporting, inputs
+from timonel.training.settings import Settings, StrategyName
+from timonel.training.worker import _private, _private_state, exporting, inputs
+from timonel.training.worker.agreement import Agreement, exchange_over
 from timonel.training.worker.checkpoints import Checkpoints
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.fits import Fits
+from timonel.training.worker.outcome import Termination
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +35,13 @@ def require_supported(keras: Any, name: StrategyName) -> None:
 
 @contextlib.contextmanager
 def prepared(
-    keras: Any, context: TrainingContext, run: RunWriter | None, progress: Path
+    keras: Any,
+    context: TrainingContext,
+    run: RunWriter | None,
+    progress: Path,
+    *,
+    settings: Settings | None = None,
+    termination: Termination | None = None,
 ) -> Iterator[Fits]:
     """Enter the strategy's scope and make ``data.load`` and ``fit`` work in it.
 
@@ -41,21 +50,45 @@ def prepared(
         context: The job, as the script may see it.
         run: Where the chief reports; None in all other tasks.
         progress: The file in which the engine looks how far the task has come.
+        settings: How the job trains.
+        termination: What knows whether the process was asked to leave.
     """
+    settings = settings or Settings()
     strategy = context.strategy
     replicas = strategy.num_replicas_in_sync if strategy is not None else 1
     workers = len(context.cluster.trainers)
     session.configure(
         session.InputShard(context.cluster.rank, workers, max(1, replicas // workers))
     )
-    checkpoints = Checkpoints(context.checkpoint_dir, writes=run is not None, progress=progress)
+    _private_state.make_generators_restorable(keras)
+    several = strategy is not None and workers > 1
+    checkpoints = Checkpoints(
+        context.checkpoint_dir,
+        writes=run is not None,
+        progress=progress,
+        policy=settings.checkpoints,
+    )
     checkpoints.tidy()
+    if run is not None:
+        checkpoints.fill()
+    if several and settings.checkpoints.checkpoint_uri is not None:
+        wait_for_all(strategy)
+        checkpoints.fill()
     fits = Fits(
         keras,
         checkpoints,
         run=run,
         tensorboard=context.tensorboard_dir,
         strategy=strategy,
+        workers=workers,
+        agreement=Agreement(
+            exchange_over(strategy) if several else None,
+            is_chief=context.is_chief,
+            requests=context.job_dir / "requests",
+        ),
+        termination=termination,
+        part=functools.partial(wait_for_all, strategy) if several else lambda: None,
+        stop_on_nan=settings.faults.stop_on_nan,
     )
     fits.install()
     if run is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import signal
+import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
 from timonel.errors import TimonelError
@@ -42,6 +44,10 @@ _LOST_PEER_WORDS = (
 )
 _WAY_IN = str(Path(__file__).with_name("script.py"))
 _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
+
+
+PATIENCE_S = 15.0
+"""How long a step may take at whose end the state is saved before a task leaves."""
 
 
 class Terminated(BaseException):
@@ -87,8 +93,10 @@ def of_exception(
     if peers and any(_is_lost_peer(found) for found in chain(error)):
         return Outcome(EXIT_RETRYABLE, FailureCause.LOST_PEER, summary(error))
     text = user_traceback(error, script)
-    if any(_names(type(found)) & _OUT_OF_MEMORY_ERRORS for found in chain(error)):
-        return Outcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, summary(error), text)
+    if any(_is_out_of_memory(found) for found in chain(error)):
+        said = [note for found in chain(error) for note in getattr(found, "__notes__", ())]
+        message = "; ".join([summary(error), *said])
+        return Outcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, message, text)
     return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
 
 
@@ -125,6 +133,8 @@ def user_traceback(error: BaseException, script: str) -> str:
 
 def summary(error: BaseException) -> str:
     """Return the last line of a traceback: the kind of error and the first line of its text."""
+    if isinstance(error, TimonelError):
+        return str(error)[:500]
     text = "".join(traceback.format_exception_only(error)).strip()
     return text.splitlines()[-1 if isinstance(error, SyntaxError) else 0][:500]
 
@@ -140,14 +150,15 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def write_report(task_dir: Path, outcome: Outcome) -> None:
-    """Tell the engine why the task failed."""
+    """Tell the engine why the task failed, if there is space for it: the exit code says it too."""
     if outcome.cause is not None:
         report = {
             "cause": outcome.cause.value,
             "message": outcome.message,
             "traceback": outcome.traceback,
         }
-        write_text(task_dir / "report.json", json.dumps(report) + "\n")
+        with contextlib.suppress(TimonelError):
+            write_text(task_dir / "report.json", json.dumps(report) + "\n")
 
 
 class Termination:
@@ -158,17 +169,52 @@ class Termination:
 
     def __init__(self) -> None:
         self.requested = False
+        self._ask: Callable[[], None] | None = None
+        self._timer: threading.Timer | None = None
 
     def install(self) -> None:
         """Handle SIGTERM from now on."""
-        signal.signal(signal.SIGTERM, self._leave)
+        signal.signal(signal.SIGTERM, self._handle)
 
     def ignore_more(self) -> None:
         """Let nothing disturb the end that has begun."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    def _leave(self, _number: int, _frame: FrameType | None) -> NoReturn:
-        self.requested = True
+    @contextlib.contextmanager
+    def deferred(self, ask: Callable[[], None]) -> Iterator[None]:
+        """Let the first SIGTERM in this block only call ``ask``: somebody leaves in good order.
+
+        Who has not left after `PATIENCE_S`, or is asked a second time, leaves as anywhere else.
+        Whoever has been asked does not get out of the block.
+
+        Args:
+            ask: Called from the signal handler.
+        """
+        self._ask = ask
+        try:
+            yield
+            if self.requested:
+                raise Terminated
+        finally:
+            self._ask = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def is_leaving(self) -> None:
+        """Wait no longer for somebody to leave: he does."""
+        self._ask = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        ask, self._ask = self._ask, None
+        first, self.requested = not self.requested, True
+        if ask is not None and first:
+            ask()
+            self._timer = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGTERM))
+            self._timer.daemon = True
+            self._timer.start()
+            return
         self.ignore_more()
         raise Terminated
 
@@ -180,6 +226,12 @@ def _of_exit(error: SystemExit) -> Outcome:
         message = f"the script ended with exit code {error.code}"
         return Outcome(error.code & 0xFF or EXIT_FAILED, FailureCause.USER_ERROR, message)
     return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error.code), f"{error.code}\n")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # TensorFlow has one error for a lack of memory and of space on the disk.
+    is_disk = os.strerror(errno.ENOSPC) in str(error)
+    return bool(_names(type(error)) & _OUT_OF_MEMORY_ERRORS) and not is_disk
 
 
 def _is_lost_peer(error: BaseException) -> bool:

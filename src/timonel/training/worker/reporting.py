@@ -30,15 +30,17 @@ class Plan:
         fit: The number of the call.
         epochs: The number of the last epoch, counting from 1.
         first_epoch: The epoch it begins with, counting from 0.
+        first_step: Steps of that epoch that were done before.
         steps: Steps of an epoch, if known.
         batch_size: The global batch size, if known.
-        steps_before: Optimizer steps that were done before it.
+        steps_before: Optimizer steps that were done before its first epoch.
         epochs_before: Epochs of earlier calls.
     """
 
     fit: int
     epochs: int
     first_epoch: int = 0
+    first_step: int = 0
     steps: int | None = None
     batch_size: int | None = None
     steps_before: int = 0
@@ -140,10 +142,11 @@ class Reporter:
         values = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
         number = self.plan.epochs_before + epoch
         self._steps_before_epoch += steps
-        if steps and took_s > 0:
-            values["step_ms"] = took_s / steps * 1000
+        taken = steps - (self.plan.first_step if epoch == self.plan.first_epoch else 0)
+        if taken > 0 and took_s > 0:
+            values["step_ms"] = took_s / taken * 1000
             if self.plan.batch_size:
-                values["examples_per_s"] = steps * self.plan.batch_size / took_s
+                values["examples_per_s"] = taken * self.plan.batch_size / took_s
         self._run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )

@@ -1,0 +1,75 @@
+"""What callbacks remember, as plain data.
+
+A callback that has ``get_state`` and ``set_state`` says itself what that is. Of any other it is its
+attributes that are plain data or arrays: the patience of ``EarlyStopping``, its best weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timonel.training.worker.state import tree
+
+_NOT_STATE = frozenset({"model", "_model", "params", "validation_data"})
+
+
+def listed(given: Any) -> list[Any]:
+    """Return the callbacks that a ``fit`` call was given, as a list."""
+    if given is None:
+        return []
+    if isinstance(given, list | tuple):
+        return list(given)
+    return list(given.callbacks) if hasattr(given, "callbacks") else [given]
+
+
+def go_on(keras: Any, given: Any) -> None:
+    """Let callbacks that write a file add to what was written before the restart."""
+    for callback in listed(given):
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+
+
+def capture(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return what each callback remembers, in their order."""
+    return [{"class": _class_of(callback), "state": _state_of(callback)} for callback in callbacks]
+
+
+def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Give back what `capture` has found; return the classes that are others than they were."""
+    others = []
+    for callback, found in zip(callbacks, saved, strict=False):
+        if found["class"] != _class_of(callback):
+            others.append(f"{found['class']} (now {_class_of(callback)})")
+        elif hasattr(callback, "set_state"):
+            callback.set_state(copy.deepcopy(found["state"]))
+        else:
+            for name, value in found["state"].items():
+                setattr(callback, name, copy.deepcopy(value))
+    others += [str(found["class"]) for found in saved[len(callbacks) :]]
+    return others
+
+
+def _state_of(callback: Any) -> Any:
+    if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
+        state = callback.get_state()
+        tree.encode(state, [])
+        return copy.deepcopy(state)
+    return {
+        name: copy.deepcopy(value)
+        for name, value in vars(callback).items()
+        if name not in _NOT_STATE and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        tree.encode(value, [])
+    except tree.NotPlainError:
+        return False
+    return True
+
+
+def _class_of(callback: Any) -> str:
+    return type(callback).__qualname__

@@ -1,0 +1,217 @@
+"""One checkpoint as a folder: ``state.json`` and one file with all arrays behind each other.
+
+    state.json        the checkpoint document: progress, digest, types and shapes, plain data
+    arrays.bin        the arrays, each beginning at a multiple of 64 bytes
+
+A flat file is written, hashed and read at the speed of the disk; ``.npz``, which format 1 had,
+takes a checksum of its own and a copy in memory besides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timonel.errors import CorruptError
+from timonel.storage import publish_dir, read_document, verify_file, write_document
+from timonel.training.worker.state import tree
+from timonel.training.worker.state.progress import Progress
+
+STATE = "state.json"
+FINAL = "final"
+_ARRAYS = "arrays.bin"
+_ARRAYS_1 = "variables.npz"
+_ALIGN = 64
+_BLOCK = 1 << 20
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class FitState:
+    """Everything that a ``fit`` call needs to go on as if nothing had happened.
+
+    Attributes:
+        progress: How far it has come.
+        variables: The model's and the optimizer's variables, always in the same order.
+        local: Of variables that each replica changes by itself: their values [replicas, ...].
+        metrics: The variables of the epoch's metrics [replicas, ...].
+        extra: Plain data and arrays by name: callbacks, random state, the data's position.
+    """
+
+    progress: Progress
+    variables: Sequence[Array] = ()
+    local: Sequence[Array] = ()
+    metrics: Sequence[Array] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was verified."""
+
+    folder: Path
+    state: FitState
+
+    @property
+    def progress(self) -> Progress:
+        """How far the call had come."""
+        return self.state.progress
+
+
+def name_of(progress: Progress) -> str:
+    """Return the name of the folder for a call's state."""
+    if progress.finished:
+        return FINAL
+    if progress.step:
+        return f"epoch-{progress.next_epoch:04d}-step-{progress.step:07d}"
+    return f"epoch-{progress.next_epoch - 1:04d}"
+
+
+def age(name: str) -> tuple[int, int]:
+    """Return a key that sorts the names of folders from the oldest to the newest."""
+    if name == FINAL:
+        return (1 << 62, 0)
+    epoch, _, step = name.removeprefix("epoch-").partition("-step-")
+    return (int(epoch), int(step)) if step else (int(epoch) + 1, 0)
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a folder of that name is a checkpoint."""
+    parts = name.removeprefix("epoch-").split("-step-")
+    known = name.startswith("epoch-") and len(parts) <= 2 and all(map(str.isdecimal, parts))
+    return name == FINAL or known
+
+
+def write(target: Path, state: FitState, metric: tuple[str, float] | None = None) -> None:
+    """Publish a state as the folder ``target``.
+
+    Args:
+        target: The folder; one that is there is replaced.
+        state: What is kept.
+        metric: Name and value of what decides which checkpoint is the best.
+
+    Raises:
+        InputError: The folder cannot be written.
+        OSError: The same, for its files.
+    """
+    arrays: list[Array] = []
+    content = {
+        "variables": list(state.variables),
+        "local": list(state.local),
+        "metrics": list(state.metrics),
+        "extra": dict(state.extra),
+    }
+    encoded = tree.encode(content, arrays)
+    progress = state.progress
+    with publish_dir(target, replace=True) as folder:
+        digest = _write_arrays(folder / _ARRAYS, arrays)
+        body = {
+            "epochs": list(progress.epochs),
+            "history": {name: list(values) for name, values in progress.history.items()},
+            "steps": progress.steps,
+            "step": progress.step,
+            "finished": progress.finished,
+            "metric": None if metric is None else {"name": metric[0], "value": metric[1]},
+            "arrays": [[array.dtype.name, list(array.shape)] for array in arrays],
+            "digest": digest,
+            "content": encoded,
+        }
+        write_document(folder / STATE, "checkpoint", body)
+
+
+def read(folder: Path) -> Checkpoint:
+    """Read a checkpoint and verify it.
+
+    Raises:
+        NotFoundError: There is none.
+        CorruptError: It is damaged.
+        FormatError: Another release wrote it.
+    """
+    state = read_document(folder / STATE, "checkpoint")
+    try:
+        return Checkpoint(
+            folder, _state_of_1(folder, state) if "dtypes" in state else _state_of(folder, state)
+        )
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise CorruptError(f"expected a whole checkpoint in {folder}, got {error!r}") from error
+
+
+def metric_of(folder: Path) -> tuple[str, float] | None:
+    """Return name and value of the metric that a checkpoint was kept with, if any."""
+    found = read_document(folder / STATE, "checkpoint").get("metric")
+    return None if found is None else (str(found["name"]), float(found["value"]))
+
+
+def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
+    path = folder / _ARRAYS
+    verify_file(path, state["digest"])
+    arrays = list(_read_arrays(path, state["arrays"]))
+    content = tree.decode(state["content"], arrays)
+    return FitState(_progress(state), **content)
+
+
+def _state_of_1(folder: Path, state: Mapping[str, Any]) -> FitState:
+    """Return the state that a checkpoint of format 1 holds: variables at the end of an epoch."""
+    path = folder / _ARRAYS_1
+    verify_file(path, state["digest"])
+    with np.load(path, allow_pickle=False) as stored:
+        variables = [
+            stored[f"arr_{number}"].view(dtype_named(name))
+            for number, name in enumerate(state["dtypes"])
+        ]
+    return FitState(_progress(state), variables)
+
+
+def _progress(state: Mapping[str, Any]) -> Progress:
+    return Progress(
+        epochs=tuple(state["epochs"]),
+        history=state["history"],
+        steps=state["steps"],
+        finished=state["finished"],
+        step=state.get("step", 0),
+    )
+
+
+def _write_arrays(path: Path, arrays: Sequence[Array]) -> str:
+    sha = hashlib.sha256()
+    with path.open("wb") as file:
+        for array in arrays:
+            # Large writes and hashes let other threads compute meanwhile.
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            for block in (content, bytes(-len(content) % _ALIGN)):
+                file.write(block)
+                sha.update(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return f"sha256:{sha.hexdigest()}"
+
+
+def _read_arrays(path: Path, index: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Array]:
+    with path.open("rb") as file:
+        for name, shape in index:
+            dtype = dtype_named(name)
+            size = math.prod(shape) * dtype.itemsize
+            content = np.empty(size, np.uint8)
+            if file.readinto(content.data) != size:
+                raise CorruptError(f"expected {size} bytes more in {path}, found fewer")
+            file.seek(-size % _ALIGN, os.SEEK_CUR)
+            yield content.view(dtype).reshape(tuple(shape))
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Return the type of that name, also those that NumPy lacks, such as bfloat16."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # noqa: PLC0415 - comes with TensorFlow, for what numpy lacks
+
+        extension: type = getattr(ml_dtypes, name)
+        return np.dtype(extension)

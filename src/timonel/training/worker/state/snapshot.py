@@ -1,0 +1,119 @@
+"""Taking the whole state of a ``fit`` call, and giving it back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from timonel.training.worker import _private_state, building
+from timonel.training.worker.state import callback_state, randomness
+from timonel.training.worker.state.feeds import Feed
+from timonel.training.worker.state.files import FitState
+from timonel.training.worker.state.progress import Progress
+from timonel.training.worker.state.replicas import Array, Replicas
+from timonel.training.worker.state.variables import restore as assign
+
+logger = logging.getLogger(__name__)
+
+
+class Snapshot:
+    """The state of one ``fit`` call. All tasks of a job take and restore it at the same steps.
+
+    Args:
+        model: What is trained, built.
+        callbacks: The callbacks of the call, without ours.
+        replicas: What each variable is read from.
+        feed: The training data.
+    """
+
+    def __init__(
+        self, model: Any, callbacks: Sequence[Any], replicas: Replicas, feed: Feed
+    ) -> None:
+        self._model = model
+        self._callbacks = callbacks
+        self._replicas = replicas
+        self._feed = feed
+        self._held: list[Array] | None = None
+
+    def take(self, progress: Progress, trained: int) -> FitState:
+        """Return the state after ``trained`` steps of the call, copied to host memory."""
+        names, local = local_variables(self._model, create=False)
+        metrics = _private_state.metric_variables(self._model) if progress.step else []
+        values = self._replicas.read([*local, *metrics])
+        extra: dict[str, Any] = {"trained": trained, "named_variables": names}
+        if not progress.finished:
+            extra["callbacks"] = callback_state.capture(self._callbacks)
+            extra["random"] = randomness.capture()
+            extra["data"] = self._feed.position(trained)
+        return FitState(
+            progress,
+            self._replicas.read_first(building.variables(self._model)),
+            values[: len(local)],
+            self._held if self._held is not None and metrics else values[len(local) :],
+            extra,
+        )
+
+    def restore(self, state: FitState) -> None:
+        """Give back everything but the metrics of the epoch.
+
+        Raises:
+            TimonelError: The model is another one.
+        """
+        restore_model(self._model, state, self._replicas)
+        saved = state.extra
+        if "callbacks" in saved:
+            others = callback_state.restore(self._callbacks, saved["callbacks"])
+            if others:
+                logger.warning(
+                    "these callbacks are others than before the restart, and begin anew: %s",
+                    ", ".join(others),
+                )
+        if "random" in saved:
+            randomness.restore(saved["random"])
+
+    def hold_metrics(self) -> None:
+        """Keep the metrics of the epoch as they are now: validation uses the same variables."""
+        self._held = self._replicas.read(_private_state.metric_variables(self._model))
+
+    def release_metrics(self) -> None:
+        """Keep them no longer: another epoch begins."""
+        self._held = None
+
+    def restore_metrics(self, state: FitState) -> None:
+        """Give back the metrics of an epoch that was broken off."""
+        found = _private_state.metric_variables(self._model)
+        if len(found) != len(state.metrics):
+            logger.warning("the epoch's metrics begin anew: they are others than before")
+            return
+        self._replicas.assign(found, state.metrics, sums=True)
+
+
+def restore_model(model: Any, state: FitState, replicas: Replicas) -> None:
+    """Give back what belongs to the model and its optimizer.
+
+    Raises:
+        TimonelError: The model is another one.
+    """
+    assign(building.variables(model), state.variables)
+    wanted = state.extra.get("named_variables", [])
+    names, local = local_variables(model, create="keras" in wanted)
+    saved = dict(
+        zip([*_numbers(len(state.local) - len(wanted)), *wanted], state.local, strict=True)
+    )
+    here = dict(zip([*_numbers(len(local) - len(names)), *names], local, strict=True))
+    both = [name for name in here if name in saved]
+    replicas.assign([here[name] for name in both], [saved[name] for name in both], sums=False)
+
+
+def local_variables(model: Any, *, create: bool) -> tuple[list[str], list[Any]]:
+    """Return what each replica changes by itself: the model's own first, then the named ones."""
+    named = {
+        **dict(_private_state.random_variables(model, create=create)),
+        **dict(_private_state.schedule_variables(model)),
+    }
+    return list(named), [*model.non_trainable_variables, *named.values()]
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
