@@ -1,0 +1,128 @@
+"""What a task shows of itself while it trains: its pace, and the profile that was asked for."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from timonel.tracking import RunWriter
+from timonel.training.settings import Settings
+from timonel.training.worker import building, gradients, pace, profiling
+from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.context import TrainingContext
+from timonel.training.worker.fits import Fits
+
+logger = logging.getLogger(__name__)
+
+
+class Seen:
+    """Makes a task's ``fit`` calls show themselves.
+
+    Made before the strategy's scope is entered: what is measured is the process's own.
+
+    Args:
+        keras: The Keras module that the script uses.
+        context: The job, as the script may see it.
+        run: The run's writer; each task has one.
+        settings: How the job trains.
+        task_dir: A folder that is this task's own.
+    """
+
+    def __init__(
+        self,
+        keras: Any,
+        context: TrainingContext,
+        run: RunWriter,
+        settings: Settings,
+        task_dir: Path,
+    ) -> None:
+        self._keras = keras
+        self._run = run
+        self._cluster = context.cluster
+        self._stopwatch = pace.Stopwatch() if _waits(context.cluster, settings) else None
+        self._profiler = self._make_profiler(settings, context, task_dir)
+
+    def install(self, fits: Fits) -> None:
+        """Show the calls of ``fits``; after whatever changes their arguments."""
+        if self._stopwatch is not None:
+            gradients.before_reduce.append(self._stopwatch.arrive)
+            gradients.after_reduce.append(self._stopwatch.leave)
+            self._teller = self._make_teller(self._stopwatch)
+            fits.before_fit.append(self._tell_pace)
+        if self._profiler is not None:
+            fits.before_fit.append(self._profile)
+
+    def _tell_pace(self, _model: Any, arguments: dict[str, Any]) -> None:
+        assert self._stopwatch is not None
+        self._teller.batch_size = building.batch_size(
+            arguments.get("x"), arguments.get("batch_size")
+        )
+        callback = pace.callback_for(self._keras, self._stopwatch, self._teller)
+        add_callback(arguments, callback)
+
+    def _profile(self, _model: Any, arguments: dict[str, Any]) -> None:
+        profiler, self._profiler = self._profiler, None  # of the first call alone
+        if profiler is not None:
+            initial = int(arguments.get("initial_epoch") or 0)
+            add_callback(arguments, profiling.callback_for(self._keras, profiler, initial))
+
+    def _make_teller(self, stopwatch: pace.Stopwatch) -> pace.Teller:
+        return pace.Teller(
+            self._run,
+            self._cluster.task_id,
+            stopwatch.read,
+            share=1 / len(self._cluster.trainers),
+            names_slowest=self._cluster.is_chief,
+        )
+
+    def _make_profiler(
+        self, settings: Settings, context: TrainingContext, task_dir: Path
+    ) -> profiling.Profiler | None:
+        asked = settings.profiling.profile
+        if asked is None:
+            return None
+        return profiling.Profiler(
+            profiling.parse_steps(asked),
+            context.tensorboard_dir,
+            context.cluster.task_id,
+            scratch=task_dir / "profile",
+            tell=self._tell_profile,
+            marks_steps=self._keras.__name__ == "keras",
+        )
+
+    def _tell_profile(self, message: str, facts: dict[str, Any]) -> None:
+        logger.info("%s", message)
+        if not self._cluster.is_chief:
+            return
+        if facts:
+            self._run.event("profile", **facts)
+        else:
+            self._run.event("log", level="warning", message=message)
+
+
+def add_callback(arguments: dict[str, Any], callback: Any) -> None:
+    """Add a callback to those of a ``fit`` call."""
+    given = arguments.get("callbacks")
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
+        callback.set_model(given.model)
+        callback.set_params(given.params)
+        given.callbacks.append(callback)
+        return
+    if given is None:
+        arguments["callbacks"] = [callback]
+    else:
+        arguments["callbacks"] = [
+            *(given if isinstance(given, list | tuple) else [given]),
+            callback,
+        ]
+
+
+def _waits(cluster: Cluster, settings: Settings) -> bool:
+    """Tell whether steps are taken together with other tasks, and their graph can be measured."""
+    # XLA compiles no clock into a step.
+    return (
+        len(cluster.trainers) > 1
+        and not settings.uses_parameter_servers
+        and not settings.numerics.xla
+    )

@@ -1,0 +1,198 @@
+"""What a task shows of itself: the time of its steps, and a profile of some of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timonel.errors import SpecError
+from timonel.storage import Workspace
+from timonel.tracking import RunWriter, read_run, start_run
+from timonel.training.worker.pace import INTERVAL_S, Reading, Stopwatch, Teller
+from timonel.training.worker.profiling import Profiler, Steps, callback_for, parse_steps
+
+
+@pytest.fixture
+def run(workspace: Workspace) -> RunWriter:
+    return start_run(workspace, "train", run_id="train-1")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_stopwatch_tells_work_from_waiting() -> None:
+    import tensorflow as tf
+
+    watch = Stopwatch()
+
+    def slept(seconds: float) -> Any:
+        return tf.numpy_function(lambda: time.sleep(seconds) or 1.0, [], tf.float64)
+
+    @tf.function
+    def step() -> None:
+        gradient = slept(0.03)
+        assert watch.arrive([gradient])[0] is gradient
+        with tf.control_dependencies([gradient]):
+            total = slept(0.01)
+        watch.arrive([total])  # of another replica of the same step
+        watch.leave([total])
+        watch.leave([gradient])
+
+    step()
+    assert watch.read() == Reading(0, 0.0, 0.0)  # it is not known when the first one began
+    for _ in range(5):
+        step()
+    reading = watch.read()
+    assert reading.steps == 5
+    assert reading.work_s == pytest.approx(0.15, rel=0.4)
+    assert 0.045 < reading.wait_s < reading.work_s
+    assert watch.read() == Reading(0, 0.0, 0.0)
+    watch.pause()
+    time.sleep(0.2)
+    step()
+    step()
+    assert watch.read().steps == 1
+    assert watch.read().work_s < 0.1
+
+
+def test_a_task_tells_its_pace_now_and_then(run: RunWriter, workspace: Workspace) -> None:
+    clock = Clock()
+    readings = iter([Reading(20, 0.8, 0.2), Reading(0, 0.0, 0.0), Reading(10, 0.4, 0.1)])
+    teller = Teller(
+        run, "worker-3", lambda: next(readings), share=0.25, names_slowest=False, clock=clock
+    )
+    teller.batch_size = 32
+    for _ in range(35):
+        teller.tick()
+        clock.now += INTERVAL_S / 10
+    names = ("type", "task", "steps", "step_ms", "wait_ms", "examples_per_s")
+    assert [
+        tuple(event[name] for name in names) for event in read_run(workspace, "train-1").events()
+    ] == [("pace", "worker-3", 20, 40.0, 10.0, 160.0), ("pace", "worker-3", 10, 40.0, 10.0, 160.0)]
+
+
+def test_the_chief_warns_once_of_who_holds_up_the_others(
+    run: RunWriter, workspace: Workspace
+) -> None:
+    clock = Clock()
+    teller = Teller(
+        run, "chief-0", lambda: Reading(10, 0.4, 0.2), share=0.5, names_slowest=True, clock=clock
+    )
+    path = run.folder / "events.jsonl"
+    for number in range(12):
+        clock.now += INTERVAL_S
+        teller.tick()
+        t = time.time() + number * INTERVAL_S
+        with path.open("a") as file:  # as another task tells it
+            file.write(f'{{"t":{t},"type":"pace","task":"worker-0","step_ms":61.0}}\n')
+    warnings = [e for e in read_run(workspace, "train-1").events() if e["type"] == "log"]
+    assert [event["message"] for event in warnings] == [
+        "worker-0 computes 61 ms a step, the others 40 ms: every step waits for it"
+    ]
+
+
+@pytest.mark.parametrize(("text", "steps"), [("7", Steps(7, 7)), ("10:20", Steps(10, 20))])
+def test_steps_are_named(text: str, steps: Steps) -> None:
+    assert parse_steps(text) == steps
+
+
+@pytest.mark.parametrize("text", ["0", "0:3", "5:4"])
+def test_steps_that_are_none(text: str) -> None:
+    with pytest.raises(SpecError, match="expected steps to profile from 1 on"):
+        parse_steps(text)
+
+
+def profiled(
+    folder: Path, steps: str, told: list[tuple[str, dict[str, Any]]], *, keras: Any = None,
+    initial_epoch: int = 0, **options: Any,
+) -> None:  # fmt: skip
+    """Fit a small model for 3 epochs of 4 steps, some of which are profiled."""
+    import keras as keras3
+    import numpy as np
+
+    keras = keras or keras3
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(16, name="wide"), keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse", **options)
+    profiler = Profiler(
+        parse_steps(steps), folder / "tensorboard", "worker-0", scratch=folder / "scratch",
+        tell=lambda message, facts: told.append((message, facts)),
+        marks_steps=keras.__name__ == "keras",
+    )  # fmt: skip
+    callback = callback_for(keras, profiler, initial_epoch)
+    rows = np.ones((32, 8), "float32")
+    model.fit(rows, rows[:, :1], batch_size=8, epochs=3 + initial_epoch, verbose=0,
+              initial_epoch=initial_epoch, callbacks=[callback])  # fmt: skip
+
+
+def events_of(path: Path) -> Counter[str]:
+    """Return how often each kind of event is in a profile."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(path.read_bytes())
+    return Counter(
+        plane.event_metadata[event.metadata_id].name
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+    )
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_a_profile_has_the_steps_that_were_asked_for_and_the_models_operations(
+    flavour: str, tmp_path: Path
+) -> None:
+    keras = pytest.importorskip(flavour)
+    told: list[tuple[str, dict[str, Any]]] = []
+    profiled(tmp_path, "3:7", told, keras=keras, initial_epoch=2)
+    path = tmp_path / "tensorboard" / "plugins" / "profile" / "steps_3_to_7" / "worker-0.xplane.pb"
+    ((message, facts),) = told
+    assert message == "profiled steps 3 to 7"
+    assert facts["path"] == str(path)
+    assert facts["logdir"] == str(tmp_path / "tensorboard")
+    assert not (tmp_path / "scratch").exists()
+    events = events_of(path)
+    # Of each step there are the products of both layers, forwards and backwards.
+    products = {name: count for name, count in events.items() if name.endswith("MatMul")}
+    assert any("wide" in name for name in products), events
+    assert set(products.values()) <= {5, 10}
+    assert events["train"] == 5
+
+
+def test_steps_that_cannot_be_profiled_are_an_error_before_the_first_one(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"of the 12 that there are, got 10:13"):
+        profiled(tmp_path, "10:13", [])
+    with pytest.raises(SpecError, match=r"begin and end where 2 are taken at once, got 2:3"):
+        profiled(tmp_path, "2:3", [], steps_per_execution=2)
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_what_an_earlier_generation_has_done_is_not_profiled_in_part(tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def profiler() -> Profiler:
+        return Profiler(Steps(3, 7), tmp_path, "chief-0", scratch=tmp_path / "scratch",
+                        tell=lambda message, facts: told.append((message, facts)))  # fmt: skip
+
+    resumed = profiler()
+    resumed.begins(12, 1, 4)
+    resumed.step_begins(5)
+    resumed.step_ends(5, lambda: None)
+    resumed.ends()
+    ended = profiler()
+    ended.begins(None, 1, 0)
+    ended.ends()
+    assert told == [
+        ("no profile of steps 3 to 7: training went on after step 4", {}),
+        ("no profile of steps 3 to 7: training ended before", {}),
+    ]
