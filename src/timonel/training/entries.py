@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.machinery
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,7 +80,7 @@ def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
     if path.is_file():
         return _notebook(path, environ) if path.suffix == ".ipynb" else _script(path, environ)
     name = os.fspath(entry)
-    if _MODULE.match(name) and not name.endswith(_IS_A_FILE):
+    if _is_module_name(name):
         found = _find_module(name)
         if found is not None:
             return _module(name, found, environ)
@@ -91,12 +89,16 @@ def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
             f"expected a Python script, got the folder {path}",
             hint="a package needs a __main__.py to be run by its name",
         )
-    also = f" and no module {name}" if _MODULE.match(name) else ""
+    also = f" and no module {name}" if _is_module_name(name) else ""
     raise NotFoundError(
         f"expected a script at {path}, found none{also}",
         hint="give a Python file, a notebook, or a module's name as in 'python -m'; "
         "'timonel init image' writes a script to start from",
     )
+
+
+def _is_module_name(name: str) -> bool:
+    return bool(_MODULE.match(name)) and not name.endswith(_IS_A_FILE)
 
 
 def _script(path: Path, environ: Mapping[str, str]) -> Program:
@@ -115,7 +117,7 @@ def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
 
 def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
     file = spec.origin
-    if not isinstance(spec.loader, importlib.machinery.SourceFileLoader) or file is None:
+    if not isinstance(spec.loader, SourceFileLoader) or file is None:
         raise SpecError(f"expected a module of Python source, got {name}, which has none")
     source = Path(file).read_bytes()
     return Program("module", file, name, source, _flavour(source, environ))
@@ -136,7 +138,6 @@ def _find_module(name: str) -> ModuleSpec | None:
     Raises:
         SpecError: It is a package without a ``__main__``.
     """
-    importlib.invalidate_caches()
     spec = _resolved(name)
     if spec is None or spec.submodule_search_locations is None:
         return spec
@@ -152,27 +153,43 @@ def _find_module(name: str) -> ModuleSpec | None:
 
 
 def _resolved(name: str) -> ModuleSpec | None:
-    places: list[str] | None = None
+    places: list[str] | None = [str(Path.cwd()), *sys.path]
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
-        if count > 1 and places is None:
+        if places is None:
             return None  # what was found is no package
         spec = _spec(".".join(parts[:count]), places)
+        if spec is None and count == 1:
+            spec = _installed(name=parts[0])
         if spec is None:
             return None
-        found = spec.submodule_search_locations
-        places = list(found) if found is not None else None
+        inside = spec.submodule_search_locations
+        places = list(inside) if inside is not None else None
     return spec
 
 
-def _spec(name: str, places: list[str] | None) -> ModuleSpec | None:
-    if places is not None:
-        return PathFinder.find_spec(name, places)
-    found = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
-    for finder in sys.meta_path:  # packages that are installed where they are developed
-        found = found or finder.find_spec(name, None)
-    return found
+def _spec(name: str, places: list[str]) -> ModuleSpec | None:
+    """Look in folders; Python itself would import the parents of what has no ``__init__``."""
+    portions: list[str] = []
+    for place in places:
+        finder = FileFinder(place or ".", (SourceFileLoader, SOURCE_SUFFIXES))
+        found = finder.find_spec(name)
+        if found is not None and found.loader is not None:
+            return found
+        if found is not None:
+            portions += found.submodule_search_locations or ()
+    if not portions:
+        return None
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = portions
+    return spec
+
+
+def _installed(name: str) -> ModuleSpec | None:
+    """Ask whoever else finds modules: those of Python itself, and of packages in development."""
+    specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def _flavour(source: bytes | str, environ: Mapping[str, str]) -> KerasFlavour:

@@ -106,7 +106,8 @@ def _environment(task: ForegroundTask) -> dict[str, str]:
         generation=_next_generation(task.task_dir / "generation"),
         attempt=1,
     )
-    inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    outside = {"TF_CONFIG"} if cluster.role == "evaluator" else frozenset()
+    inherited = {name: value for name, value in os.environ.items() if name not in outside}
     return {
         **inherited,
         **task.env,

@@ -6,8 +6,6 @@ A function that another process can import is named, and its module imported the
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import inspect
 import json
 import linecache
@@ -138,8 +136,8 @@ def import_path() -> tuple[str, ...]:
 
 
 def _has_source(module: ModuleType | None) -> bool:
-    spec = getattr(module, "__spec__", None)
-    return isinstance(getattr(spec, "loader", None), importlib.machinery.SourceFileLoader)
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    return isinstance(origin, str) and origin.endswith(".py")
 
 
 def _referred(function: Function) -> dict[str, Any]:

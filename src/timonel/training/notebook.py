@@ -126,9 +126,10 @@ def _sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
         try:
             kind, lines = cell["cell_type"], cell["source"]
             text = lines if isinstance(lines, str) else "".join(lines)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError):
             raise SpecError(
-                f"expected cells with a type and a source in {name}, got one without ({error})"
+                f"expected cells with a type and a source in {name}, got one without",
+                hint="open and save it with Jupyter",
             ) from None
         if kind == "code" and text.strip():
             yield text
