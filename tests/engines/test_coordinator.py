@@ -57,6 +57,15 @@ def test_a_lost_task_restarts_all_after_a_delay(job: Job) -> None:
     assert {task.generation for task in job.state.status.tasks} == {2}
 
 
+def test_the_delay_runs_while_the_others_end(job: Job) -> None:
+    job.run()
+    job.exit("worker-0", LOST_PEER)
+    failed_at = job.now
+    job.now += 3
+    job.exit("worker-1", ENDED_BY_TERM)
+    assert job.state.wake_at == failed_at + 8
+
+
 def test_a_users_error_seen_while_draining_is_the_root(job: Job) -> None:
     job.tell(Begin())
     job.all_ready()

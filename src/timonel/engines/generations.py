@@ -44,6 +44,7 @@ def start(state: State, now: float) -> Step:
         failures=(),
         resizing=False,
         running_since=None,
+        draining_since=None,
         ready_at={},
         timers={},
         deadline=now + state.spec.start_timeout_s,
@@ -107,7 +108,12 @@ def drain(state: State, now: float) -> Step:
     if not has_time:
         grace_s = min(DRAIN_GRACE_S, grace_s)
     state = with_status(state, state=_drain_state(state, now))
-    state = replace(state, phase=Phase.DRAINING, deadline=now + grace_s + DRAIN_MARGIN_S)
+    state = replace(
+        state,
+        phase=Phase.DRAINING,
+        draining_since=state.draining_since or now,
+        deadline=now + grace_s + DRAIN_MARGIN_S,
+    )
     return state, (StopTasks(state.status.generation, names, grace_s, urgent=not has_time),)
 
 
@@ -142,7 +148,8 @@ def conclude(state: State, now: float) -> Step:
         state,
         phase=Phase.WAITING,
         history=decision.history,
-        deadline=now + decision.delay_s,
+        # The time that the others took to end is part of the delay.
+        deadline=max(now, (state.draining_since or now) + decision.delay_s),
     )
     return state, ()
 

@@ -41,6 +41,7 @@ class State:
         resizing: Whether this generation was asked to leave for one of another size.
         running_since: When all tasks of this generation were ready.
         ready_at: When each task of this generation was ready.
+        draining_since: When this generation began to end.
         deadline: When the phase ends by itself.
         timers: For tasks that are restarted in place, when the next attempt begins, or by when it
             must be ready.
@@ -58,6 +59,7 @@ class State:
     resizing: bool = False
     running_since: float | None = None
     ready_at: Mapping[str, float] = field(default_factory=dict)
+    draining_since: float | None = None
     deadline: float | None = None
     timers: Mapping[str, float] = field(default_factory=dict)
 
