@@ -403,6 +403,19 @@ class TestSession:
         with pytest.raises(NotFoundError, match=r"TIMONEL_DATA_OTHER, .* --data other=URI"):
             load(name="other")
 
+    def test_the_only_one_that_has_a_name_needs_none(
+        self, numbered: Dataset, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TIMONEL_DATA_DIGITS", numbered.uri)
+        load()
+        assert session.loads[-1].uri == numbered.uri
+        monkeypatch.setenv("TIMONEL_DATA_OTHERS", numbered.uri)
+        with pytest.raises(
+            NotFoundError,
+            match=r"one of 2 datasets.*load\(name='digits'\) or load\(name='others'\)",
+        ):
+            load()
+
 
 class TestBadInput:
     def test_no_dataset(self, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.units import parse_bytes
 
 ENVIRONMENT_VARIABLE = "TIMONEL_DATA"
+_NAMED = f"{ENVIRONMENT_VARIABLE}_"
 
 
 _PREFETCHED_BATCHES = 2
@@ -79,7 +80,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         shuffle: Whether each epoch has an order of its own; by default for ``train`` only.
         seed: Another seed gives other orders.
         memory: A split up to this size is kept in memory, a larger one is read while training.
-        name: Which dataset of ``--data NAME=URI``, if ``path`` is not given.
+        name: Which dataset of ``--data NAME=URI``, if ``path`` is not given and there are several.
 
     Raises:
         NotFoundError: There is no dataset.
@@ -177,15 +178,23 @@ def _labels(record: LoadRecord) -> Callable[[Any], Any]:
 
 
 def _from_environment(name: str | None) -> str:
-    variable = f"{ENVIRONMENT_VARIABLE}_{name.upper()}" if name else ENVIRONMENT_VARIABLE
+    variable = f"{_NAMED}{name.upper()}" if name else ENVIRONMENT_VARIABLE
     found = os.environ.get(variable)
-    if not found:
-        option = f"--data {name}=URI" if name else "--data URI"
+    if found:
+        return found
+    named = {key: uri for key, uri in sorted(os.environ.items()) if key.startswith(_NAMED)}
+    if name is None and len(named) == 1:
+        return next(iter(named.values()))  # there is nothing else that it can mean
+    if name is None and named:
+        choice = " or ".join(f"load(name={key.removeprefix(_NAMED).lower()!r})" for key in named)
         raise NotFoundError(
-            f"expected a path or the environment variable {variable}, found neither",
-            hint=f"call load(path), or run the script with 'timonel train ... {option}'",
+            f"expected the name of one of {len(named)} datasets, got none", hint=f"call {choice}"
         )
-    return found
+    option = f"--data {name}=URI" if name else "--data URI"
+    raise NotFoundError(
+        f"expected a path or the environment variable {variable}, found neither",
+        hint=f"call load(path), or run the script with 'timonel train ... {option}'",
+    )
 
 
 def _size(schema: ImageSchema, wanted: tuple[int, int] | None, uri: str) -> tuple[int, int]:
