@@ -7,7 +7,8 @@ import pytest
 
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
-from timonel.training.worker.reporting import INTERVAL_S, Plan, Reporter, Summaries, pace
+from timonel.training.worker.reporting import INTERVAL_S, Plan, Reporter, pace
+from timonel.training.worker.summaries import Summaries
 
 
 def test_pace() -> None:
@@ -68,5 +69,52 @@ def test_the_end_of_an_epoch(run: RunWriter, workspace: Workspace, tmp_path: Pat
     assert "by_class" not in record.metrics
     point = record.series["val_loss"][0]
     assert (point.epoch, point.step) == (5, 30)
-    assert list((tmp_path / "tensorboard" / "train").iterdir())
-    assert list((tmp_path / "tensorboard" / "validation").iterdir())
+    scalars = scalars_in(tmp_path / "tensorboard")
+    assert scalars["validation", "epoch_loss"] == [(5, 0.5)]
+    assert scalars["train", "epoch_step_ms"] == [(5, 200.0)]
+    assert math.isnan(scalars["train", "epoch_loss"][0][1])
+
+
+def test_what_tensorboard_shows(run: RunWriter, workspace: Workspace, tmp_path: Path) -> None:
+    clock = Clock()
+    plan = Plan(fit=0, epochs=1, steps=100, batch_size=8, steps_before=1000)
+    summaries = Summaries(tmp_path)
+    reporter = Reporter(run, summaries, plan, clock, learning_rate=lambda: 0.01)
+    reporter.epoch_begins(0)
+    for step in range(1, 101):
+        reporter.batch(step, {"loss": 1.0 / step, "accuracy": 0.5, "bad": math.nan})
+        clock.now += INTERVAL_S / 40
+    reporter.epoch_ends(0, {"loss": 0.25, "val_loss": 0.5}, steps=100, took_s=1.25)
+    summaries.evaluation({"loss": 0.75}, 1040)
+    found = scalars_in(tmp_path)
+    assert found["train", "batch_loss"] == [
+        (1001, 1.0), (1041, pytest.approx(1 / 41)), (1081, pytest.approx(1 / 81)), (1100, 0.25),
+    ]  # fmt: skip
+    assert found["train", "batch_examples_per_s"][1:] == [
+        (1081, 640.0), (1100, pytest.approx(633.6)),
+    ]  # fmt: skip
+    assert dict(found["train", "batch_learning_rate"]) == {
+        step: pytest.approx(0.01) for step in (1001, 1041, 1081, 1100)
+    }
+    assert found["train", "epoch_learning_rate"] == [(0, pytest.approx(0.01))]
+    assert found["validation", "epoch_loss"] == [(0, 0.5)]
+    assert found["evaluator", "evaluation_loss_vs_iterations"] == [(1040, 0.75)]
+    assert ("train", "batch_bad") not in found
+    progress = [e for e in read_run(workspace, "train-1").events() if e["type"] == "progress"]
+    assert progress[0]["loss"] == 1.0
+    assert progress[0]["metrics"] == {"accuracy": 0.5}
+
+
+def scalars_in(folder: Path) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Return the steps and values in event files, as TensorBoard's own reader finds them."""
+    import tensorflow as tf
+
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for path in folder.glob("*/events.out.tfevents.*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name:
+                    assert value.metadata.plugin_data.plugin_name == "scalars"
+                points = found.setdefault((path.parent.name, value.tag), [])
+                points.append((event.step, tf.make_ndarray(value.tensor).item()))
+    return found

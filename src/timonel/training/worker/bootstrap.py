@@ -136,7 +136,7 @@ def _run_alone(task: Task) -> None:
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
-    from timonel.training.worker import managed  # noqa: PLC0415 - imports TensorFlow
+    from timonel.training.worker import managed, seen  # noqa: PLC0415 - imports TensorFlow
 
     settings = task.spec.settings
     granted = devices.configure(
@@ -156,6 +156,8 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     context = _context(task, strategy)
     enter(context)
     run = _open_run(task)
+    own_run = run or open_run(_workspace(task), task.spec.run_id)
+    shown = seen.Seen(keras, context, own_run, settings, task.task_dir)
     with managed.prepared(
         keras,
         context,
@@ -164,6 +166,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         settings=task.spec.settings,
         termination=termination,
     ) as fits:
+        shown.install(fits)
         (task.task_dir / "ready").touch()
         alive.begin(task.task_dir)
         with _until_exit():

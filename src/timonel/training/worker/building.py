@@ -68,6 +68,15 @@ def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
     return strategy.reduce("MEAN", strategy.run(lambda: tf.identity(variable.value)), axis=None)
 
 
+def learning_rate(model: Any) -> float | None:
+    """Return the rate of a model's next update; None where its optimizer has none."""
+    optimizer = getattr(model, "optimizer", None)
+    rate = getattr(optimizer, "learning_rate", None)
+    if callable(rate) and not hasattr(rate, "numpy"):
+        rate = rate(optimizer.iterations)  # a schedule of tf-keras
+    return None if rate is None else float(rate)
+
+
 def batch_size(data: Any, given: int | None) -> int | None:
     """Return the global batch size of a ``fit`` call, if it can be seen.
 

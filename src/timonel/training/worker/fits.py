@@ -21,12 +21,13 @@ from timonel.training.worker.agreement import Agreement, Wish
 from timonel.training.worker.checkpoints import Checkpoint, Checkpoints, Progress
 from timonel.training.worker.losses import Losses
 from timonel.training.worker.outcome import Termination
-from timonel.training.worker.reporting import Plan, Reporter, Summaries
+from timonel.training.worker.reporting import Plan, Reporter
 from timonel.training.worker.state import callback_state, memory
 from timonel.training.worker.state.feeds import Feed
 from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of
+from timonel.training.worker.summaries import Summaries
 from timonel.training.worker.watch import Watch, callback_for, recall
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ class Fits:
         self.is_preparing = False
         self.before_fit = list(before_fit)
         self.loop = loop
+        self.learning_rate: Callable[[Any], float | None] = building.learning_rate
+        """Tells the present rate of a model."""
         self._keras = keras
         self._checkpoints = checkpoints
         self._run = run
@@ -180,7 +183,7 @@ class Fits:
             before,
             snapshots=self._snapshots(model, arguments, callbacks, feed),
             saved=saved,
-            reporter=self._reporter(number, arguments, before, batch_size),
+            reporter=self._reporter(number, model, arguments, before, batch_size),
             feed=feed,
             agreement=self._agreement,
             agree=self._averaging(model),
@@ -264,6 +267,7 @@ class Fits:
     def _reporter(
         self,
         number: int,
+        model: Any,
         arguments: Mapping[str, Any],
         before: Progress,
         batch_size: int | None,
@@ -286,7 +290,8 @@ class Fits:
             steps_before=before.steps_before_epoch,
             epochs_before=self._epochs,
         )
-        return Reporter(self._run, self._summaries, plan)
+        rate = functools.partial(self.learning_rate, model)
+        return Reporter(self._run, self._summaries, plan, learning_rate=rate)
 
     def _note(self, progress: Progress) -> None:
         self._steps = progress.steps

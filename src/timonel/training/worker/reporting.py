@@ -1,4 +1,4 @@
-"""What the chief tells of a ``fit`` call while it runs: progress, metrics, TensorBoard events.
+"""What the chief tells of a ``fit`` call while it runs: progress, metrics, TensorBoard's scalars.
 
 A step must not become slower for being watched: per step there is one clock reading, and only when
 a report is due is a value taken from the device.
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from timonel.tracking import RunWriter
+from timonel.training.worker.summaries import Summaries
 
-_SCALAR = 1  # DATA_CLASS_SCALAR
 INTERVAL_S = 0.5
 """The least time between two progress events."""
 
@@ -84,6 +84,7 @@ class Reporter:
         summaries: TensorBoard's event files.
         plan: What the call is going to do.
         clock: Seconds that only grow.
+        learning_rate: Returns the present one, where there is one.
     """
 
     def __init__(
@@ -92,11 +93,13 @@ class Reporter:
         summaries: Summaries,
         plan: Plan,
         clock: Callable[[], float] = time.monotonic,
+        learning_rate: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.plan = plan
         self._run = run
         self._summaries = summaries
         self._clock = clock
+        self._learning_rate = learning_rate
         self._epoch = plan.first_epoch
         self._due = 0.0
         self._steps_before_epoch = 0
@@ -151,24 +154,38 @@ class Reporter:
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )
         self._tell(steps, logs, self._clock(), self._steps_before_epoch)
-        self._summaries.write(values, number)
+        rate = self._learning_rate()
+        known = {} if rate is None else {"learning_rate": rate}
+        self._summaries.epoch({**values, **known}, number)
 
     def _tell(self, step: int, logs: Mapping[str, Any], now: float, total: int) -> None:
         whole = self._pace_since(self._call_mark, step, now, total)
         recent = self._pace_since(self._epoch_mark, step, now, total)
+        metrics = _finite(logs)
+        self._write_step(metrics, recent, total)
         fields = {
             "fit": self.plan.fit,
             "epoch": self._epoch + 1,
             "epochs": self.plan.epochs,
             "step": step,
             "steps": self.plan.steps,
-            "loss": _finite(logs.get("loss")),
+            "loss": metrics.pop("loss", None),
+            "metrics": metrics or None,
             "examples_per_s": recent.examples_per_s,
             "steps_per_s": recent.steps_per_s,
             "eta_s": whole.eta_s,
         }
         known = {name: value for name, value in fields.items() if value is not None}
         self._run.event("progress", **known)
+
+    def _write_step(self, metrics: Mapping[str, float], recent: Pace, total: int) -> None:
+        values = {name: value for name, value in metrics.items() if not name.startswith("val_")}
+        rate = self._learning_rate()
+        if rate is not None:
+            values["learning_rate"] = rate
+        if recent.examples_per_s is not None:
+            values["examples_per_s"] = recent.examples_per_s
+        self._summaries.step(values, self.plan.steps_before + total)
 
     def _pace_since(
         self, mark: tuple[float, int] | None, step: int, now: float, total: int
@@ -183,37 +200,7 @@ class Reporter:
         )
 
 
-class Summaries:
-    """TensorBoard's event files, laid out and named as Keras' own callback does it.
-
-    Args:
-        folder: The folder of the event files.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writers: dict[str, Any] = {}
-
-    def write(self, values: Mapping[str, float], epoch: int) -> None:
-        """Write an epoch's metrics."""
-        for name, value in values.items():
-            inner = name.removeprefix("val_")
-            self._scalar("train" if inner == name else "validation", f"epoch_{inner}", value, epoch)
-        for writer in self._writers.values():
-            writer.flush()
-
-    def _scalar(self, part: str, tag: str, value: float, epoch: int) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-        if part not in self._writers:
-            self._writers[part] = tf.summary.create_file_writer(str(self._folder / part))
-        # tf.summary.scalar would do, but needs TensorBoard itself; its format needs only this.
-        kind = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
-        metadata = tf.compat.v1.SummaryMetadata(plugin_data=kind, data_class=_SCALAR)
-        with self._writers[part].as_default():
-            tf.summary.write(tag, tf.constant(value, tf.float32), step=epoch, metadata=metadata)
-
-
-def _finite(loss: Any) -> float | None:
-    """Return a loss that JSON can hold; NaN shows in the metrics, which keep it."""
-    return float(loss) if loss is not None and math.isfinite(float(loss)) else None
+def _finite(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scalars that JSON can hold; NaN shows in the epoch's metrics, which keep it."""
+    scalars = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+    return {name: value for name, value in scalars.items() if math.isfinite(value)}
