@@ -85,6 +85,23 @@ def test_what_differs_on_import_has_a_parent_of_its_own(
         engine.wait(job_id)
 
 
+def test_few_idle_parents_stay_and_the_longest_idle_one_goes(
+    engine: EngineHarness, runtime: Path
+) -> None:
+    kept: list[int] = []
+    for number in range(3):
+        before = warm_parents(runtime)
+        env = {LINGER: "600", "KERAS_TEST": str(number)}
+        assert engine.run("ready", job_id=f"job-{number}", env=env).state is JobState.SUCCEEDED
+        kept += sorted(set(warm_parents(runtime)) - set(before))
+    assert len(kept) == 3
+    eventually(lambda: sorted(warm_parents(runtime)) == sorted(kept[1:]))
+    for pid in kept[1:]:
+        os.kill(pid, signal.SIGTERM)
+    eventually(lambda: has_no_parent(runtime))
+    assert [path.suffix for path in (runtime / "timonel").iterdir() if "idle" in path.name] == []
+
+
 def test_a_parent_whose_sources_changed_is_not_used(engine: EngineHarness, runtime: Path) -> None:
     write_module(engine, "shared", "VALUE = 1\n")
     engine.submit("ready", "await:go", job_id="one")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from timonel.engines.local.groups import CGROUPS, PROC, memory_groups
+
 SAMPLE_INTERVAL_S = 5.0
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
@@ -35,30 +37,13 @@ class OomWatch:
         return tuple(_count(path) for path in self._counters)
 
 
-def find_counters(
-    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
-) -> tuple[Path, ...]:
+def find_counters(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Path, ...]:
     """Return the counter files of this process's control groups, or else the machine's."""
-    found = [path for path in _cgroup_counters(proc, cgroups) if _count(path) >= 0]
+    names = ("memory.events", "memory.oom_control")  # of version 2 and 1
+    paths = [folder / name for folder in memory_groups(proc, cgroups) for name in names]
+    found = [path for path in paths if _count(path) >= 0]
     # The machine's counter also covers other people's containers: only where nothing closer is.
     return tuple(found) or (proc / "vmstat",)
-
-
-def _cgroup_counters(proc: Path, cgroups: Path) -> list[Path]:
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    paths = []
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        inside = group.lstrip("/")
-        if not controllers:
-            paths += [cgroups / inside / "memory.events", cgroups / "memory.events"]
-        elif "memory" in controllers.split(","):
-            memory = cgroups / "memory"
-            paths += [memory / inside / "memory.oom_control", memory / "memory.oom_control"]
-    return paths
 
 
 def _count(path: Path) -> int:

@@ -30,14 +30,16 @@ from timonel.engines.local.processes import (
     reap,
 )
 from timonel.engines.local.warm.client import DEFAULT_LINGER_S, MESSAGE_BYTES
+from timonel.engines.local.warm.idle import IdleMark
 from timonel.engines.local.warm.inside import run_module
+from timonel.engines.local.warm.memory import is_scarce
 from timonel.engines.local.warm.runtime import is_same_user
 from timonel.engines.local.warm.stamps import loaded_files, write_stamps
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0
 """Time that whoever started or found the parent has to ask it for something."""
-_LOOK_S = 10.0
+_LOOK_S = 5.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class WarmParent:
         self._listener = listener
         self._path = path
         self._inode = _inode(path)
+        self._idle = IdleMark(path)
         self._refusal = refusal
         self._linger_s = DEFAULT_LINGER_S
         self._agents: set[int] = set()
@@ -67,7 +70,16 @@ class WarmParent:
         self._idle_at = time.monotonic() + FIRST_REQUEST_S
 
     def serve(self) -> None:
-        """Serve until told to end, or until nobody has asked for anything for too long."""
+        """Serve until told to end, or until nobody has asked for anything for too long.
+
+        An idle parent goes sooner where others have become idle after it, or memory is short.
+        """
+        try:
+            self._serve()
+        finally:
+            self._idle.clear()
+
+    def _serve(self) -> None:
         while not self._is_over():
             signals = self._loop.wait(self._timeout_s())
             if {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}.intersection(signals):
@@ -107,10 +119,12 @@ class WarmParent:
 
     def _fork(self, request: dict[str, object], descriptor: int) -> dict[str, object]:
         refusal = self._refusal or _too_many_threads()
+        self._idle.clear()
         self._linger_s = float(str(request["linger_s"]))
         self._idle_at = time.monotonic() + self._linger_s
         if refusal is not None:
             logger.warning("refused: %s", refusal)
+            self._idle.set()
             return {"refused": refusal}
         pid = os.fork()
         if pid == 0:
@@ -124,6 +138,8 @@ class WarmParent:
             if pid in self._agents:
                 self._agents.discard(pid)
                 self._idle_at = time.monotonic() + self._linger_s
+                if not self._agents:
+                    self._idle.set()
         # What an agent left that was killed has come to this process.
         kill_all(lambda: descendants(os.getpid(), spare=self._agents))
 
@@ -135,7 +151,10 @@ class WarmParent:
     def _is_over(self) -> bool:
         if _inode(self._path) != self._inode:
             return True  # nobody can find it any more
-        if self._agents or self._waiting or time.monotonic() < self._idle_at:
+        if self._agents or self._waiting:
+            return False
+        is_unwanted = self._idle.is_set and (self._idle.is_surplus or is_scarce())
+        if time.monotonic() < self._idle_at and not is_unwanted:
             return False
         # Requests are made under this lock, or to a parent that was found under it before.
         with exclusive(self._path.with_suffix(".lock")):

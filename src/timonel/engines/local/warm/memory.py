@@ -1,0 +1,51 @@
+"""How much memory there is to spare: warm parents that nobody uses give theirs back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from timonel.engines.local.groups import CGROUPS, PROC, memory_groups
+
+SCARCE_SHARE = 0.1
+"""Of all memory; with less than that to spare there is none for what is not in use."""
+
+# The limit, what is used, and how the part of it is called that is given back at once: by version.
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def is_scarce(proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
+    """Tell whether the machine, or a control group that this process is in, is short of memory."""
+    shares = [_machine(proc), *_groups(proc, cgroups)]
+    return any(share is not None and share < SCARCE_SHARE for share in shares)
+
+
+def _machine(proc: Path) -> float | None:
+    text = _read(proc / "meminfo")
+    found = dict(re.findall(r"^(MemTotal|MemAvailable): +(\d+) kB$", text, re.MULTILINE))
+    if len(found) < 2 or not int(found["MemTotal"]):
+        return None
+    return int(found["MemAvailable"]) / int(found["MemTotal"])
+
+
+def _groups(proc: Path, cgroups: Path) -> Iterator[float | None]:
+    for folder in memory_groups(proc, cgroups):
+        for limit_file, usage_file, cache in _FILES:
+            limit, usage = _read(folder / limit_file).strip(), _read(folder / usage_file).strip()
+            # Without a limit it says "max", or a number beyond any machine's memory.
+            if not limit.isdigit() or not usage.isdigit() or not int(limit):
+                continue
+            match = re.search(rf"^{cache} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+            used = int(usage) - (int(match.group(1)) if match else 0)
+            yield 1 - used / int(limit)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
