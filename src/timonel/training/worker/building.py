@@ -74,7 +74,8 @@ def learning_rate(model: Any) -> float | None:
     rate = getattr(optimizer, "learning_rate", None)
     if callable(rate) and not hasattr(rate, "numpy"):
         rate = rate(optimizer.iterations)  # a schedule of tf-keras
-    return None if rate is None else float(rate)
+    # A variable of several replicas is no number to float().
+    return None if rate is None else float(rate.numpy() if hasattr(rate, "numpy") else rate)
 
 
 def batch_size(data: Any, given: int | None) -> int | None:
