@@ -69,7 +69,8 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     Args:
         path: A converted dataset; by default what ``--data`` has named.
         split: ``train``, ``validation`` or ``test``.
-        batch_size: Rows of a global batch, of all workers together.
+        batch_size: Rows of a global batch, of all workers together; of one replica's part in a job
+            with ``--batch-size-is per-replica``.
         image_size: Height and width; may be left out if all images have one size.
         channels: 1 or 3, or 4 for PNG only; by default 1 if all images are grey, else 3.
         scale: Pixels from 0 to 255 are multiplied by it.
@@ -110,7 +111,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         preprocessing = table_preprocessing(schema, features)
     schedule = Schedule(
         records=dataset.count(wanted),
-        batch=batch_size,
+        batch=session.input_shard().global_batch(batch_size),
         shard=session.input_shard(),
         shuffle=wanted == "train" if shuffle is None else shuffle,
         seed=seed,

@@ -35,11 +35,13 @@ class InputShard:
         index: This worker's number.
         count: Number of workers.
         replicas: Number of replicas (devices) of each worker.
+        per_replica: A batch size that is asked for is the one of a replica, not of all together.
     """
 
     index: int = 0
     count: int = 1
     replicas: int = 1
+    per_replica: bool = False
 
     def __post_init__(self) -> None:
         if not (0 <= self.index < self.count and self.replicas >= 1):
@@ -49,6 +51,10 @@ class InputShard:
     def total(self) -> int:
         """Number of replicas of all workers."""
         return self.count * self.replicas
+
+    def global_batch(self, size: int) -> int:
+        """Return the size of a global batch where ``size`` is asked for."""
+        return size * self.total if self.per_replica else size
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
         )
 
 
-def described(total: int, *, replicas: int, per_replica: bool, accumulate: int) -> str:
+def described(total: int, *, replicas: int, per_replica: bool = False, accumulate: int = 1) -> str:
     """Return in words which batches there are.
 
     Args:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from timonel.tracking import RunWriter
-from timonel.training.worker import _private_resume, building
+from timonel.training.worker import _private_resume, batches, building
 from timonel.training.worker.agreement import Agreement, Wish
 from timonel.training.worker.checkpoints import Checkpoint, Checkpoints, Progress
 from timonel.training.worker.losses import Losses
@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 BeforeFit = Callable[[Any, dict[str, Any]], None]
 """Takes the model and the arguments of a ``fit`` call, which it may change."""
+
+
+AfterFit = Callable[[Any, Any], None]
+"""Takes the model and the ``History`` of a ``fit`` call, to which it may add."""
 
 
 class Loop(Protocol):
@@ -94,9 +98,16 @@ class Fits:
         self.last: Fitted | None = None
         self.is_preparing = False
         self.before_fit = list(before_fit)
+        self.after_fit: list[AfterFit] = []
+        """Called at the end of each call, once its state is saved."""
         self.loop = loop
         self.learning_rate: Callable[[Any], float | None] = building.learning_rate
         """Tells the present rate of a model."""
+        self.describe_batches: Callable[[int], str] = functools.partial(
+            batches.described,
+            replicas=strategy.num_replicas_in_sync if strategy is not None else 1,
+        )
+        """Says in words what a batch size comes to."""
         self._keras = keras
         self._checkpoints = checkpoints
         self._run = run
@@ -114,16 +125,7 @@ class Fits:
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
-        original = self._keras.Model.fit
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-            arguments = signature.bind(model, *args, **kwargs).arguments
-            arguments.pop(next(iter(signature.parameters)))
-            return self._fit(functools.partial(original, model), model, dict(arguments))
-
-        self._keras.Model.fit = fit
+        replace_fit(self._keras, self._fit)
 
     def take_training_data(self) -> bool:
         """Tell whether the dataset that is being distributed is one to train on.
@@ -146,6 +148,8 @@ class Fits:
             with memory.explained(batch_size, self._replicas):
                 history = self._train(original, number, model, arguments, saved, batch_size)
         self.last = Fitted(model, data)
+        for see in self.after_fit:
+            see(model, history)
         return history
 
     def _replay(self, number: int, model: Any, data: Any, saved: Checkpoint) -> Any:
@@ -272,13 +276,8 @@ class Fits:
         before: Progress,
         batch_size: int | None,
     ) -> Reporter | None:
-        if batch_size is not None and self._replicas > 1:
-            logger.info(
-                "fit %d: the batch size %d is global, divided among %d replicas",
-                number,
-                batch_size,
-                self._replicas,
-            )
+        if batch_size is not None:
+            logger.info("fit %d: %s", number, self.describe_batches(batch_size))
         if self._run is None:
             return None
         plan = Plan(
@@ -296,6 +295,25 @@ class Fits:
     def _note(self, progress: Progress) -> None:
         self._steps = progress.steps
         self._epochs += progress.next_epoch
+
+
+def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
+    """Replace ``keras.Model.fit``.
+
+    Args:
+        keras: The Keras module.
+        call: Takes the original bound to the model, the model, and the arguments by name.
+    """
+    original = keras.Model.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(model, *args, **kwargs).arguments
+        arguments.pop(next(iter(signature.parameters)))
+        return call(functools.partial(original, model), model, dict(arguments))
+
+    keras.Model.fit = fit
 
 
 def _with_callback(given: Any, ours: Any) -> Any:

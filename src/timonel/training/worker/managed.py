@@ -13,10 +13,12 @@ from timonel.data import session
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings, StrategyName
-from timonel.training.worker import _private, _private_state, exporting, inputs
+from timonel.training.worker import _private, _private_state, exporting, inputs, optimizing
 from timonel.training.worker.agreement import Agreement, exchange_over
 from timonel.training.worker.checkpoints import Checkpoints
 from timonel.training.worker.context import TrainingContext
+from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.evaluation.trainers import leave_to_evaluator
 from timonel.training.worker.fits import Fits
 from timonel.training.worker.outcome import Termination
 
@@ -58,15 +60,22 @@ def prepared(
     replicas = strategy.num_replicas_in_sync if strategy is not None else 1
     workers = len(context.cluster.trainers)
     session.configure(
-        session.InputShard(context.cluster.rank, workers, max(1, replicas // workers))
+        session.InputShard(
+            context.cluster.rank,
+            workers,
+            max(1, replicas // workers),
+            per_replica=settings.batches.batch_size_is == "per-replica",
+        )
     )
     _private_state.make_generators_restorable(keras)
     several = strategy is not None and workers > 1
+    records = Records(context.job_dir) if settings.evaluation.evaluator else None
     checkpoints = Checkpoints(
         context.checkpoint_dir,
         writes=run is not None,
         progress=progress,
         policy=settings.checkpoints,
+        records=records,
     )
     checkpoints.tidy()
     if run is not None:
@@ -90,6 +99,9 @@ def prepared(
         part=functools.partial(wait_for_all, strategy) if several else lambda: None,
         stop_on_nan=settings.faults.stop_on_nan,
     )
+    optimizing.install(keras, fits, settings, replicas)
+    if records is not None:
+        leave_to_evaluator(fits, keras, records, progress.parent)
     fits.install()
     if run is not None:
         # An export that was being published when the chief was killed lies here.
