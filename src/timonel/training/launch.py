@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from timonel.engines import Engine, get_engine
 from timonel.errors import Interrupted, SpecError
@@ -70,7 +71,7 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     wandb: bool = False,
     wandb_project: str | None = None,
     seed: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | Literal[False] | None = None,
 ) -> Run:
     """Run a training program as a job, and wait for its end.
 
@@ -133,6 +134,8 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         wandb_project: The project there; by default the name of what it trains on.
         seed: Seed of Keras, NumPy, TensorFlow and ``random`` in every task; a new one by default.
         progress: Called with each event of the run: ``progress``, ``metrics``, ``restart``, ...
+            By default a notebook shows them in the cell's output, and nothing does elsewhere;
+            ``False`` shows nothing there either.
 
     Raises:
         NotFoundError: There is no such script or dataset.
@@ -193,9 +196,14 @@ def _submit(request: Request, workspace: Workspace, engine: Engine, options: Job
     return Run(run_id, workspace, Job(run_id, engine))
 
 
-def _follow(run: Run, progress: Progress | None) -> None:
+def _follow(run: Run, progress: Progress | Literal[False] | None) -> None:
     try:
-        if progress is not None:
+        if progress is None and "IPython" in sys.modules:
+            from timonel.training.display import notebook  # noqa: PLC0415 - in kernels alone
+
+            if notebook.in_notebook():
+                notebook.follow(run)
+        elif progress:
             for event in follow_events(
                 run.workspace, run.id, stop=lambda: run.job.status().state.is_final
             ):

@@ -13,8 +13,9 @@ from timonel.units import format_seconds
 
 _BAR_WIDTH = 24
 _BAR_LEAST = 6
-_LATER = ("metrics", "bar", "rate", "eta", "loss")
-"""What is left out where the line is too long, in this order; epoch and step always stay."""
+_LATER = ("bar", "rate", "eta", "loss")
+"""What is left out where the line is too long, in this order; epoch and step always stay. Metrics
+take the room that is left."""
 
 
 def present_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Text:
@@ -30,30 +31,43 @@ def present_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Tex
         if _length(parts) <= width:
             break
         parts.pop(name, None)
+    _add_metrics(parts, now.get("metrics") or {}, width)
     if "bar" in parts:
         room = min(_BAR_WIDTH, _BAR_LEAST + width - _length(parts))
         parts["bar"] = _bar(now.get("step", 0), now.get("steps"), room)
-    return Text("  ").join(parts.values())
+    return Text("  ").join(filter(None, parts.values()))
 
 
 def _parts(now: Mapping[str, Any], *, bar: bool) -> dict[str, Text]:
     step, steps, left = now.get("step", 0), now.get("steps"), now.get("eta_s")
     rate, loss = now.get("examples_per_s"), now.get("loss")
-    metrics = {name: value for name, value in now.get("metrics", {}).items() if name != "loss"}
     parts = {
         "epoch": Text.assemble(("epoch ", "dim"), _of(now.get("epoch"), now.get("epochs"))),
         "bar": _bar(step, steps, _BAR_LEAST) if bar and steps else None,
         "step": Text.assemble(("step ", "dim"), _of(step, steps)),
         "loss": _named("loss", loss) if loss is not None else None,
-        "metrics": Text("  ").join(_named(*item) for item in metrics.items()) if metrics else None,
+        "metrics": Text(),
         "rate": Text(f"{rate:,.0f} examples/s") if rate is not None else None,
         "eta": Text(f"{format_seconds(left)} left") if left is not None else None,
     }
     return {name: part for name, part in parts.items() if part is not None}
 
 
+def _add_metrics(parts: dict[str, Text], metrics: Mapping[str, Any], width: int) -> None:
+    """Put as many metrics as fit in their place."""
+    found: list[Text] = []
+    for name, value in metrics.items():
+        more = [*found, _named(name, value)]
+        if _length(parts) + sum(2 + part.cell_len for part in more) > width:
+            break
+        found = more
+    if found:
+        parts["metrics"] = Text("  ").join(found)
+
+
 def _length(parts: Mapping[str, Text]) -> int:
-    return sum(part.cell_len for part in parts.values()) + 2 * (len(parts) - 1)
+    shown = [part.cell_len for part in parts.values() if part]
+    return sum(shown) + 2 * (len(shown) - 1)
 
 
 def _bar(step: int, steps: int | None, width: int) -> Text:

@@ -7,6 +7,7 @@ the events' own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -194,9 +195,14 @@ def _remark(event: Mapping[str, Any]) -> Text | None:
     if event["type"] == "profile" and event.get("logdir"):
         return Text.assemble(
             (f"profiled steps {event.get('first_step')} to {event.get('last_step')}: ", "dim"),
-            f"tensorboard --logdir {event['logdir']}",
+            f"tensorboard --logdir {_from_here(str(event['logdir']))}",
         )
     return None
+
+
+def _from_here(place: str) -> str:
+    path = Path(place)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else place
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
