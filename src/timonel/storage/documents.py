@@ -25,6 +25,7 @@ FORMATS: Mapping[str, int] = {
     "train": 1,
     "export": 1,
     "model-version": 1,
+    "evaluations": 1,
     "checkpoint": 2,
     "server": 1,
     "mirror": 1,

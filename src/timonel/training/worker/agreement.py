@@ -5,8 +5,9 @@ about once a second, every worker tells the others what it was asked for; the ch
 many more that happens next, as the others' clocks differ. One process needs none of this: it does
 at the end of a step what it was asked for during it.
 
-What is outside the process asks by an empty file of the wish's name in ``<job folder>/requests``;
-the chief looks there at each of these steps and removes what it has found.
+What is outside the process asks by a file of the wish's name in ``<job folder>/requests``: an empty
+one, or one with the number of the ``fit`` call that it concerns. The chief looks there at each of
+these steps and removes what it has found.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Agreement:
         self._requests = requests
         self._clock = clock
         self._asked: set[Wish] = set()
+        self._fit = 0
         self._boundary = 0
         self._next = 1
         self._last: tuple[int, float] | None = None
@@ -76,8 +78,9 @@ class Agreement:
         """Ask for something at the next step at which all can do it."""
         self._asked.add(wish)
 
-    def begin(self) -> None:
-        """Begin a ``fit`` call: all workers agree at its first boundary."""
+    def begin(self, fit: int = 0) -> None:
+        """Begin ``fit`` call number ``fit``: all workers agree at its first boundary."""
+        self._fit = fit
         self._boundary, self._next, self._last = 0, 1, None
 
     def is_due(self) -> bool:
@@ -121,10 +124,16 @@ class Agreement:
         self._look_at = self._clock() + INTERVAL_S
         if self._requests is None or not self._is_chief or not self._requests.is_dir():
             return set()
-        found = {wish for wish in Wish if (self._requests / wish.value).exists()}
-        for wish in found:
-            (self._requests / wish.value).unlink(missing_ok=True)
-        return found
+        return {wish for wish in Wish if self._take(self._requests / wish.value)}
+
+    def _take(self, path: Path) -> bool:
+        """Take a request that is there; tell whether it concerns the present call."""
+        try:
+            words = path.read_text().split()
+            path.unlink(missing_ok=True)
+        except OSError:
+            return False  # there is none
+        return not words or words[0] == str(self._fit)
 
 
 def exchange_over(strategy: Any) -> Exchange:

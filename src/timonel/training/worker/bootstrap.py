@@ -27,6 +27,7 @@ from timonel.training.spec import TrainSpec, read_spec
 from timonel.training.worker import alive, devices, numerics, outcome, results, strategies
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.context import TrainingContext, enter
+from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.outcome import EXIT_FAILED, Outcome, Termination
 from timonel.training.worker.script import run_program
 
@@ -129,10 +130,10 @@ def _train(task: Task, termination: Termination) -> None:
 
 def _run_alone(task: Task) -> None:
     """Run a script that asked to be left alone: it has its ``TF_CONFIG`` and nothing else."""
-    enter(_context(task, None))
+    enter(context_of(task, None))
     (task.task_dir / "ready").touch()
     alive.begin(task.task_dir)
-    _run_program(task, _open_run(task))
+    run_program_of(task, _open_run(task))
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
@@ -153,9 +154,11 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     # The coordination service of several workers has put a handler of its own in the place of ours,
     # one that only takes note of SIGTERM.
     termination.install()
-    context = _context(task, strategy)
+    context = context_of(task, strategy)
     enter(context)
     run = _open_run(task)
+    if run is not None:
+        run.event("devices", **numerics.record(keras, name, strategy, settings), **granted.record())
     own_run = run or open_run(_workspace(task), task.spec.run_id)
     shown = seen.Seen(keras, context, own_run, settings, task.task_dir)
     with managed.prepared(
@@ -169,12 +172,15 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         shown.install(fits)
         (task.task_dir / "ready").touch()
         alive.begin(task.task_dir)
-        with _until_exit():
-            _run_program(task, run)
+        with until_exit():
+            run_program_of(task, run)
+        if run is not None and settings.evaluation.evaluator:
+            Records(task.job_dir).mark_trained()
         managed.finish(context, fits, run)
 
 
-def _run_program(task: Task, run: RunWriter | None) -> None:
+def run_program_of(task: Task, run: RunWriter | None) -> None:
+    """Run the user's program; what it returns is recorded where there is a run."""
     cluster, job_dir = task.cluster, str(task.job_dir)
     argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
@@ -184,7 +190,7 @@ def _run_program(task: Task, run: RunWriter | None) -> None:
 
 
 @contextlib.contextmanager
-def _until_exit() -> Iterator[None]:
+def until_exit() -> Iterator[None]:
     """A script may end by ``sys.exit()``: what it has trained is exported as well."""
     try:
         yield
@@ -193,7 +199,8 @@ def _until_exit() -> Iterator[None]:
             raise
 
 
-def _context(task: Task, strategy: Any) -> TrainingContext:
+def context_of(task: Task, strategy: Any) -> TrainingContext:
+    """Return the job as the script of a task may see it."""
     return TrainingContext(
         cluster=task.cluster,
         job_dir=task.job_dir,

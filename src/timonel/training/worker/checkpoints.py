@@ -19,6 +19,8 @@ from pathlib import Path
 from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
 from timonel.storage.atomic import sweep, unwritable
 from timonel.training.settings import CheckpointPolicy
+from timonel.training.worker.evaluation.judgement import judges
+from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.state import files
 from timonel.training.worker.state.best import Best, parse_best
 from timonel.training.worker.state.copies import Copies
@@ -43,6 +45,7 @@ class Checkpoints:
         writes: Whether this task writes them; the others only take part.
         progress: A file in which the engine looks how far training is.
         policy: What is kept, and where else.
+        records: What an evaluator has found, if there is one.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Checkpoints:
         writes: bool,
         progress: Path,
         policy: CheckpointPolicy | None = None,
+        records: Records | None = None,
     ) -> None:
         self.root = root
         self.policy = policy or CheckpointPolicy()
@@ -59,6 +63,7 @@ class Checkpoints:
         self._progress = progress
         self._tell_at = 0.0
         self._best = parse_best(self.policy.keep_best)
+        self._records = records
         self._copies = Copies(self.policy.checkpoint_uri)
         self._writer = BackgroundWriter()
 
@@ -99,11 +104,15 @@ class Checkpoints:
         self._writer.drain()
 
     def latest(self, fit: int) -> Checkpoint | None:
-        """Return the newest checkpoint of a call that is whole, or None."""
+        """Return the newest checkpoint of a call that is whole, or None.
+
+        Raises:
+            FormatError: A newer release wrote it: training anew would throw it away.
+        """
         for folder in self._newest_first(fit):
             try:
                 return files.read(folder)
-            except (CorruptError, FormatError, NotFoundError) as error:
+            except (CorruptError, NotFoundError) as error:
                 logger.warning("the checkpoint %s is left aside: %s", folder, error)
         return None
 
@@ -124,6 +133,9 @@ class Checkpoints:
         """Return the folder of the checkpoint with the best metric, if one is kept for that."""
         if self._best is None:
             return None
+        if self._records is not None and judges(self._best):
+            name = self._records.read(fit).best
+            return None if name is None else self._folder(fit) / name
         found = _metrics(self._newest_first(fit), self._best)
         if not found:
             return None
@@ -158,10 +170,11 @@ class Checkpoints:
 
     def _thin_out(self, fit: int) -> list[Path]:
         best = self.best_folder(fit)
+        held = self._records.read(fit).held if self._records is not None else frozenset()
         old = [
             folder
             for folder in self._newest_first(fit)[self.policy.keep_checkpoints :]
-            if folder != best
+            if folder != best and folder.name not in held
         ]
         for folder in old:
             shutil.rmtree(folder, ignore_errors=True)

@@ -83,6 +83,8 @@ class TrainingContext:
         Raises:
             ModelError: The model cannot be exported.
         """
+        if self.cluster.role == "evaluator":
+            return  # the trainers export what they have trained
         from timonel.training.worker import exporting  # noqa: PLC0415 - imports TensorFlow
 
         chosen = input_kind or ("table" if columns else "image")

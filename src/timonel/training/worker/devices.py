@@ -149,6 +149,31 @@ def configure(
         ) from None
 
 
+def configure_evaluator(place: Place, *, per_worker: int, wanted_threads: int | None) -> Granted:
+    """Configure TensorFlow's devices and threads in a process that evaluates beside training.
+
+    Of the host's GPUs it takes the last one if the trainers leave any, else none.
+
+    Args:
+        place: The trainers of this host.
+        per_worker: Devices that each of them takes.
+        wanted_threads: Threads to compute with; None shares the cores with the trainers.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    count = threads(usable_cores(), place.neighbours + 1, wanted_threads)
+    _set_threads(tf, count, place.neighbours + 1, is_wanted=wanted_threads is not None)
+    tf.config.set_soft_device_placement(True)
+    spare = tf.config.list_physical_devices("GPU")[per_worker * place.neighbours :][-1:]
+    tf.config.set_visible_devices(spare, "GPU")
+    for gpu in spare:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if spare:
+        return Granted("GPU", tuple(gpu.name for gpu in spare), count, "grows as needed")
+    # A script may place layers on the devices by name.
+    return _take_cpu(tf, Place(), per_worker, None, count)
+
+
 def _take_gpus(
     tf: Any, gpus: Sequence[Any], place: Place, per_worker: int, memory: int | None, count: int
 ) -> Granted:

@@ -102,7 +102,7 @@ class Watch:
         """Take over what Keras found out about the call, and give back what was saved."""
         if self._reporter is not None:
             self._reporter.expect_steps(params.get("steps"))
-        self._agreement.begin()
+        self._agreement.begin(self._number)
         if self._saved is not None:
             self._snapshots.restore(self._saved.state)
 

@@ -1,0 +1,1 @@
+"""Evaluating checkpoints beside training: what an evaluator does, what trainers leave to it."""

@@ -1,0 +1,20 @@
+"""Giving an evaluator's metrics to the ``History`` that ``fit`` returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timonel.training.worker.evaluation.record import Record
+
+
+def add_to_history(history: Any, record: Record) -> None:
+    """Add what was evaluated at the ends of epochs, unless the trainers have validated themselves.
+
+    Epochs that were passed over are missing, as where Keras' ``validation_freq`` leaves them out.
+    """
+    own = set(history.history)
+    for done in record.done:
+        if done.is_epochs_end:
+            for name, value in done.metrics.items():
+                if name not in own:
+                    history.history.setdefault(name, []).append(value)

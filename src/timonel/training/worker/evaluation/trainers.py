@@ -1,0 +1,124 @@
+"""What trainers leave to an evaluator: the validation of their ``fit`` calls."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timonel.training.worker.evaluation import validation
+from timonel.training.worker.evaluation.history import add_to_history
+from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.worker.state.files import FINAL
+
+if TYPE_CHECKING:
+    from timonel.training.worker.fits import Fits
+
+logger = logging.getLogger(__name__)
+
+TASK = "evaluator-0"
+GONE_S = 120.0
+"""An evaluator that has given no sign of life for so long will not: a restart takes less."""
+_LEAST_PATIENCE_S = 600.0
+_TIMES = 10
+_POLL_S = 0.2
+_CLOCKS_APART_S = 5.0
+
+
+def leave_to_evaluator(fits: Fits, keras: Any, records: Records, task_dir: Path) -> None:
+    """Let an evaluator validate in place of this task, and give its results to the script.
+
+    Args:
+        fits: The ``fit`` calls of this task.
+        keras: The Keras module.
+        records: What the evaluator has done.
+        task_dir: The folder of this task.
+    """
+    trainers = Trainers(keras, records, task_dir.with_name(TASK) / "alive")
+    fits.before_fit.append(trainers.fit_begins)
+    fits.after_fit.append(trainers.fit_ends)
+
+
+class Trainers:
+    """The validation of one task's ``fit`` calls. Not thread-safe.
+
+    Args:
+        keras: The Keras module.
+        records: What the evaluator has done.
+        alive: The file that the evaluator touches once a second.
+        clock: Seconds that only grow.
+        sleep: Waits; a test passes its own.
+    """
+
+    def __init__(
+        self,
+        keras: Any,
+        records: Records,
+        alive: Path,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        self._keras = keras
+        self._records = records
+        self._alive = alive
+        self._clock = clock
+        self._sleep = sleep
+        self._fit = -1
+        self._is_left = False
+
+    def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002 - the seam's
+        """Take the validation from a ``fit`` call, if the evaluator can do it alone."""
+        self._fit += 1
+        self._is_left = False
+        if validation.evaluation_of(arguments) is None:
+            return
+        looks = validation.who_validates(self._keras, arguments.get("callbacks"))
+        if looks is not None:
+            logger.info(
+                "fit %d: validated here as well as by the evaluator, as %s may look at the results",
+                self._fit,
+                looks,
+            )
+            return
+        logger.info("fit %d: validation is left to the evaluator", self._fit)
+        self._is_left = True
+        # What validation_split sets aside is still not trained on.
+        arguments["validation_freq"] = validation.NEVER
+
+    def fit_ends(self, model: Any, history: Any) -> None:  # noqa: ARG002 - the seam's arguments
+        """Wait until the last checkpoint is evaluated; put the results into the ``History``."""
+        if self._is_left:
+            self._wait()
+            add_to_history(history, self._records.read(self._fit))
+
+    def _wait(self) -> None:
+        begun = seen = self._clock()
+        while not (record := self._records.read(self._fit)).has(FINAL):
+            now = self._clock()
+            if self._is_alive():
+                seen = now
+            if now - seen > GONE_S:
+                logger.warning("the evaluator is gone: fit %d ends without its results", self._fit)
+                return
+            if now - begun > patience_s(record):
+                logger.warning(
+                    "the evaluator is still at work after %.0f s: fit %d ends without its results",
+                    now - begun,
+                    self._fit,
+                )
+                return
+            self._sleep(_POLL_S)
+
+    def _is_alive(self) -> bool:
+        try:
+            return time.time() - self._alive.stat().st_mtime < _CLOCKS_APART_S
+        except OSError:
+            return False
+
+
+def patience_s(record: Record) -> float:
+    """Return how long trainers wait for the last evaluation, by how long the others took."""
+    longest = max((found.seconds for found in record.done), default=0.0)
+    return max(_LEAST_PATIENCE_S, _TIMES * longest)
