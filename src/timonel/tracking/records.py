@@ -68,6 +68,9 @@ class RunRecord(_Read):
     )
     inputs: tuple[Artifact, ...] = Field(default=(), description="What it has read.")
     outputs: tuple[Artifact, ...] = Field(default=(), description="What it has made.")
+    devices: dict[str, Any] = Field(
+        default_factory=dict, description="What its job computed on last, and how."
+    )
     restarts: int = Field(default=0, description="How often it was started again.")
     skipped_lines: int = Field(default=0, description="Lines of events that could not be used.")
 
@@ -140,6 +143,7 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
         series=_series(events),
         inputs=_distinct((*header.inputs, *event_artifacts(events, "input"))),
         outputs=_distinct(event_artifacts(events, "output")),
+        devices=_devices(events),
         restarts=sum(event["type"] == "restart" for event in events),
         skipped_lines=skipped,
     )
@@ -158,6 +162,14 @@ def _end(header: RunHeader, end: Event | None, last_at: float | None) -> dict[st
         ended = last_at if last_at is not None else header.created_at
         return {"status": "lost", "ended_at": ended, "message": "its process ended without a word"}
     return {}
+
+
+def _devices(events: Iterable[Event]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for event in events:
+        if event["type"] == "devices":
+            found = {name: value for name, value in event.items() if name not in {"t", "type"}}
+    return found
 
 
 def _series(events: Iterable[Event]) -> dict[str, tuple[MetricPoint, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
+from timonel.cli.render.pace import pace_json, pace_table, paces_of
 from timonel.cli.render.sparkline import sparkline
 from timonel.cli.render.tables import number, pairs, status, table
 from timonel.units import format_seconds
@@ -48,6 +49,8 @@ def run_page(run: RunRecord) -> RenderableType:
         parts += [_title("Parameters"), pairs(run.params)]
     if run.series:
         parts += [_title("Metrics"), _metrics(run)]
+    if (paces := paces_of(run.events())).tasks:
+        parts += [_title("Pace"), pace_table(paces)]
     if run.inputs:
         parts += [_title("Inputs"), _artifacts(run.inputs)]
     if run.outputs:
@@ -56,7 +59,7 @@ def run_page(run: RunRecord) -> RenderableType:
 
 
 def run_json(run: RunRecord, *, full: bool = False) -> dict[str, Any]:
-    """Return a run as JSON; ``full`` adds every value of every metric."""
+    """Return a run as JSON; ``full`` adds every value of every metric, and each task's pace."""
     value: dict[str, Any] = {
         "id": run.id,
         "kind": run.kind,
@@ -79,6 +82,8 @@ def run_json(run: RunRecord, *, full: bool = False) -> dict[str, Any]:
         value["command"] = list(run.header.command)
         value["environment"] = run.header.environment
         value["git"] = run.header.git
+        value |= pace_json(paces_of(run.events()))
+        value["devices"] = run.devices
         value["series"] = {
             name: [
                 {"t": p.t, "step": p.step, "epoch": p.epoch, "value": _json_number(p.value)}
@@ -98,11 +103,33 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         "restarts": run.restarts or None,
         "why": run.message,
         "job": run.job_id,
+        "devices": _devices(run.devices),
         "command": " ".join(run.header.command) or None,
         "git commit": git.get("commit"),
         "record": run.folder,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _devices(found: Mapping[str, Any]) -> str | None:
+    """Return in words what a job computed on and how, as far as the record says."""
+    if not found:
+        return None
+    replicas, threads = found.get("replicas"), found.get("threads")
+    compressed = found.get("compress_gradients")
+    parts = [
+        found.get("strategy"),
+        f"{replicas} replicas" if replicas != 1 else "1 replica",
+        " ".join(found.get("names") or ()),
+        found.get("memory") and f"memory {found['memory']}",
+        f"{threads} threads" if threads != 1 else "1 thread",
+        found.get("precision"),
+        "XLA" if found.get("xla") else None,
+        "deterministic" if found.get("deterministic") else None,
+        found.get("collectives"),
+        f"gradients as {compressed}" if compressed else None,
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _metrics(run: RunRecord) -> Table:

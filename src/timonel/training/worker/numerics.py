@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from timonel.errors import TimonelError
-from timonel.training.settings import Numerics
+from timonel.training.settings import Numerics, Settings, StrategyName
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,22 @@ def policy_of(keras: Any) -> str:
         else keras.mixed_precision.global_policy()
     )
     return str(policy.name)
+
+
+def record(keras: Any, name: StrategyName, strategy: Any, settings: Settings) -> dict[str, Any]:
+    """Return over what and how a job computes, as the run's record holds it."""
+    asked = settings.distribution
+    known = {
+        "strategy": name.value,
+        "replicas": strategy.num_replicas_in_sync if strategy is not None else 1,
+        "precision": policy_of(keras),
+        "xla": settings.numerics.xla or None,
+        "deterministic": settings.numerics.deterministic or None,
+        "collectives": asked.cross_device_ops
+        or (asked.collectives if name is StrategyName.MULTI_WORKER else None),
+        "compress_gradients": asked.compress_gradients,
+    }
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def compile_with_xla(model: Any) -> None:

@@ -150,13 +150,15 @@ class Reporter:
             values["step_ms"] = took_s / taken * 1000
             if self.plan.batch_size:
                 values["examples_per_s"] = taken * self.plan.batch_size / took_s
+        rate = self._learning_rate()
+        if rate is not None:
+            # The one that updates are made with: a callback may have told its own in the logs.
+            values["learning_rate"] = rate
         self._run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )
         self._tell(steps, logs, self._clock(), self._steps_before_epoch)
-        rate = self._learning_rate()
-        known = {} if rate is None else {"learning_rate": rate}
-        self._summaries.epoch({**values, **known}, number)
+        self._summaries.epoch(values, number)
 
     def _tell(self, step: int, logs: Mapping[str, Any], now: float, total: int) -> None:
         whole = self._pace_since(self._call_mark, step, now, total)
