@@ -18,7 +18,7 @@ from timonel.training.worker.agreement import Agreement, exchange_over
 from timonel.training.worker.checkpoints import Checkpoints
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.evaluation.record import Records
-from timonel.training.worker.evaluation.trainers import leave_to_evaluator
+from timonel.training.worker.evaluation.trainers import Trainers
 from timonel.training.worker.fits import Fits
 from timonel.training.worker.outcome import Termination
 
@@ -101,7 +101,9 @@ def prepared(
     )
     optimizing.install(keras, fits, settings, replicas)
     if records is not None:
-        leave_to_evaluator(fits, keras, records, progress.parent)
+        trainers = Trainers(keras, records, progress.parent)
+        fits.before_fit.append(trainers.fit_begins)
+        fits.after_fit.append(trainers.fit_ends)
     fits.install()
     if run is not None:
         # An export that was being published when the chief was killed lies here.

@@ -1,1 +1,1 @@
-"""Evaluating checkpoints beside training: what an evaluator does, what trainers leave to it."""
+"""What an evaluator and the trainers share: results, what follows from them, who validates."""

@@ -6,15 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timonel.training.worker.evaluation import validation
 from timonel.training.worker.evaluation.history import add_to_history
 from timonel.training.worker.evaluation.record import Record, Records
 from timonel.training.worker.state.files import FINAL
-
-if TYPE_CHECKING:
-    from timonel.training.worker.fits import Fits
 
 logger = logging.getLogger(__name__)
 
@@ -27,27 +24,13 @@ _POLL_S = 0.2
 _CLOCKS_APART_S = 5.0
 
 
-def leave_to_evaluator(fits: Fits, keras: Any, records: Records, task_dir: Path) -> None:
-    """Let an evaluator validate in place of this task, and give its results to the script.
-
-    Args:
-        fits: The ``fit`` calls of this task.
-        keras: The Keras module.
-        records: What the evaluator has done.
-        task_dir: The folder of this task.
-    """
-    trainers = Trainers(keras, records, task_dir.with_name(TASK) / "alive")
-    fits.before_fit.append(trainers.fit_begins)
-    fits.after_fit.append(trainers.fit_ends)
-
-
 class Trainers:
     """The validation of one task's ``fit`` calls. Not thread-safe.
 
     Args:
         keras: The Keras module.
         records: What the evaluator has done.
-        alive: The file that the evaluator touches once a second.
+        task_dir: The folder of this task.
         clock: Seconds that only grow.
         sleep: Waits; a test passes its own.
     """
@@ -56,13 +39,13 @@ class Trainers:
         self,
         keras: Any,
         records: Records,
-        alive: Path,
+        task_dir: Path,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] = time.sleep,
     ) -> None:
         self._keras = keras
         self._records = records
-        self._alive = alive
+        self._alive = task_dir.with_name(TASK) / "alive"
         self._clock = clock
         self._sleep = sleep
         self._fit = -1

@@ -1,0 +1,92 @@
+"""The ``fit`` calls of an evaluator: each waits for the checkpoints of the trainers' same call."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from timonel.training.worker import building
+from timonel.training.worker.checkpoints import Checkpoint
+from timonel.training.worker.evaluation import validation
+from timonel.training.worker.evaluation.history import add_to_history
+from timonel.training.worker.evaluation.judgement import PREFIX
+from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.worker.evaluator.follower import Follower
+from timonel.training.worker.evaluator.report import Report
+from timonel.training.worker.fits import replace_fit
+from timonel.training.worker.state.variables import restore
+from timonel.training.worker.watch import recall
+
+logger = logging.getLogger(__name__)
+
+
+class EvaluatorFits:
+    """The ``fit`` calls of an evaluator. Not thread-safe: scripts call ``fit`` from one thread.
+
+    Args:
+        keras: The Keras module, ``keras`` or ``tf_keras``.
+        follower: Waits for checkpoints.
+        records: What was done.
+        report: Tells the run.
+    """
+
+    def __init__(self, keras: Any, follower: Follower, records: Records, report: Report) -> None:
+        self._keras = keras
+        self._follower = follower
+        self._records = records
+        self._report = report
+        self._count = 0
+
+    def install(self) -> None:
+        """Replace ``fit`` of this process's Keras."""
+        replace_fit(self._keras, lambda _, model, arguments: self._fit(model, arguments))
+
+    def _fit(self, model: Any, arguments: dict[str, Any]) -> Any:
+        number, self._count = self._count, self._count + 1
+        wanted = validation.evaluation_of(arguments)
+        if wanted is None:
+            logger.info("fit %d has no validation data: there is nothing to evaluate", number)
+        building.ensure_built(self._keras, model, arguments.get("x"))
+        evaluate = None if wanted is None else functools.partial(_evaluate, model, wanted)
+        final = self._follower.follow(number, evaluate)
+        if final is None:
+            logger.warning("the trainers are through without fit %d: the evaluator ends", number)
+            raise SystemExit(0)
+        restore_weights(model, final)
+        record = self._records.read(number)
+        if record.skipped:
+            logger.info("fit %d: %d checkpoints were passed over", number, record.skipped)
+        self._report.fit_ends(final)
+        return self._history(model, final, record)
+
+    def _history(self, model: Any, final: Checkpoint, record: Record) -> Any:
+        history = self._keras.callbacks.History()
+        history.set_model(model)
+        history.set_params({"verbose": 0, "epochs": final.progress.next_epoch, "steps": None})
+        history.on_train_begin()
+        recall(history, final.progress)
+        add_to_history(history, record)
+        model.history = history
+        return history
+
+
+def restore_weights(model: Any, found: Checkpoint) -> None:
+    """Put the weights of a checkpoint into a model.
+
+    Raises:
+        TimonelError: The model is another one.
+    """
+    own = list(model.variables)
+    restore(own, found.state.variables[: len(own)])
+
+
+def _evaluate(model: Any, wanted: Mapping[str, Any], found: Checkpoint) -> dict[str, float]:
+    restore_weights(model, found)
+    results = model.evaluate(**wanted)
+    return {
+        f"{PREFIX}{name}": float(value) for name, value in results.items() if np.ndim(value) == 0
+    }

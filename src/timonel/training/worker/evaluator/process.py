@@ -1,0 +1,80 @@
+"""The process of an evaluator, from its devices to the end of the script.
+
+It runs the user's program as the trainers do, with one replica and outside their cluster. Call
+number k of ``fit`` builds its model there too, but waits for the checkpoints of the trainers' call
+k, evaluates them on the call's validation data, and returns what the trainers' call returns.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timonel.data import session
+from timonel.storage import find_workspace
+from timonel.storage.atomic import write_text
+from timonel.tracking import open_run
+from timonel.training.settings import Settings
+from timonel.training.worker import alive, bootstrap, devices, numerics
+from timonel.training.worker.agreement import Wish
+from timonel.training.worker.checkpoints import Checkpoints
+from timonel.training.worker.context import enter
+from timonel.training.worker.evaluation.judgement import judges, parse_stopping
+from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.evaluator.fits import EvaluatorFits
+from timonel.training.worker.evaluator.follower import Follower, Wanted
+from timonel.training.worker.evaluator.report import Report
+from timonel.training.worker.state.best import parse_best
+from timonel.training.worker.summaries import Summaries
+
+if TYPE_CHECKING:
+    from timonel.training.worker.bootstrap import Task
+    from timonel.training.worker.outcome import Termination
+
+
+def run(task: Task, termination: Termination) -> None:
+    """Evaluate the checkpoints of a job until its trainers are through the script."""
+    settings = task.spec.settings
+    devices.configure_evaluator(
+        devices.Place(*task.cluster.neighbours),
+        per_worker=settings.distribution.devices_per_worker,
+        wanted_threads=settings.devices.threads,
+    )
+    keras = importlib.import_module(task.spec.keras)
+    keras.utils.set_random_seed(task.spec.seed)
+    numerics.configure(keras, settings.numerics)
+    termination.install()
+    context = bootstrap.context_of(task, None)
+    enter(context)
+    session.configure(session.InputShard())
+    run_ = open_run(find_workspace(task.spec.workspace, create=False), task.spec.run_id)
+    report = Report(run_, task.cluster.task_id, Summaries(context.tensorboard_dir))
+    records = Records(task.job_dir)
+    progress = task.task_dir / "progress"
+    follower = Follower(
+        Checkpoints(context.checkpoint_dir, writes=False, progress=progress),
+        records,
+        wanted_by(settings, task.job_dir),
+        tell=report.tell,
+        saved=report.saved,
+    )
+    EvaluatorFits(keras, follower, records, report).install()
+    (task.task_dir / "ready").touch()
+    alive.begin(task.task_dir)
+    with bootstrap.until_exit():
+        bootstrap.run_program_of(task, None)
+
+
+def wanted_by(settings: Settings, job_dir: Path) -> Wanted:
+    """Return what follows from the results, by the options of the job."""
+    best = parse_best(settings.checkpoints.keep_best)
+
+    def ask_to_stop(fit: int) -> None:
+        write_text(job_dir / "requests" / Wish.STOP.value, f"{fit}\n")
+
+    return Wanted(
+        best=best if judges(best) else None,
+        stopping=parse_stopping(settings.evaluation.early_stopping),
+        ask_to_stop=ask_to_stop,
+    )
