@@ -1,0 +1,214 @@
+"""Tasks that nobody supervises: each is a command of its own, as on machines of the user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.training.conftest import SCRIPTS
+from timonel.engines.local.ports import PortReservation
+from timonel.storage import Workspace
+from timonel.tracking import RunRecord, list_runs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+TIMONEL = [sys.executable, "-c", "from timonel.cli.entry import main; main()"]
+
+
+class Terminals:
+    """Commands that were started one beside the other."""
+
+    def __init__(self, folder: Path, workspace: Workspace) -> None:
+        self.folder = folder
+        self.workspace = workspace
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *words: object) -> subprocess.Popen[bytes]:
+        output = (self.folder / f"terminal-{len(self._started)}.log").open("wb")
+        process = subprocess.Popen(
+            [*TIMONEL, "--workspace", str(self.workspace.root), "train", *map(str, words)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        output.close()
+        self._started.append(process)
+        return process
+
+    def shown(self, process: subprocess.Popen[bytes]) -> str:
+        return (self.folder / f"terminal-{self._started.index(process)}.log").read_text()
+
+    def end(self) -> None:
+        for process in self._started:
+            for each in [*children(process), process]:
+                each.kill()
+            process.wait()
+
+
+def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def until(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.1)
+
+
+def only_run(workspace: Workspace) -> RunRecord:
+    (record,) = list_runs(workspace)
+    return record
+
+
+@pytest.fixture
+def terminals(tmp_path: Path, workspace: Workspace) -> Iterator[Terminals]:
+    terminals = Terminals(tmp_path, workspace)
+    yield terminals
+    terminals.end()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Path]:
+    """A cluster of two on this machine."""
+    place = tmp_path / "cluster.json"
+    with PortReservation(2) as (chief, worker):
+        place.write_text(json.dumps({"cluster": {"chief": [chief], "worker": [worker]}}))
+        yield place
+
+
+def test_two_terminals_train_together_and_go_on_after_a_kill(
+    terminals: Terminals, cluster: Path, workspace: Workspace
+) -> None:
+    words = (SCRIPTS / "paced.py", "--cluster", cluster, "--seed", "3")
+    worker = terminals.start(*words, "--task-type", "worker", "--task-index", "0", "--", "4")
+    chief = terminals.start(*words, "--task-type", "chief", "--", "4")
+    until(lambda: list(workspace.jobs.glob("*/checkpoints/fit-000/epoch-*/state.json")))
+    (task,) = children(worker)
+    task.kill()
+
+    assert worker.wait(60) == 128 + signal.SIGKILL
+    assert chief.wait(60) == 75
+    run = only_run(workspace)
+    assert run.status == "running"  # it is to go on
+    assert f"start it again with the same command, and {run.id} goes on" in terminals.shown(chief)
+
+    again = [
+        terminals.start(*words, "--task-type", role, "--", "4") for role in ("chief", "worker")
+    ]
+    assert [process.wait(120) for process in again] == [0, 0], terminals.shown(again[0])
+    run = only_run(workspace)
+    assert (run.status, run.restarts) == ("succeeded", 1)
+    assert [point.epoch for point in run.series["loss"]] == [0, 1, 2, 3]
+    found = [json.loads(path.read_text()) for path in workspace.jobs.glob("*/[cw]*-0.json")]
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert "goes on at epoch" in terminals.shown(again[0])
+    assert run.series["loss"][-1].value < run.series["loss"][0].value
+
+
+ALONE = ("--strategy", "none", "--cluster", "env")
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that waits, and what makes it a task of one's own."""
+    config = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    script = tmp_path / "waiting.py"
+    script.write_text(
+        "import sys, time\n"
+        "if sys.argv[1:] == ['now']: raise SystemExit(0)\n"
+        "if sys.argv[1:] == ['3']: raise SystemExit(3)\n"
+        "print('begun', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    return script
+
+
+def test_how_a_task_here_ends(terminals: Terminals, waiting: Path, workspace: Workspace) -> None:
+    leaving = terminals.start(waiting, *ALONE)
+    until(lambda: "begun" in terminals.shown(leaving))
+    leaving.terminate()  # a machine that is taken away: the run is to go on elsewhere
+    assert leaving.wait(30) == 75
+    assert only_run(workspace).status == "running"
+
+    interrupted = terminals.start(waiting, *ALONE)
+    until(lambda: "begun" in terminals.shown(interrupted))
+    interrupted.send_signal(signal.SIGINT)
+    assert interrupted.wait(30) == 130
+    run = only_run(workspace)
+    assert (run.status, run.restarts) == ("stopped", 1)
+    assert f"error: interrupted, {run.id} has stopped" in terminals.shown(interrupted)
+
+    for word, code in (("now", 0), ("3", 3)):
+        assert terminals.start(waiting, *ALONE, "--", word).wait(30) == code
+    assert [record.status for record in list_runs(workspace)] == ["failed", "succeeded", "stopped"]
+    assert [record.id[-2:] for record in list_runs(workspace)] == ["-3", "-2", "-1"]
+
+
+def test_a_task_here_dies_with_its_terminal(
+    terminals: Terminals, waiting: Path, workspace: Workspace
+) -> None:
+    process = terminals.start(waiting, *ALONE)
+    until(lambda: "begun" in terminals.shown(process))
+    (task,) = children(process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: not task.is_running(), 10.0)
+
+    other = terminals.start(waiting, *ALONE, "--", "now")
+    assert other.wait(30) == 2
+    shown = terminals.shown(other)
+    assert "expected args of train-" in shown
+    assert "start every task with the same options, or another run with --name" in shown
+
+
+def test_mpirun_starts_a_job_of_two_ranks(terminals: Terminals, workspace: Workspace) -> None:
+    pytest.importorskip("mpi4py")
+    job = terminals.start(
+        SCRIPTS / "paced.py", "--launcher", "mpi", "--workers", "2", "--", "1"
+    )  # fmt: skip
+    assert job.wait(120) == 0, terminals.shown(job)
+    found = [json.loads(path.read_text()) for path in workspace.jobs.glob("*/[cw]*-0.json")]
+    assert len(found) == 2
+    assert found[0] == found[1]
+    run = only_run(workspace)
+    assert run.status == "succeeded"
+    assert run.params["timonel.launcher"] == "mpi"
+
+
+def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspace) -> None:
+    pytest.importorskip("mpi4py")
+    from timonel.training import mpi
+
+    script = terminals.folder / "who.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        "from timonel.training import context\n"
+        "job = context()\n"
+        "(job.job_dir / f'{job.cluster.task_id}.json').write_text(os.environ['TF_CONFIG'])\n"
+        "sys.exit(4 if job.cluster.role == sys.argv[1] else 0)\n"
+    )
+    words = ["-w", workspace.root, "train", script, "--launcher", "mpi", "--strategy", "none"]
+    for role, code in (("worker", 4), ("nobody", 0)):
+        command, environ = mpi.mpirun([*TIMONEL, *map(str, words), "--name", role, "--", role], 2)
+        process = subprocess.Popen(command, env=environ)
+        assert process.wait(60) == code
+    newest, before = list_runs(workspace)
+    assert (newest.status, before.status) == ("succeeded", "failed")
+    told = [json.loads(path.read_text()) for path in workspace.jobs.glob(f"{newest.id}/*.json")]
+    assert {task["task"]["type"] for task in told} == {"chief", "worker"}
+    assert told[0]["cluster"] == told[1]["cluster"]
