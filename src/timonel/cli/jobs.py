@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
 
@@ -78,6 +78,15 @@ def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
             f"expected {size.least + chiefs} to {size.most + chiefs} workers, got {workers}"
         )
     engine.scale(job_id, {"worker": workers - chiefs})
+
+
+def run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
+    """Return the events of the run that a job reports to; none if it has no run."""
+    from timonel.tracking import read_run
+
+    with contextlib.suppress(TimonelError):
+        return read_run(workspace, job_id).events()
+    return []
 
 
 def job_ids(workspace: Workspace) -> list[str]:

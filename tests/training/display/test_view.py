@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.cli.test_render import plain
-from timonel.engines import JobStatus, TaskStatus
+from timonel.engines import JobState, JobStatus, TaskStatus
 from timonel.tracking.pace import Paces
-from timonel.training.display import TrainingView, outcome_line, role_lines, roles_line
+from timonel.training.display import TrainingView, outcome_line, present, role_lines, roles_line
 
 
 def progress(t: float, epoch: int, step: int, **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_a_finished_epoch_is_a_line_with_its_time_and_rate() -> None:
 def test_a_narrow_terminal_gets_the_metrics_without_the_rest() -> None:
     view = TrainingView(width=40)
     view.feed(progress(0.0, 1, 1))
-    view.feed(metrics(1.0, 0, loss=0.5, accuracy=0.75, examples_per_s=10.0))
+    view.feed(metrics(1.0, 0, loss=0.5, accuracy=0.75, examples_per_s=10.0, learning_rate=0.01))
     (line,) = view.feed(progress(1.0, 1, 12))
     assert line.plain == "epoch  1/15  loss 0.5  accuracy 0.75"
 
@@ -161,6 +161,15 @@ def test_many_tasks_are_folded_and_those_that_differ_are_named() -> None:
         "chief running (attempt 2)  worker x8 running but worker-7 restarting (worker-2 attempt 3)"
         "  ps x6 running but 2 starting, 1 failed  evaluator running"
     )
+
+
+def test_a_job_is_shown_as_it_trains_now_and_not_once_it_has_ended() -> None:
+    events = [progress(0.0, 4, 7), pace(1.0, "chief-0", 38.0)]
+    running = job().model_copy(update={"state": JobState.RUNNING})
+    shown = [line.plain for line in present(running, events)]
+    assert shown[0].startswith("epoch 4/15")
+    assert shown[1].startswith("chief   running   801 examples/s")
+    assert present(running.model_copy(update={"state": JobState.FAILED}), events) == []
 
 
 def test_a_profile_says_how_it_is_opened() -> None:

@@ -43,17 +43,21 @@ def show(
     job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show one job: its state, and each of its tasks."""
-    from timonel.cli.jobs import engine_of, find_job
+    """Show one job: its state, how it trains, and each of its tasks."""
+    from timonel.cli.jobs import engine_of, find_job, run_events
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.pace import pace_json, paces_of
+    from timonel.training.display import present
 
     workspace = Settings.of(ctx).find()
     status = engine_of(workspace).status(find_job(workspace, job))
+    events = run_events(workspace, status.job_id)
     if json:
-        print_json(render.job_json(status))
-    else:
-        console().print(render.job_page(status))
+        print_json({**render.job_json(status), **pace_json(paces_of(events))})
+        return
+    out = console()
+    out.print(render.job_page(status, present(status, events, out.width)))
 
 
 @app.command(cls=Command)

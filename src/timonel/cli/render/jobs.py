@@ -34,8 +34,13 @@ def job_list(jobs: Sequence[JobStatus]) -> Table:
     return table(("JOB", "STATE", "TASKS", "RESTARTS", "TIME", "WHY"), rows, wide=5)
 
 
-def job_page(job: JobStatus) -> RenderableType:
-    """Return one job and its tasks."""
+def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
+    """Return one job and its tasks.
+
+    Args:
+        job: The job.
+        training: Lines that say how it trains now.
+    """
     facts = {
         "made": clock(job.created_at),
         "took": format_seconds(duration_s(job)),
@@ -50,6 +55,7 @@ def job_page(job: JobStatus) -> RenderableType:
         (
             task.task_id,
             status(task.state),
+            task.attempt,
             task.pid,
             task.address,
             ending(task),
@@ -60,7 +66,8 @@ def job_page(job: JobStatus) -> RenderableType:
     return Group(
         Text.assemble((job.job_id, "bold"), "  ", status(job.state.value)),
         pairs({name: value for name, value in facts.items() if value is not None}),
-        table(("TASK", "STATE", "PID", "ADDRESS", "EXIT", "WHY"), rows, wide=5),
+        *((Text(), *training, Text()) if training else ()),
+        table(("TASK", "STATE", "ATTEMPT", "PID", "ADDRESS", "EXIT", "WHY"), rows, wide=6),
     )
 
 

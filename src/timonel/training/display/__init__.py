@@ -1,6 +1,6 @@
 """What training looks like while it goes on, for terminals, pipes and notebooks."""
 
 from timonel.training.display.roles import role_lines, roles_line
-from timonel.training.display.view import TrainingView, outcome_line
+from timonel.training.display.view import TrainingView, outcome_line, present
 
-__all__ = ["TrainingView", "outcome_line", "role_lines", "roles_line"]
+__all__ = ["TrainingView", "outcome_line", "present", "role_lines", "roles_line"]

@@ -6,7 +6,7 @@ the events' own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,23 @@ class TrainingView:
         return line
 
 
+def present(status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80) -> list[Text]:
+    """Return how a job trains now, in lines; none once it has ended.
+
+    Args:
+        status: Its state.
+        events: All events of its run.
+        width: Columns that a line may take.
+    """
+    if status.state.is_final:
+        return []
+    view = TrainingView(width)
+    for event in events:
+        view.feed(event)
+    view.job(status)
+    return view.present()
+
+
 def epoch_line(
     done: Mapping[str, Any], progress: Mapping[str, Any], took_s: float | None, width: int
 ) -> Text:
@@ -145,12 +162,14 @@ def epoch_line(
     values = dict(done["metrics"])
     rate = values.pop(_RATE, None)
     values.pop(_STEP_MS, None)
+    learning_rate = values.pop("learning_rate", None)
     text = Text.assemble(("epoch ", "dim"), f"{epoch:>{digits}}", (f"/{epochs}" if epochs else ""))
     for name, value in sorted(values.items(), key=lambda item: _order(item[0])):
         text.append(f"  {name} ", style="dim").append(_number(value))
     for extra in (
         format_seconds(took_s) if took_s is not None and took_s >= 0 else None,
         f"{rate:,.0f} examples/s" if isinstance(rate, int | float) else None,
+        f"learning_rate {_number(learning_rate)}" if learning_rate is not None else None,
     ):
         if extra is not None and text.cell_len + 2 + len(extra) <= width:
             text.append(f"  {extra}", style="dim")
