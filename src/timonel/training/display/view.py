@@ -87,6 +87,9 @@ class TrainingView:
 
     def _lines_of(self, event: Mapping[str, Any]) -> list[Text]:
         kind = event["type"]
+        if kind == "metrics" and event.get("checkpoint") is not None:
+            # By an evaluator, beside training: the epoch that is under way is another one.
+            return [evaluation_line(event, self._width)]
         if kind == "progress":
             return self._note_progress(event)
         if kind == "metrics" and event.get("epoch") is not None:
@@ -173,6 +176,25 @@ def epoch_line(
     ):
         if extra is not None and text.cell_len + 2 + len(extra) <= width:
             text.append(f"  {extra}", style="dim")
+    return text
+
+
+def evaluation_line(event: Mapping[str, Any], width: int) -> Text:
+    """Return what an evaluator found for a checkpoint as a line.
+
+    Args:
+        event: Its metrics event.
+        width: Columns to stay within, if the metrics do.
+    """
+    place = f"epoch {event.get('fit_epoch')}"
+    if not event.get("is_epochs_end", True):
+        place += f", step {event.get('step')}"
+    text = Text.assemble(("evaluated ", "dim"), place)
+    for name, value in sorted(event["metrics"].items(), key=lambda item: _order(item[0])):
+        text.append(f"  {name} ", style="dim").append(_number(value))
+    took = format_seconds(event["seconds"]) if "seconds" in event else ""
+    if took and text.cell_len + 2 + len(took) <= width:
+        text.append(f"  {took}", style="dim")
     return text
 
 
