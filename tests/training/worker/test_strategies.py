@@ -63,6 +63,9 @@ SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
         ({"strategy": "none", "threads": 2}, "no --threads together with"),
         ({"strategy": "none", **TWO_DEVICES}, "no --devices-per-worker together with"),
         ({"strategy": "none", "learning_rate_warmup": 5}, "no --learning-rate-warmup"),
+        ({"strategy": "none", "profile": "1:2"}, "no --profile together with"),
+        ({"profile": "1:2", **SERVERS}, "no --profile together with parameter servers"),
+        ({"profile": "7:2"}, "expected steps to profile from 1 on.*'7:2'"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str) -> None:
@@ -80,6 +83,7 @@ def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str)
         {"compress_gradients": "float16", **TWO_WORKERS},
         {"compress_gradients": "bfloat16", **TWO_DEVICES},
         {"xla": True},
+        {"profile": "10:20", **TWO_WORKERS},
         {"xla": True, "strategy": "one-device"},
         {"precision": "float16", "accumulate_gradients": 4, "learning_rate_warmup": 10},
         {"strategy": "none", "workers": 2},

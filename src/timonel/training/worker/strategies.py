@@ -8,6 +8,7 @@ from typing import Any
 from timonel.errors import SpecError
 from timonel.training.settings import Settings, StrategyName
 from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.profiling import parse_steps
 
 _OF_ONE_WORKER = frozenset(
     {
@@ -102,11 +103,12 @@ def _contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[
     yield from _of_communication(settings, chosen)
     yield from _of_numerics(settings, chosen)
     yield from _of_parameter_servers(settings, chosen)
+    yield from _of_profiling(settings, chosen)
 
 
 def _left_alone(settings: Settings) -> Iterator[tuple[str, str]]:
     usual = Settings()
-    for group in ("numerics", "batches", "devices"):
+    for group in ("numerics", "batches", "devices", "profiling"):
         for name, value in getattr(settings, group).model_dump().items():
             if value != getattr(getattr(usual, group), name):
                 yield _without(name, "the strategy 'none', which leaves all of it to the script")
@@ -163,6 +165,15 @@ def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[
         )
     if asked.batch_size_is != "global":
         yield _without("batch_size_is", "parameter servers, where each worker takes whole batches")
+
+
+def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    asked = settings.profiling.profile
+    if asked is None:
+        return
+    parse_steps(asked)
+    if chosen is StrategyName.PARAMETER_SERVER:
+        yield _without("profile", "parameter servers: no step is one task's alone there")
 
 
 def _without(option: str, given: str) -> tuple[str, str]:
