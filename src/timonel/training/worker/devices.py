@@ -133,15 +133,17 @@ def configure(
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     count = threads(usable_cores(), place.neighbours, wanted_threads)
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        _check_cpu(place, per_worker, memory)
     try:
         _set_threads(tf, count, place.neighbours, is_wanted=wanted_threads is not None)
         # What a script places on a device that is not there, or that has no such operation, runs
         # on another.
         tf.config.set_soft_device_placement(True)
-        gpus = tf.config.list_physical_devices("GPU")
         if gpus:
             return _take_gpus(tf, gpus, place, per_worker, memory, count)
-        return _take_cpu(tf, place, per_worker, memory, count)
+        return _take_cpu(tf, per_worker, count)
     except RuntimeError as error:
         raise TimonelError(
             f"expected TensorFlow not to be initialised yet, but {error}",
@@ -192,7 +194,8 @@ def _take_gpus(
     return Granted("GPU", tuple(gpu.name for gpu in mine), count, words)
 
 
-def _take_cpu(tf: Any, place: Place, per_worker: int, memory: int | None, count: int) -> Granted:
+def _check_cpu(place: Place, per_worker: int, memory: int | None) -> None:
+    """Check that nothing is asked of a CPU that only GPUs can."""
     if memory is not None:
         raise SpecError(
             f"expected a GPU whose memory can be limited to {format_bytes(memory)}, found none",
@@ -204,6 +207,9 @@ def _take_cpu(tf: Any, place: Place, per_worker: int, memory: int | None, count:
             hint="MultiWorkerMirroredStrategy uses one CPU per process: leave out "
             "--devices-per-worker",
         )
+
+
+def _take_cpu(tf: Any, per_worker: int, count: int) -> Granted:
     if per_worker > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         parts = [tf.config.LogicalDeviceConfiguration() for _ in range(per_worker)]
