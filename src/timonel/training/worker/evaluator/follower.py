@@ -70,6 +70,7 @@ class Follower:
         self._saved = saved
         self._sleep = sleep
         self._left_out: set[Path] = set()
+        self._asked: set[int] = set()
 
     def follow(self, fit: int, evaluate: Evaluate | None) -> Checkpoint | None:
         """Evaluate a call's checkpoints until it is finished, and return the last one.
@@ -176,11 +177,14 @@ class Follower:
         stopping = self._wanted.stopping
         if stopping is None or record.has(files.FINAL) or not stopping.is_due(record.done):
             return
-        logger.info(
-            "%s got no better for %d checkpoints: training is asked to end",
-            stopping.by.metric,
-            stopping.patience,
-        )
+        if fit not in self._asked:
+            logger.info(
+                "%s got no better for %d checkpoints: training is asked to end",
+                stopping.by.metric,
+                stopping.patience,
+            )
+        # Again with each that follows: a trainer that was killed may have taken the first request.
+        self._asked.add(fit)
         self._wanted.ask_to_stop(fit)
 
 

@@ -43,6 +43,8 @@ class Report:
             epoch=self._epochs_before + done.epoch,
             task=self._task_id,
             fit=fit,
+            fit_epoch=done.epoch + 1,
+            is_epochs_end=done.is_epochs_end,
             checkpoint=done.checkpoint,
             seconds=done.seconds,
         )
