@@ -63,6 +63,26 @@ def test_a_stopwatch_tells_work_from_waiting() -> None:
     assert watch.read().work_s < 0.1
 
 
+
+def test_a_stopwatch_stands_still_among_deterministic_operations() -> None:
+    import tensorflow as tf
+    from tensorflow.python.framework import config
+
+    watch = Stopwatch()
+
+    @tf.function
+    def step() -> None:
+        watch.leave(watch.arrive([tf.constant(1.0)]))
+
+    tf.config.experimental.enable_op_determinism()
+    try:
+        step()  # TensorFlow refuses a clock
+        step()
+    finally:
+        config.disable_op_determinism()
+    assert watch.read() == Reading(0, 0.0, 0.0)
+
+
 def test_a_task_tells_its_pace_now_and_then(run: RunWriter, workspace: Workspace) -> None:
     clock = Clock()
     readings = iter([Reading(20, 0.8, 0.2), Reading(0, 0.0, 0.0), Reading(10, 0.4, 0.1)])

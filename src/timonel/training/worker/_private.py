@@ -77,6 +77,13 @@ def install_keras_hooks() -> None:
     trainer.reduce_per_replica = _with_mean_over_workers(trainer.reduce_per_replica)
 
 
+def is_deterministic() -> bool:
+    """Tell whether TensorFlow was told to use deterministic operations only."""
+    from tensorflow.python.framework import config  # noqa: PLC0415 - TensorFlow loads here
+
+    return bool(config.is_op_determinism_enabled())
+
+
 def compute_batch_size(dataset: Any) -> int | None:
     """Return the batch size that a dataset's own graph shows, if it does."""
     from tensorflow.python.data.experimental.ops import distribute  # noqa: PLC0415

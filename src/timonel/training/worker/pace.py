@@ -18,6 +18,7 @@ from weakref import WeakSet
 from timonel.tracking import RunWriter
 from timonel.tracking.events import FILE_NAME, EventReader
 from timonel.tracking.pace import PACE, Paces
+from timonel.training.worker import _private
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Stopwatch:
     """Takes the time of steps inside their graph. Made outside any strategy's scope.
 
     `arrive` and `leave` may be called on several replicas and for several graphs; in each graph the
-    replica that comes first is measured.
+    replica that comes first is measured; none where TensorFlow is told to be deterministic.
     """
 
     def __init__(self) -> None:
@@ -95,6 +96,8 @@ class Stopwatch:
             return tf.timestamp()
 
     def _is_first(self, seen: WeakSet[Any]) -> bool:
+        if _private.is_deterministic():
+            return False  # a clock is not allowed then
         if self._tf.executing_eagerly():
             return True
         graph = self._tf.compat.v1.get_default_graph()
