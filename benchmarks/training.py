@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -54,6 +55,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE / "results" / "training.md")
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # An end in order: the jobs that run are stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     begun = time.monotonic()
     found, failed = measure(options.only or list(PARTS), quick=options.quick)
     page = report(found, failed, (time.monotonic() - begun) / 60)
@@ -76,18 +79,24 @@ def measure(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Found], dic
         runtime = folder / "runtime"
         runtime.mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(runtime)
-        for part in names:
-            begun = time.monotonic()
-            try:
-                found[part] = PARTS[part](Place(folder, quick))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the others go on
-                traceback.print_exc()
-                failed[part] = f"{type(error).__name__}: {error}"
-            for used in set(folder.iterdir()) - {runtime}:
-                end_what_is_left(used)
-            print(f"{part}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
-        end_what_is_left(folder)
+        try:
+            for part in names:
+                _measure_part(part, Place(folder, quick), found, failed)
+                for used in set(folder.iterdir()) - {runtime}:
+                    end_what_is_left(used)
+        finally:
+            end_what_is_left(folder)
     return found, failed
+
+
+def _measure_part(part: str, place: Place, found: dict[str, Found], failed: dict[str, str]) -> None:
+    begun = time.monotonic()
+    try:
+        found[part] = PARTS[part](place)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others go on
+        traceback.print_exc()
+        failed[part] = f"{type(error).__name__}: {error}"
+    print(f"{part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
 
 def report(found: dict[str, Found], failed: dict[str, str], minutes: float) -> str:
