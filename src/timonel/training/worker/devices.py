@@ -173,7 +173,7 @@ def configure_evaluator(place: Place, *, per_worker: int, wanted_threads: int | 
     if spare:
         return Granted("GPU", tuple(gpu.name for gpu in spare), count, "grows as needed")
     # A script may place layers on the devices by name.
-    return _take_cpu(tf, Place(), per_worker, None, count)
+    return _take_cpu(tf, per_worker, count)
 
 
 def _take_gpus(
