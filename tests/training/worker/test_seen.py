@@ -63,7 +63,6 @@ def test_a_stopwatch_tells_work_from_waiting() -> None:
     assert watch.read().work_s < 0.1
 
 
-
 def test_a_stopwatch_stands_still_among_deterministic_operations() -> None:
     import tensorflow as tf
     from tensorflow.python.framework import config
