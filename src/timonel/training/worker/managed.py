@@ -13,7 +13,14 @@ from timonel.data import session
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings, StrategyName
-from timonel.training.worker import _private, _private_state, exporting, inputs, optimizing
+from timonel.training.worker import (
+    _private,
+    _private_state,
+    _private_storage,
+    exporting,
+    inputs,
+    optimizing,
+)
 from timonel.training.worker.agreement import Agreement, exchange_over
 from timonel.training.worker.checkpoints import Checkpoints
 from timonel.training.worker.context import TrainingContext
@@ -114,6 +121,7 @@ def prepared(
         return
     if keras.__name__ == "keras":
         _private.install_keras_hooks()
+        _private_storage.add_in_place()
     if replicas > 1:
         _deal_out_inputs(strategy, workers, fits.take_training_data)
     with strategy.scope():
