@@ -192,7 +192,7 @@ def test_mpirun_starts_a_job_of_two_ranks(terminals: Terminals, workspace: Works
 
 def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspace) -> None:
     pytest.importorskip("mpi4py")
-    from timonel.training import mpi
+    from timonel.training.worker import ranks
 
     script = terminals.folder / "who.py"
     script.write_text(
@@ -204,7 +204,7 @@ def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspac
     )
     words = ["-w", workspace.root, "train", script, "--launcher", "mpi", "--strategy", "none"]
     for role, code in (("worker", 4), ("nobody", 0)):
-        command, environ = mpi.mpirun([*TIMONEL, *map(str, words), "--name", role, "--", role], 2)
+        command, environ = ranks.mpirun([*TIMONEL, *map(str, words), "--name", role, "--", role], 2)
         process = subprocess.Popen(command, env=environ)
         assert process.wait(60) == code
     newest, before = list_runs(workspace)

@@ -11,7 +11,7 @@ from typing import Any
 from timonel.engines import get_engine
 from timonel.errors import SpecError
 from timonel.storage import Workspace
-from timonel.training import joining, mpi
+from timonel.training import joining
 from timonel.training.foreground import ForegroundTask, run_here
 from timonel.training.given import read_cluster
 from timonel.training.handles import Job, Run
@@ -19,6 +19,7 @@ from timonel.training.job import environment
 from timonel.training.options import JobOptions
 from timonel.training.request import Request
 from timonel.training.settings import Settings
+from timonel.training.worker import ranks
 from timonel.training.worker.cluster import Cluster
 
 
@@ -51,11 +52,11 @@ def find_place(
     """
     is_mpi = settings.distribution.launcher == "mpi"
     if is_mpi:
-        mpi.check_launcher(settings)
+        ranks.check_launcher(settings)
     if cluster is None:
         if task_type is not None or task_index is not None:
             raise SpecError("expected --cluster with --task-type and --task-index, got none")
-        return Place(None, settings) if is_mpi and mpi.is_rank(environ) else None
+        return Place(None, settings) if is_mpi and ranks.is_rank(environ) else None
     if is_mpi:
         raise SpecError("expected --cluster or --launcher mpi, got both")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
@@ -87,28 +88,28 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
 
 
 def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
-    rank, world = mpi.join()
+    rank, world = ranks.join()
     cluster = rank.cluster
     with rank.port:
-        ranks = len(cluster.trainers)
+        count = len(cluster.trainers)
         spec: Any = None
         if cluster.is_chief:
-            spec = _lead_ranks(request, workspace, options, ranks)
+            spec = _lead_ranks(request, workspace, options, count)
         spec = world.bcast(spec, root=0)
-        mpi.leave()
+        ranks.leave()
         if isinstance(spec, Exception):
             raise spec
         return _run(request, workspace, cluster, spec, spec.parent.name)
 
 
 def _lead_ranks(
-    request: Request, workspace: Workspace, options: JobOptions, ranks: int
+    request: Request, workspace: Workspace, options: JobOptions, count: int
 ) -> Path | Exception:
     """Return what the ranks are told, or why there is nothing; the others wait for either."""
     wanted = request.settings.distribution.workers
-    if wanted not in {1, ranks}:
-        return SpecError(f"expected mpirun to start {wanted} ranks, got {ranks}")
-    prefix = joining.run_prefix({"mpi": [str(ranks)]}, options.name or request.program.file)
+    if wanted not in {1, count}:
+        return SpecError(f"expected mpirun to start {wanted} ranks, got {count}")
+    prefix = joining.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
     try:
         return joining.lead(request, workspace, prefix, options)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait for an answer

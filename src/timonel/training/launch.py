@@ -11,13 +11,14 @@ from timonel.engines import Engine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import follow_events, new_run_id
-from timonel.training import by_hand, mpi, record
+from timonel.training import by_hand, record
 from timonel.training.entries import Entry
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
 from timonel.training.options import JobOptions
 from timonel.training.request import Request, check_request
 from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
+from timonel.training.worker import ranks
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -172,7 +173,7 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
             raise SpecError("expected to run a task of one's own cluster here, got detach")
         return by_hand.train_here(request, found, options, place)
     if settings.distribution.launcher == "mpi":
-        mpi.find_mpirun()
+        ranks.find_mpirun()
     chosen = get_engine(engine, found) if isinstance(engine, str) else engine
     run = _submit(request, found, chosen, options)
     if not detach:

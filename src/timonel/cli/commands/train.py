@@ -111,7 +111,7 @@ def train(
     import timonel
     from timonel.cli.follow import pairs_of
     from timonel.errors import Interrupted
-    from timonel.training.mpi import is_rank
+    from timonel.training.worker.ranks import is_rank
 
     workspace = Settings.of(ctx).find(create=True)
     own = {"ctx", "entry", "args", "data", "params", "detach"}
@@ -129,6 +129,12 @@ def train(
     if not is_job:
         return
     typer.echo(f"job {run.id}, to look in: timonel logs")
+    if wandb:
+        from timonel.styles import from_here
+        from timonel.tracking.mirrors.wandb_login import described, offline_folder
+
+        folder = from_here(offline_folder(os.environ, workspace.root))
+        typer.echo(described(os.environ, folder, run.id))
     if detach:
         return
     try:

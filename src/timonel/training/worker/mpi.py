@@ -20,8 +20,8 @@ from timonel.engines.base import EXIT_DONE
 from timonel.engines.cluster import Assignment, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report, root_failure
 from timonel.storage import write_text
-from timonel.training import mpi
 from timonel.training.spec import read_spec
+from timonel.training.worker import ranks
 from timonel.training.worker.bootstrap import run
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster
 
@@ -32,14 +32,14 @@ _LEFT_BEHIND = ("ready", _REPORT, "progress", "alive")
 
 def start_ranks(spec: Path) -> int:
     """Start mpirun, wait for its end and return its exit code."""
-    ranks = read_spec(spec).settings.distribution.workers
-    folders = list(_folders(ranks))
+    count = read_spec(spec).settings.distribution.workers
+    folders = list(_folders(count))
     for folder in folders[1:]:
         folder.mkdir(parents=True, exist_ok=True)
         for name in _LEFT_BEHIND:
             (folder / name).unlink(missing_ok=True)
     program = [sys.executable, "-m", _MODULE, "--spec", str(spec), "--rank"]
-    command, environ = mpi.mpirun(program, ranks)
+    command, environ = ranks.mpirun(program, count)
     process = subprocess.Popen(command, env=environ)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()
@@ -50,8 +50,8 @@ def start_ranks(spec: Path) -> int:
 
 def run_rank(spec: Path) -> int:
     """Be one rank: meet the others, then run the task as any launcher's; return its exit code."""
-    rank, _ = mpi.join()
-    mpi.leave()
+    rank, _ = ranks.join()
+    ranks.leave()
     cluster = rank.cluster
     os.environ[ENVIRONMENT_VARIABLE] = encode(_assignment(cluster))
     folder = list(_folders(len(cluster.trainers)))[cluster.rank]
@@ -68,11 +68,11 @@ def _assignment(cluster: Cluster) -> Assignment:
     return told
 
 
-def _folders(ranks: int) -> Iterator[Path]:
+def _folders(count: int) -> Iterator[Path]:
     """Yield the folder of each rank, that of the engine's task first."""
     own = Path(os.environ["TIMONEL_TASK_DIR"])
     yield own
-    for number in range(ranks - 1):
+    for number in range(count - 1):
         yield own.with_name(f"worker-{number}")
 
 
