@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 STATUS_STYLES = {
     "running": "cyan",
     "starting": "cyan",
@@ -19,3 +21,9 @@ STATUS_STYLES = {
 def number(value: float) -> str:
     """Return a number with four significant digits: ``0.9667``, ``152.1``, ``3.2e-05``."""
     return f"{value:.4g}"
+
+
+def from_here(place: str | Path) -> str:
+    """Return a path as somebody would type it from the present folder, if it is below that."""
+    path, here = Path(place), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

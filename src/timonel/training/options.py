@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from timonel.errors import MissingExtraError, SpecError
+from timonel.tracking.mirrors.registry import ENVIRONMENT_VARIABLE, named_mirrors
 
 _SEEDS = 1 << 32
 """NumPy takes no other seeds."""
@@ -44,6 +45,13 @@ class JobOptions:
             raise SpecError("expected --wandb with --wandb-project, got the project alone")
         if self.wandb and importlib.util.find_spec("wandb") is None:
             raise MissingExtraError("--wandb", "wandb")
+        named = named_mirrors()
+        if self.wandb and named is not None and "wandb" not in named:
+            raise SpecError(
+                f"expected {ENVIRONMENT_VARIABLE} with wandb in it for --wandb, got "
+                f"{','.join(sorted(named))!r}",
+                hint=f"unset {ENVIRONMENT_VARIABLE}, or leave out --wandb",
+            )
 
     @classmethod
     def of(cls, seed: int | None, **others: Any) -> Self:

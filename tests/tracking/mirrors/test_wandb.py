@@ -20,7 +20,7 @@ from timonel.testing.mirrors import MirrorContract, MirroredRun, as_text
 from timonel.tracking import Artifact, read_run, start_run
 from timonel.tracking.mirrors import rebuild, sync_run
 from timonel.tracking.mirrors.wandb import STEP, WandbMirror
-from timonel.tracking.mirrors.wandb_login import is_logged_in, mode
+from timonel.tracking.mirrors.wandb_login import described, is_logged_in, mode, offline_folder
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +216,22 @@ def test_who_is_logged_in(tmp_path: Path) -> None:
     assert is_logged_in(asked)
     elsewhere.write_text("no such format")
     assert not is_logged_in(asked)
+
+
+def test_where_a_run_goes_is_said() -> None:
+    folder = str(offline_folder({}, Path(".timonel")))
+    said = {
+        text: described({"WANDB_MODE": text, "HOME": "/nowhere"}, folder, "train-1")
+        for text in ("", "offline", "online", "disabled")
+    }
+    kept = "wandb sync .timonel/wandb/offline-run-*-train-1"
+    assert said == {
+        "": f"Weights & Biases: kept here, as nobody is logged in; {kept}",
+        "offline": f"Weights & Biases: kept here, as WANDB_MODE says; {kept}",
+        "online": "Weights & Biases: https://api.wandb.ai",
+        "disabled": "Weights & Biases: off, as WANDB_MODE says",
+    }
+    assert offline_folder({"WANDB_DIR": "/w"}, Path("x")) == Path("/w/wandb")
 
 
 def test_without_a_login_nobody_is_called_and_nothing_is_printed(

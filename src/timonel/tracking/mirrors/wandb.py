@@ -26,7 +26,7 @@ from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import FINISH, Event, decode_number
 from timonel.tracking.mirrors.base import Mirror, subject
 from timonel.tracking.mirrors.registry import named_mirrors
-from timonel.tracking.mirrors.wandb_login import mode
+from timonel.tracking.mirrors.wandb_login import mode, offline_folder
 from timonel.tracking.records import RunRecord, event_artifacts
 
 _logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class WandbMirror(Mirror):
     @property
     def folder(self) -> Path:
         """Where runs are kept offline."""
-        return Path(os.environ.get("WANDB_DIR") or self.workspace.root) / "wandb"
+        return offline_folder(os.environ, self.workspace.root)
 
     def begin(self, run: RunRecord) -> bool:
         """Open the run, by our id, and copy its header."""

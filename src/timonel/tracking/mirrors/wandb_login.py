@@ -27,6 +27,28 @@ def mode(environ: Mapping[str, str]) -> Mode:
     return asked or ("online" if is_logged_in(environ) else "offline")
 
 
+def described(environ: Mapping[str, str], folder: str, run_id: str) -> str:
+    """Say in a line where a run goes.
+
+    Args:
+        environ: The environment.
+        folder: Where runs are kept offline.
+        run_id: The run.
+    """
+    chosen = mode(environ)
+    if chosen == "disabled":
+        return "Weights & Biases: off, as WANDB_MODE says"
+    if chosen == "online":
+        return f"Weights & Biases: {environ.get('WANDB_BASE_URL') or _SERVER}"
+    why = "as WANDB_MODE says" if environ.get("WANDB_MODE") else "as nobody is logged in"
+    return f"Weights & Biases: kept here, {why}; wandb sync {folder}/offline-run-*-{run_id}"
+
+
+def offline_folder(environ: Mapping[str, str], root: Path) -> Path:
+    """Return where runs are kept offline: below ``WANDB_DIR``, else below ``root``."""
+    return Path(environ.get("WANDB_DIR") or root) / "wandb"
+
+
 def is_logged_in(environ: Mapping[str, str]) -> bool:
     """Tell whether there is a login for W&B's server: in the environment, or where it keeps one."""
     if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):

@@ -7,14 +7,13 @@ the events' own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.spinner import Spinner
 from rich.text import Text
 
-from timonel.styles import STATUS_STYLES, number
+from timonel.styles import STATUS_STYLES, from_here, number
 from timonel.tracking.pace import Paces
 from timonel.training.display.present import present_line
 from timonel.training.display.roles import role_lines, roles_line
@@ -236,14 +235,9 @@ def _remark(event: Mapping[str, Any]) -> Text | None:
     if event["type"] == "profile" and event.get("logdir"):
         return Text.assemble(
             (f"profiled steps {event.get('first_step')} to {event.get('last_step')}: ", "dim"),
-            f"tensorboard --logdir {_from_here(str(event['logdir']))}",
+            f"tensorboard --logdir {from_here(str(event['logdir']))}",
         )
     return None
-
-
-def _from_here(place: str) -> str:
-    path = Path(place)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else place
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
