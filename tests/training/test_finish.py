@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.training.worker.fakes import Variable
 from timonel.engines import FailureCause, JobState, JobStatus
 from timonel.storage import Workspace
 from timonel.tracking import read_run, start_run
 from timonel.training.finish import OUTCOME, finish_run, main
-from timonel.training.worker.checkpoints import Checkpoints, Progress
+from timonel.training.settings import Settings
+from timonel.training.spec import TrainSpec
+from timonel.training.worker.checkpoints import FitState, Progress
+from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.worker.state import files
 
 
 def outcome(state: JobState, **changes: object) -> JobStatus:
@@ -21,23 +26,54 @@ def run_id(workspace: Workspace) -> str:
     return "train-1"
 
 
+def save(job: Path, *names: str, fit: int = 0) -> None:
+    """Save checkpoints of three steps each: ends of epochs, or ``final``."""
+    progress = Progress()
+    for name in names:
+        number = int(name.removeprefix("epoch-")) if name != "final" else len(names) - 1
+        progress = progress.after(number, {"loss": 1.0 - number}, steps=3 * (number + 1))
+        kept = progress.as_finished() if name == "final" else progress
+        files.write(job / "checkpoints" / f"fit-{fit:03d}" / name, FitState(kept, [np.ones(2)]))
+
+
 def test_success_with_what_was_made(workspace: Workspace, run_id: str) -> None:
     job = workspace.jobs / run_id
-    checkpoints = Checkpoints(
-        job / "checkpoints", writes=True, progress=workspace.root / "progress"
-    )
-    progress = Progress().after(0, {"loss": 1.0}, steps=3)
-    checkpoints.save(0, [Variable(np.ones(2))], progress)
-    checkpoints.save(0, [Variable(np.ones(2))], progress.as_finished())
-
+    save(job, "epoch-0000", "final")
+    save(job, "epoch-0000", fit=1)
     finish_run(workspace, run_id, outcome(JobState.SUCCEEDED))
 
     record = read_run(workspace, run_id)
     assert record.status == "succeeded"
-    assert [(a.type, a.uri) for a in record.outputs] == [
-        ("checkpoint", str(job / "checkpoints/fit-000/final"))
+    assert [(a.type, a.uri, a.metadata) for a in record.outputs] == [
+        ("checkpoint", str(job / "checkpoints/fit-000/final"), {"epochs": 2}),
+        ("checkpoint", str(job / "checkpoints/fit-001/epoch-0000"), {"epochs": 1}),
     ]
     assert record.outputs[0].digest
+
+
+def test_the_end_of_an_epoch_is_newer_than_its_steps(workspace: Workspace, run_id: str) -> None:
+    folder = workspace.jobs / run_id / "checkpoints" / "fit-000"
+    after = Progress().after(0, {}, steps=9)
+    for progress in (after, Progress().within(4)):
+        files.write(folder / files.name_of(progress), FitState(progress, [np.ones(2)]))
+    finish_run(workspace, run_id, outcome(JobState.FAILED))
+    (artifact,) = read_run(workspace, run_id).outputs
+    assert artifact.uri == str(folder / "epoch-0000")
+
+
+def test_the_best_checkpoint_by_an_evaluator(workspace: Workspace, run_id: str) -> None:
+    given = {"keep_best": "val_loss", "evaluator": True}
+    TrainSpec(
+        run_id=run_id, workspace=str(workspace.root), script="s.py", settings=Settings.of(given)
+    ).write(workspace.runs / run_id)
+    job = workspace.jobs / run_id
+    save(job, "epoch-0000", "epoch-0001", "final")
+    Records(job).write(0, Record(best="epoch-0001"))
+    finish_run(workspace, run_id, outcome(JobState.SUCCEEDED))
+    assert [(a.uri, a.metadata) for a in read_run(workspace, run_id).outputs] == [
+        (str(job / "checkpoints/fit-000/epoch-0001"), {"epochs": 2, "best": True}),
+        (str(job / "checkpoints/fit-000/final"), {"epochs": 3}),
+    ]
 
 
 def test_failure_with_its_cause(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from timonel.engines import JobState, JobStatus
 from timonel.errors import TimonelError
@@ -16,6 +17,11 @@ from timonel.models.exports import read_export, saved_model_of
 from timonel.storage import Workspace, find_workspace, read_document
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
+from timonel.training.settings import Settings
+from timonel.training.spec import FILE_NAME, read_spec
+from timonel.training.worker.checkpoints import Checkpoints
+from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.state.files import STATE
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"
 
@@ -32,7 +38,7 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
         return
     writer = open_run(workspace, run_id)
     sweep(workspace.jobs / run_id)  # an export that a task was killed in
-    for artifact in (*_exports(workspace.jobs / run_id), *_checkpoints(workspace.jobs / run_id)):
+    for artifact in (*_exports(workspace.jobs / run_id), *_checkpoints(workspace, run_id)):
         writer.output(artifact)
     _finish(writer, outcome)
 
@@ -55,25 +61,41 @@ def _exports(job_dir: Path) -> Iterator[Artifact]:
     yield Artifact("savedmodel", str(saved_model_of(folder)), export.digest)
 
 
-def _checkpoints(job_dir: Path) -> Iterator[Artifact]:
-    """Yield the newest checkpoint of each ``fit`` call."""
-    for folder in sorted((job_dir / "checkpoints").glob("fit-*")):
-        newest = _newest(folder)
-        if newest is not None:
-            path, state = newest
-            epochs = len(state["epochs"]) if isinstance(state["epochs"], list) else 0
-            yield Artifact(
-                "checkpoint", str(path), str(state["digest"]), metadata={"epochs": epochs}
-            )
+def _checkpoints(workspace: Workspace, run_id: str) -> Iterator[Artifact]:
+    """Yield the newest checkpoint of each ``fit`` call, and the best one if one is kept."""
+    job_dir = workspace.jobs / run_id
+    checkpoints = _open_checkpoints(job_dir, workspace.runs / run_id / FILE_NAME)
+    for fit in range(len(list(checkpoints.root.glob("fit-*")))):
+        best = checkpoints.best_folder(fit)
+        newest = checkpoints.newest_folder(fit)
+        for folder in dict.fromkeys((best, newest)):
+            if folder is not None:
+                yield from _checkpoint(folder, is_best=folder == best)
 
 
-def _newest(folder: Path) -> tuple[Path, Mapping[str, object]] | None:
-    for path in sorted(folder.glob("[ef]*"), key=lambda found: found.name, reverse=True):
-        try:
-            return path, read_document(path / "state.json", "checkpoint")
-        except TimonelError:
-            continue
-    return None
+def _open_checkpoints(job_dir: Path, spec: Path) -> Checkpoints:
+    try:
+        settings = read_spec(spec).settings
+    except TimonelError:
+        settings = Settings()  # a job that could not be read has made none
+    return Checkpoints(
+        job_dir / "checkpoints",
+        writes=False,
+        progress=job_dir / "progress",
+        policy=settings.checkpoints,
+        records=Records(job_dir) if settings.evaluation.evaluator else None,
+    )
+
+
+def _checkpoint(folder: Path, *, is_best: bool) -> Iterator[Artifact]:
+    try:
+        state = read_document(folder / STATE, "checkpoint")
+    except TimonelError:
+        return
+    metadata: dict[str, Any] = {"epochs": len(state["epochs"])}
+    if is_best:
+        metadata["best"] = True
+    yield Artifact("checkpoint", str(folder), str(state["digest"]), metadata=metadata)
 
 
 def main(arguments: list[str]) -> int:

@@ -65,6 +65,13 @@ SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
         ({"strategy": "none", "learning_rate_warmup": 5}, "no --learning-rate-warmup"),
         ({"strategy": "none", "profile": "1:2"}, "no --profile together with"),
         ({"profile": "1:2", **SERVERS}, "no --profile together with parameter servers"),
+        ({"early_stopping": "val_loss"}, "expected --evaluator with --early-stopping"),
+        ({"early_stopping": "loss", "evaluator": True}, "a metric of the evaluation.*'loss'"),
+        (
+            {"strategy": "none", "early_stopping": "val_loss", "evaluator": True},
+            "no --early-stopping together with",
+        ),
+        ({"keep_best": "best of all"}, "expected keep_best as a metric"),
         ({"profile": "7:2"}, "expected steps to profile from 1 on.*'7:2'"),
     ],
 )
@@ -85,6 +92,7 @@ def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str)
         {"xla": True},
         {"profile": "10:20", **TWO_WORKERS},
         {"xla": True, "strategy": "one-device"},
+        {"evaluator": True, "early_stopping": "max:val_f1:5", "keep_best": "val_loss"},
         {"precision": "float16", "accumulate_gradients": 4, "learning_rate_warmup": 10},
         {"strategy": "none", "workers": 2},
         {"batch_size_is": "per-replica", "scale_learning_rate": "linear", **TWO_WORKERS},

@@ -8,7 +8,9 @@ from typing import Any
 from timonel.errors import SpecError
 from timonel.training.settings import Settings, StrategyName
 from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.evaluation.judgement import parse_stopping
 from timonel.training.worker.profiling import parse_steps
+from timonel.training.worker.state.best import parse_best
 
 _OF_ONE_WORKER = frozenset(
     {
@@ -103,6 +105,7 @@ def _contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[
     yield from _of_communication(settings, chosen)
     yield from _of_numerics(settings, chosen)
     yield from _of_parameter_servers(settings, chosen)
+    yield from _of_evaluation(settings)
     yield from _of_profiling(settings, chosen)
 
 
@@ -165,6 +168,19 @@ def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[
         )
     if asked.batch_size_is != "global":
         yield _without("batch_size_is", "parameter servers, where each worker takes whole batches")
+
+
+def _of_evaluation(settings: Settings) -> Iterator[tuple[str, str]]:
+    parse_best(settings.checkpoints.keep_best)
+    if parse_stopping(settings.evaluation.early_stopping) is None:
+        return
+    if not settings.evaluation.evaluator:
+        yield (
+            "expected --evaluator with --early-stopping, which goes by what an evaluator finds",
+            "give --evaluator too, or use Keras' callback EarlyStopping",
+        )
+    if settings.distribution.strategy is StrategyName.NONE:
+        yield _without("early_stopping", "the strategy 'none', which leaves fit as it is")
 
 
 def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
