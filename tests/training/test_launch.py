@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,14 @@ import pytest
 
 from timonel.data import Dataset
 from timonel.engines import Engine, FailureCause, JobSpec, JobState, JobStatus, LogLine
-from timonel.errors import EngineError, Interrupted, JobError, NotFoundError, UserCodeError
+from timonel.errors import (
+    EngineError,
+    Interrupted,
+    JobError,
+    NotFoundError,
+    SpecError,
+    UserCodeError,
+)
 from timonel.storage import Workspace
 from timonel.tracking import list_runs, open_run, read_run
 from timonel.training import Run, train
@@ -195,3 +203,119 @@ def test_the_control_side_imports_no_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def squared(x: float, job_dir: str = "") -> float:
+    return x * x
+
+
+def test_a_function_that_can_be_imported(workspace: Workspace) -> None:
+    engine = FakeEngine(SUCCEEDED)
+    run = train(squared, params={"x": 1.5}, pass_job_dir=True, workspace=workspace, engine=engine)
+    told = read_spec(Path(engine.specs[0].args[1]))
+    assert (told.entry, told.target) == ("function", "tests.training.test_launch:squared")
+    assert (told.keywords, told.pickled) == ({"x": 1.5}, None)
+    assert told.argv("/job") == [__file__]
+    assert run.record.params["x"] == "1.5"
+    assert (run.record.folder / "source" / "test_launch.py").read_text() == Path(
+        __file__
+    ).read_text()
+    assert [artifact.name for artifact in run.record.inputs] == ["squared"]
+    assert run.result is None
+    open_run(workspace, run.id).event("result", value=2.25)
+    assert run.result == 2.25
+
+
+def test_a_function_that_cannot_be_imported(workspace: Workspace) -> None:
+    engine = FakeEngine(SUCCEEDED)
+    run = train(lambda x: x, params={"x": [1] * 200}, workspace=workspace, engine=engine)
+    told = read_spec(Path(engine.specs[0].args[1]))
+    assert told.target is None
+    assert told.pickled == str(run.record.folder / "function.pkl")
+    assert Path(told.pickled).stat().st_size > 0
+    assert len(run.record.params["x"]) == 200  # a glimpse
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"params": {"x": 1, "y": 1}}, "unexpected keyword"),
+        ({"params": {}}, "missing a required argument"),
+        ({"params": {"x": 1}, "args": ["a"]}, "no args for the function squared"),
+    ],
+)
+def test_a_function_is_not_called_wrongly(
+    workspace: Workspace, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        train(squared, workspace=workspace, engine=FakeEngine(SUCCEEDED), **changes)
+    assert list_runs(workspace) == []
+
+
+def test_a_notebook_and_a_module_are_told_apart(
+    tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    cell = {"cell_type": "code", "source": "import tf_keras"}
+    (tmp_path / "notes" / "a.ipynb").write_text(json.dumps({"nbformat": 4, "cells": [cell]}))
+    (tmp_path / "mine.py").touch()
+    engine = FakeEngine(SUCCEEDED)
+    for entry in ("notes/a.ipynb", "mine"):
+        train(entry, args=["--epochs", "2"], workspace=workspace, engine=engine)
+    notebook, module = engine.specs
+    assert notebook.working_dir == str(tmp_path / "notes")
+    assert notebook.env["TF_USE_LEGACY_KERAS"] == "1"
+    assert notebook.preload[0] == "tf_keras"
+    assert module.working_dir == str(tmp_path)
+    told = read_spec(Path(module.args[1]))
+    assert (told.entry, told.target) == ("module", "mine")
+    assert told.argv("/job") == [str(tmp_path / "mine.py"), "--epochs", "2"]
+
+
+def test_mpirun_is_asked_for_as_one_task(
+    script: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.training.worker.ranks.find_mpirun", lambda: "mpirun")
+    engine = FakeEngine(SUCCEEDED)
+    train(script, workspace=workspace, engine=engine, workers=3, launcher="mpi")
+    (spec,) = engine.specs
+    assert spec.module == "timonel.training.worker.mpi"
+    assert spec.size == 1
+    assert spec.preload == ()
+
+
+def test_what_a_cluster_of_ones_own_does_not_go_with(
+    script: Path, workspace: Workspace, tmp_path: Path
+) -> None:
+    place = tmp_path / "cluster.json"
+    place.write_text(json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}))
+    for options, words in (
+        ({"task_type": "chief"}, "expected --cluster with --task-type"),
+        ({"cluster": place, "task_type": "chief", "launcher": "mpi"}, "got both"),
+        ({"cluster": place, "task_type": "chief", "workers": 5}, "expected 2 workers"),
+        ({"cluster": place, "task_type": "chief", "ps": 1}, "expected 0 ps"),
+        ({"cluster": place, "task_type": "evaluator"}, "expected --evaluator"),
+        ({"cluster": place, "task_type": "chief", "detach": True}, "got detach"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            train(script, workspace=workspace, **options)
+    assert list_runs(workspace) == []
+
+
+def test_weights_and_biases(
+    script: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("TIMONEL_MIRRORS", "wandb")
+    run = train(
+        script,
+        workspace=workspace,
+        engine=FakeEngine(SUCCEEDED),
+        wandb=True,
+        wandb_project="digits",
+    )
+    assert run.record.params["timonel.wandb"] is True
+    assert run.record.params["timonel.wandb_project"] == "digits"
+    with pytest.raises(SpecError, match="expected --wandb with --wandb-project"):
+        train(script, workspace=workspace, wandb_project="digits")

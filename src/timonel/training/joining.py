@@ -47,6 +47,8 @@ def lead(request: Request, workspace: Workspace, prefix: str, options: JobOption
     newest = _newest(workspace, prefix)
     if newest is not None and not read_run(workspace, newest).is_finished:
         place = workspace.runs / newest / FILE_NAME
+        if not place.exists():  # whoever began it has not come so far
+            return record.describe(request, open_run(workspace, newest), options)
         _check_same(request, workspace, read_spec(place), options)
         return place
     number = int(newest.rpartition("-")[2]) + 1 if newest else 1

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timonel.errors import JobError, SpecError
+from timonel.storage import Workspace
+from timonel.tracking import list_runs, open_run
+from timonel.training import joining
+from timonel.training.options import JobOptions
+from timonel.training.request import Request, check_request
+from timonel.training.settings import Settings
+from timonel.training.spec import read_spec
+
+OPTIONS = JobOptions(seed=3)
+
+
+def request(script: Path, **changes: Any) -> Request:
+    options = {"data": None, "settings": Settings(), "params": {}, "args": ("1",), **changes}
+    return check_request(script, **options)  # type: ignore[arg-type] # the values fit
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import keras\n")
+    return path
+
+
+def lead(script: Path, workspace: Workspace, **changes: Any) -> Path:
+    return joining.lead(request(script, **changes), workspace, "train-abc", OPTIONS)
+
+
+def no_wait(_: float) -> None:
+    return None
+
+
+def test_a_cluster_and_a_name_have_runs_of_their_own() -> None:
+    tasks = {"chief": ("a:1",), "worker": ("b:1",)}
+    prefix = joining.run_prefix(tasks, None)
+    assert prefix == joining.run_prefix({role: list(found) for role, found in tasks.items()}, None)
+    assert prefix != joining.run_prefix(tasks, "other")
+    assert prefix != joining.run_prefix({"chief": ("a:1",)}, None)
+
+
+def test_a_run_goes_on_until_it_has_an_end(script: Path, workspace: Workspace) -> None:
+    first = lead(script, workspace)
+    assert first.parent.name == "train-abc-1"
+    assert lead(script, workspace) == first
+    first.unlink()  # as if it had been killed before it wrote this
+    assert lead(script, workspace) == first
+    open_run(workspace, "train-abc-1").finish("failed", "m", "user-error")
+    assert lead(script, workspace).parent.name == "train-abc-2"
+    assert len(list_runs(workspace)) == 2
+
+
+def test_the_others_wait_for_the_chief(script: Path, workspace: Workspace) -> None:
+    lead(script, workspace)
+    open_run(workspace, "train-abc-1").finish("succeeded")
+    waited: list[float] = []
+
+    def start_chief(seconds: float) -> None:
+        waited.append(seconds)
+        lead(script, workspace)
+
+    ours = JobOptions(seed=99)
+    told = joining.follow(request(script), workspace, "train-abc", ours, wait=start_chief)
+    assert waited == [0.5]
+    assert told.run_id == "train-abc-2"  # not the one that has ended
+    assert told.seed == 3  # the chief's
+
+
+def test_each_task_has_its_own_path_of_the_script(
+    script: Path, workspace: Workspace, tmp_path: Path
+) -> None:
+    lead(script, workspace)
+    elsewhere = tmp_path / "elsewhere" / "train.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(script.read_bytes())
+    told = joining.follow(request(elsewhere), workspace, "train-abc", OPTIONS, wait=no_wait)
+    assert told.script == str(elsewhere)
+    assert read_spec(workspace.runs / "train-abc-1" / "train.json").script == str(script)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"args": ("2",)}, "args"),
+        ({"params": {"lr": 1}}, "params"),
+        ({"settings": Settings.of({"xla": True})}, "settings"),
+    ],
+)
+def test_all_tasks_are_asked_for_the_same(
+    script: Path, workspace: Workspace, changes: dict[str, Any], field: str
+) -> None:
+    lead(script, workspace)
+    with pytest.raises(SpecError, match=f"expected {field} of train-abc-1"):
+        joining.follow(request(script, **changes), workspace, "train-abc", OPTIONS, wait=no_wait)
+    with pytest.raises(SpecError, match=f"expected {field} of train-abc-1"):
+        lead(script, workspace, **changes)
+
+
+def test_no_chief_comes(script: Path, workspace: Workspace) -> None:
+    with pytest.raises(JobError, match=r"chief's run train-abc-\.\.\. in .* within 300 s"):
+        joining.follow(request(script), workspace, "train-abc", OPTIONS, wait=no_wait)
+    assert list_runs(workspace) == []
