@@ -23,7 +23,7 @@ from pathlib import Path
 from timonel.engines.local.processes import step_back
 from timonel.storage.locks import LockedError, exclusive
 from timonel.storage.workspace import Workspace, find_workspace
-from timonel.tracking.events import FILE_NAME, FINISH, EventReader
+from timonel.tracking.events import FILE_NAME, FINISH, EventReader, is_over
 from timonel.tracking.mirrors.base import Mirror
 from timonel.tracking.mirrors.feed import Fed, Feed, sync_pending, sync_run
 from timonel.tracking.mirrors.registry import installed_mirrors
@@ -90,7 +90,9 @@ def follow(
     """
     _give_head_start(workspace, run_id, stop, wait)
     run = read_run(workspace, run_id)
-    feeds = [Feed(workspace, run_id, mirror) for mirror in mirrors if mirror.wants(run)]
+    # Those that somebody has asked for come first: an import takes long where no processor is free.
+    wanted = sorted(filter(lambda mirror: mirror.wants(run), mirrors), key=lambda m: m.wants_all)
+    feeds = [Feed(workspace, run_id, mirror) for mirror in wanted]
     end = _End(workspace, run_id)
     attempts = 0
     while True:
@@ -142,7 +144,7 @@ class _End:
         self._is_there = False
 
     def is_there(self) -> bool:
-        self._is_there |= any(event["type"] == FINISH for event in self._reader.read())
+        self._is_there = is_over(self._reader.read(), self._is_there)
         return self._is_there
 
 

@@ -119,7 +119,7 @@ class WandbMirror(Mirror):
         if known:
             self.events(events)
         else:
-            _logger.info("%s is kept offline: wandb sync %s", run.id, self._run.dir)
+            _logger.info("%s is kept offline: wandb sync %s", run.id, Path(self._run.dir).parent)
         return known
 
     def events(self, batch: Sequence[Event]) -> None:
