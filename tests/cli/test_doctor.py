@@ -25,15 +25,6 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("max 100000", 8), ("150000 100000", 1.5), ("junk", 8), (None, 8)]
-)
-def test_the_cgroups_limit_of_cores(text: str | None, expected: float, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "cpu.max").write_text(text)
-    assert machine.cpu_limit(tmp_path, 8) == expected
-
-
 def test_less_than_two_cores_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("100000 100000")
     assert machine.cores(tmp_path).verdict is Verdict.WARN
@@ -85,10 +76,24 @@ def test_a_missing_extra_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> 
         (tensorflow.warm_parent, {}, "ok"),
         (tensorflow.warm_parent, {"threads": 4}, "note"),
         (tensorflow.devices, {}, "ok"),
+        (tensorflow.what_jobs_get, {}, "ok"),
     ],
 )
 def test_tensorflows_facts_are_judged(judge, change: dict[str, object], verdict: str) -> None:
     assert judge({**FACTS, **change}).verdict == verdict
+
+
+def test_what_jobs_get_of_the_devices_and_cores() -> None:
+    cpus = tensorflow.what_jobs_get(FACTS, cores=4)
+    assert cpus.found == (
+        "1 worker: a CPU, 4 threads; 2 workers: a CPU, 2 threads each; "
+        "4 workers: a CPU, 1 thread each"
+    )
+    gpus = [f"/physical_device:GPU:{number}" for number in range(2)]
+    found = tensorflow.what_jobs_get({**FACTS, "devices": gpus}, cores=4)
+    assert "2 workers: a GPU, 2 threads each; 4 workers: too few GPUs" in found.found
+    assert "--devices-per-worker 2" in (found.hint or "")
+    assert tensorflow.what_jobs_get(FACTS, cores=0.5).found.startswith("1 worker: a CPU, 1 thread;")
 
 
 @pytest.mark.parametrize(

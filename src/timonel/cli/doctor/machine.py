@@ -11,6 +11,7 @@ from pathlib import Path
 
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.errors import FormatError, TimonelError
+from timonel.training.worker.devices import usable_cores
 from timonel.units import format_bytes
 
 AREA = "machine"
@@ -21,7 +22,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 def cores(root: Path = _CGROUP) -> Check:
     """Compare the cores there are with those that this process may use."""
     present = os.cpu_count() or 1
-    usable = cpu_limit(root, len(os.sched_getaffinity(0)))
+    usable = usable_cores(root)
     found = f"{usable:g} of {present} usable"
     if usable < 2:
         return Check(
@@ -32,15 +33,6 @@ def cores(root: Path = _CGROUP) -> Check:
             "two workers share one core: give the container more (docker run --cpus 2)",
         )
     return Check(AREA, "cores", Verdict.OK, found)
-
-
-def cpu_limit(root: Path, present: int) -> float:
-    """Return the cores that the control group under ``root`` leaves of ``present``."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return present if quota == "max" else min(present, int(quota) / int(period))
-    except (OSError, ValueError):
-        return present
 
 
 def memory(root: Path = _CGROUP) -> Check:

@@ -14,6 +14,8 @@ from typing import Any
 
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.engines.local.warm.client import parent_environment
+from timonel.training.worker.devices import threads as share_of_cores
+from timonel.training.worker.devices import tpu_address, usable_cores
 from timonel.units import format_seconds
 
 AREA = "tensorflow"
@@ -33,6 +35,7 @@ def checks(timeout_s: float) -> Iterator[Check]:
     yield versions(facts)
     yield keras(facts)
     yield devices(facts)
+    yield what_jobs_get(facts, usable_cores())
     yield warm_parent(facts)
     yield processor(facts, _cpu_flags())
     yield threads(os.environ.get("OMP_NUM_THREADS"), os.environ.get("TF_NUM_INTRAOP_THREADS"))
@@ -106,6 +109,28 @@ def devices(facts: dict[str, Any]) -> Check:
         hint = "there is an NVIDIA driver: pip install 'tensorflow[and-cuda]'"
         return Check(AREA, "devices", Verdict.WARN, found, hint)
     return Check(AREA, "devices", Verdict.OK, found)
+
+
+def what_jobs_get(facts: dict[str, Any], cores: float = 1.0) -> Check:
+    """Say what each process of a job of 1, 2 and 4 workers on this machine would compute on."""
+    gpus = sum("GPU" in name for name in facts["devices"])
+    tpu = tpu_address()
+    found = "; ".join(_share(workers, gpus, cores) for workers in (1, 2, 4))
+    hint = None
+    if tpu is not None:
+        found = f"1 worker: the TPU {tpu}; {found.partition('; ')[2]}"
+    if gpus > 1:
+        hint = f"one worker on all GPUs: --devices-per-worker {gpus}"
+    return Check(AREA, "a job gets", Verdict.NOTE if hint else Verdict.OK, found, hint)
+
+
+def _share(workers: int, gpus: int, cores: float) -> str:
+    who = "1 worker" if workers == 1 else f"{workers} workers"
+    if gpus and gpus < workers:
+        return f"{who}: too few GPUs"
+    count = share_of_cores(cores, workers)
+    words = f"{who}: a {'GPU' if gpus else 'CPU'}, {count} {'thread' if count == 1 else 'threads'}"
+    return words if workers == 1 else f"{words} each"
 
 
 def warm_parent(facts: dict[str, Any]) -> Check:
