@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.storage import Workspace
-from timonel.tracking import follow_events, start_run
+from timonel.tracking import follow_events, read_run, start_run
 from timonel.tracking.events import (
     EventReader,
     append_event,
@@ -74,6 +74,21 @@ def test_following_ends_after_the_finish_event(workspace: Workspace) -> None:
         )
     ]
     assert types == ["progress", "progress", "finish"]
+
+
+def test_following_goes_on_where_a_run_was_resumed(workspace: Workspace) -> None:
+    run = start_run(workspace, "train")
+    run.finish("failed", "no luck", "user-error")
+    run.event("resume")
+    run.event("progress", step=1)
+
+    def sleep(_seconds: float) -> None:
+        run.finish("succeeded")
+
+    events = follow_events(workspace, run.run_id, stop=lambda: False, sleep=sleep)
+    assert [event["type"] for event in events] == ["finish", "resume", "progress", "finish"]
+    record = read_run(workspace, run.run_id)
+    assert (record.status, record.message, record.cause) == ("succeeded", None, None)
 
 
 def test_following_gives_what_is_there_before_it_stops(workspace: Workspace) -> None:

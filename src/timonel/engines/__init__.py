@@ -9,6 +9,7 @@ from timonel.engines.base import (
     JobState,
     JobStatus,
     LogLine,
+    ResumingEngine,
     RoleSize,
     TaskStatus,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "JobStatus",
     "LogLine",
     "RestartPolicy",
+    "ResumingEngine",
     "RoleName",
     "RoleSize",
     "RoleSpec",

@@ -222,3 +222,20 @@ class ElasticEngine(abc.ABC):
             SpecError: A role is not elastic, or the number is out of its bounds.
             JobError: The job has ended.
         """
+
+
+class ResumingEngine(abc.ABC):
+    """What an engine can do beside its four verbs that keeps what it needs to start a job again."""
+
+    @abc.abstractmethod
+    def resume(self, job_id: str) -> None:
+        """Start a job again that has failed or was stopped; return once that is accepted.
+
+        As the same job: it goes on with the next generation, in the same folder, with its whole
+        restart budget, and has an end again: its epilogue runs again too.
+
+        Raises:
+            NotFoundError: There is no such job.
+            JobError: It has not ended, or has succeeded.
+            EngineError: The engine cannot start it; the job is as it was.
+        """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from timonel.storage.workspace import Workspace
 
 FILE_NAME = "events.jsonl"
 FINISH = "finish"
+RESUME = "resume"
+"""A run that had an end goes on, as the same run: its end does not count any more."""
 
 Event = dict[str, Any]
 
@@ -32,6 +34,19 @@ def append_event(path: Path, event: Mapping[str, Any], *, durable: bool = False)
         InputError: The file cannot be written; the disk is full, say.
     """
     append_line(path, encode_event(event), durable=durable)
+
+
+def is_over(events: Iterable[Event], before: bool = False) -> bool:
+    """Tell whether a run has ended after these events.
+
+    Args:
+        events: Events in their order.
+        before: Whether it had ended before them.
+    """
+    for event in events:
+        if event["type"] in {FINISH, RESUME}:
+            before = event["type"] == FINISH
+    return before
 
 
 def encode_event(event: Mapping[str, Any]) -> str:
@@ -130,7 +145,7 @@ def follow_events(
 ) -> Iterator[Event]:
     """Yield a run's events, first those that are there, then new ones as they come.
 
-    Ends after the finish event, or once ``stop()`` is true and what is there was given.
+    Ends after the run's end, or once ``stop()`` is true and what is there was given.
 
     Args:
         workspace: Where the run is; its folder need not exist yet.
@@ -143,14 +158,18 @@ def follow_events(
     while True:
         stopping = stop()
         batch = reader.read()
-        for event in batch:
+        for number, event in enumerate(batch):
             yield event
-            if event["type"] == FINISH:
+            if event["type"] == FINISH and not _is_resumed(batch[number:]):
                 return
         if not batch:
             if stopping:
                 return
             sleep(poll_s)
+
+
+def _is_resumed(events: Iterable[Event]) -> bool:
+    return any(event["type"] == RESUME for event in events)
 
 
 def _is_event(value: object) -> bool:

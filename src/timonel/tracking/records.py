@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from timonel.errors import SpecError
 from timonel.tracking.artifacts import Artifact
-from timonel.tracking.events import FILE_NAME, FINISH, Event, decode_number, read_events
+from timonel.tracking.events import FILE_NAME, FINISH, RESUME, Event, decode_number, read_events
 from timonel.tracking.process import is_gone
 
 _logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
     for event in events:
         if event["type"] == "params" and isinstance(event.get("params"), dict):
             params.update(event["params"])
-    end = next((event for event in events if event["type"] == FINISH), None)
+    end = _last_end(events)
     last_at = float(events[-1]["t"]) if events else None
     return RunRecord(
         header=header,
@@ -147,6 +147,17 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
         restarts=sum(event["type"] == "restart" for event in events),
         skipped_lines=skipped,
     )
+
+
+def _last_end(events: Sequence[Event]) -> Event | None:
+    """Return the first end that was recorded since the run was last resumed."""
+    end = None
+    for event in events:
+        if event["type"] == RESUME:
+            end = None
+        elif event["type"] == FINISH:
+            end = end or event
+    return end
 
 
 def _end(header: RunHeader, end: Event | None, last_at: float | None) -> dict[str, Any]:

@@ -73,6 +73,29 @@ def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: EngineHarnes
     engine.engine.cancel("job")
 
 
+def test_a_job_whose_supervisor_and_guard_were_killed_is_resumed(engine: EngineHarness) -> None:
+    engine.submit("ignore-term", "stray", "ready", "g1@wait")
+    engine.wait_for_state("job", JobState.RUNNING)
+    record = record_of(engine)
+    os.kill(record.owner.pid, signal.SIGKILL)
+    os.kill(record.supervisor.pid, signal.SIGKILL)
+    assert engine.wait("job").state is JobState.FAILED
+    LocalEngine(engine.jobs_dir).resume("job")
+    status = engine.wait("job")
+    assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
+
+
+def test_a_job_that_cannot_be_resumed_is_as_it_was(
+    engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = engine.run("ready", "exit:3")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(EngineError, match="supervisor to start"):
+            LocalEngine(engine.jobs_dir).resume("job")
+    assert engine.engine.status("job") == before
+
+
 def test_a_job_does_not_need_its_guard(engine: EngineHarness) -> None:
     engine.submit("ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)

@@ -11,7 +11,7 @@ from timonel.cli.commands.stop import stop
 from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
 
-app = noun("Jobs and their tasks: state, logs, size, stop.")
+app = noun("Jobs and their tasks: state, logs, size, stop, resume.")
 
 JSON = typer.Option("--json", help="Print JSON.")
 
@@ -76,6 +76,24 @@ def scale(
     job_id = find_job(workspace, job)
     scale_workers(engine_of(workspace), job_id, workers)
     typer.echo(f"{job_id} is asked to go on with {workers} worker{'s' * (workers != 1)}")
+
+
+@app.command(cls=Command)
+def resume(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+) -> None:
+    """Start a job again that has failed or was stopped; it goes on from its checkpoints.
+
+    As the same job and the same run, with its whole restart budget.
+    """
+    from timonel.cli.jobs import engine_of, find_job
+    from timonel.training.resume import resume_job
+
+    workspace = Settings.of(ctx).find()
+    job_id = find_job(workspace, job)
+    resume_job(workspace, engine_of(workspace), job_id)
+    typer.echo(f"{job_id} goes on: see 'timonel logs {job_id} --follow'")
 
 
 app.command("logs", cls=Command)(logs)

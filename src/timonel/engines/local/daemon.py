@@ -76,7 +76,7 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
         os.close(writer)
         status = _wait_for(supervisor)
         if status != 0:
-            _take_over(folder, status)
+            _take_over(folder, supervisor, status)
         code = 0
     except BaseException:  # noqa: BLE001 - the last resort; there is nobody to raise it to
         traceback.print_exc()
@@ -110,10 +110,10 @@ def _wait_for(supervisor: int) -> int:
             return status
 
 
-def _take_over(folder: JobFolder, status: int) -> None:
+def _take_over(folder: JobFolder, supervisor: int, status: int) -> None:
     record = folder.read()
-    if record.supervisor is None:
-        return
+    if record.supervisor is None or record.supervisor.pid != supervisor:
+        return  # not begun, or begun again since
     token = str(record.supervisor)
     kill_all(lambda: [*descendants(os.getpid()), *marked(token)])
     for _ in reap():

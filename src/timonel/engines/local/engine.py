@@ -8,18 +8,28 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from timonel.engines.base import ElasticEngine, Engine, JobStatus, LogLine
+from timonel.engines.base import (
+    ElasticEngine,
+    Engine,
+    JobState,
+    JobStatus,
+    LogLine,
+    ResumingEngine,
+)
 from timonel.engines.elastic import check_sizes
-from timonel.engines.local.folder import JobFolder, Record, unknown_job
+from timonel.engines.local.folder import JobFolder, Record, again, unknown_job
 from timonel.engines.local.launch import launch
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
 from timonel.engines.local.processes import kill_all, marked, own_identity
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, SpecError
-from timonel.storage import publish_dir
+from timonel.storage import exclusive, publish_dir
+
+_WIND_DOWN_S = 30.0
+_POLL_S = 0.1
 
 
-class LocalEngine(Engine, ElasticEngine):
+class LocalEngine(Engine, ElasticEngine, ResumingEngine):
     """Runs jobs on this machine; no daemon is needed between jobs.
 
     Everything it knows is in the job folders: several processes may use it at once, and a job goes
@@ -102,6 +112,33 @@ class LocalEngine(Engine, ElasticEngine):
         if supervisor is not None:
             supervisor.signal(signal.SIGUSR1)
 
+    def resume(self, job_id: str) -> None:
+        """Start a job again that has failed or was stopped, as the same job.
+
+        Raises:
+            JobError: It has not ended, or has succeeded, or what runs beside it has not ended yet.
+        """
+        folder = self._folder(job_id)
+        with exclusive(folder.root / ".resume.lock"):
+            state = folder.status().state
+            if not state.is_final or state is JobState.SUCCEEDED:
+                raise JobError(
+                    f"expected a job that has failed or was stopped, but {job_id} is {state.value}"
+                )
+            _wait_for_the_last(folder)
+            self._sweep(folder)
+            before = folder.read()
+            folder.stop_file.unlink(missing_ok=True)
+            folder.write(Record(again(folder.status()), owner=own_identity()))
+            try:
+                launch(folder)
+            except EngineError:
+                folder.write(before)
+                raise
+            except BaseException:
+                self.cancel(job_id)
+                raise
+
     def jobs(self) -> list[JobStatus]:
         """Return the status of every job of this engine, newest first."""
         found = []
@@ -136,3 +173,19 @@ class LocalEngine(Engine, ElasticEngine):
         supervisor = folder.read().supervisor
         if supervisor is not None and not supervisor.is_alive:
             kill_all(lambda: marked(str(supervisor)))
+
+
+def _wait_for_the_last(folder: JobFolder) -> None:
+    """Wait for a job's supervisor and guard, which stay for its sidecars beyond its end.
+
+    Raises:
+        JobError: They have not ended in time.
+    """
+    deadline = time.monotonic() + _WIND_DOWN_S
+    while folder.read().is_tended:
+        if time.monotonic() > deadline:
+            raise JobError(
+                f"expected {folder.root.name} to be over, but what ran beside it has not ended yet",
+                hint="try again in a minute",
+            )
+        time.sleep(_POLL_S)

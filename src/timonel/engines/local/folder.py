@@ -190,6 +190,19 @@ def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> J
     )
 
 
+def again(status: JobStatus) -> JobStatus:
+    """Return the status of a job that is to begin again after its end."""
+    return status.model_copy(
+        update={
+            "state": JobState.PENDING,
+            "cause": None,
+            "message": None,
+            "failed_task": None,
+            "ended_at": None,
+        }
+    )
+
+
 def unknown_job(job_id: str) -> NotFoundError:
     """Return the error that says there is no such job."""
     return NotFoundError(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from timonel.engines.base import JobState, JobStatus
-from timonel.engines.coordinator import advance, initial
+from timonel.engines.coordinator import advance
 from timonel.engines.lifecycle import (
     Action,
     Begin,
@@ -24,6 +24,7 @@ from timonel.engines.lifecycle import (
     ScaleRequested,
     StartGeneration,
     StartTask,
+    State,
     StopRequested,
     StopTasks,
     Tick,
@@ -65,7 +66,8 @@ class Supervisor:
         record = folder.read()
         name_process(f"job {spec.job_id}")
         self._record = replace(record, owner=guard, supervisor=identity)
-        self._state = initial(spec, record.status.created_at)
+        # Of a job that is resumed it has the generations that there were.
+        self._state = State(spec, record.status)
         self._gang = Gang(spec, folder, self._loop, str(identity), self._events.append)
         self._commands = Commands(spec, folder, self._loop, str(identity))
 

@@ -7,7 +7,8 @@ Subclass it and give it the fixture ``engine``:
         def engine(self, tmp_path):
             return EngineHarness(MyEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
 
-Its tests are in modules by topic. Those of elastic jobs are skipped by an engine that has none.
+Its tests are in modules by topic. Those of what not every engine can do are skipped by one
+that cannot.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from timonel.testing.engines.hanging import HangingContract
 from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually, pid_of
 from timonel.testing.engines.in_place import InPlaceContract
 from timonel.testing.engines.logs import LogContract
+from timonel.testing.engines.resuming import ResumingContract
 from timonel.testing.engines.running import RunningContract
 from timonel.testing.engines.stopping import StoppingContract
 
@@ -36,6 +38,7 @@ class EngineContract(
     InPlaceContract,
     HangingContract,
     ElasticContract,
+    ResumingContract,
     LogContract,
     CommandContract,
 ):

@@ -16,7 +16,7 @@ from pathlib import Path
 from timonel.errors import NotFoundError, TimonelError
 from timonel.storage import append_line, exclusive, read_document, write_document
 from timonel.storage.workspace import Workspace
-from timonel.tracking.events import FILE_NAME, FINISH, EventReader
+from timonel.tracking.events import FILE_NAME, FINISH, EventReader, is_over
 from timonel.tracking.mirrors.base import Mirror
 from timonel.tracking.mirrors.registry import installed_mirrors
 from timonel.tracking.reading import list_runs, read_run
@@ -94,7 +94,7 @@ class Feed:
                 break
             self._mirror.events(batch)
             given.events += len(batch)
-            given.is_complete |= any(event["type"] == FINISH for event in batch)
+            given.is_complete = is_over(batch, given.is_complete)
             self._keep(_Position(reader.offset, given.is_complete))
         if not given.events and not given.is_complete and (run := self._run()).status == "lost":
             self._mirror.events([_loss(run)])
