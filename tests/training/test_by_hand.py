@@ -159,6 +159,25 @@ def test_how_a_task_here_ends(terminals: Terminals, waiting: Path, workspace: Wo
     assert [record.id[-2:] for record in list_runs(workspace)] == ["-3", "-2", "-1"]
 
 
+def test_a_parameter_server_ends_with_the_run(terminals: Terminals, workspace: Workspace) -> None:
+    place = terminals.folder / "cluster.json"
+    place.write_text(json.dumps({"cluster": {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]}}))
+    script = terminals.folder / "old.py"
+    script.write_text(
+        "import sys, time\n"
+        "print(sys.argv[1:], flush=True)\n"
+        "time.sleep(60 if sys.argv[1] == 'ps' else 1)\n"
+    )
+    words = (script, "--strategy", "none", "--cluster", place)
+    asked = ("--", "{job_name}", "{task_index}", "{ps_hosts}", "{worker_hosts}")
+    server = terminals.start(*words, "--task-type", "ps", *asked)
+    leader = terminals.start(*words, "--task-type", "chief", *asked)
+    assert [leader.wait(30), server.wait(30)] == [0, 0]
+    assert "['ps', '0', '127.0.0.1:2', '127.0.0.1:1']" in terminals.shown(server)
+    assert "['worker', '0', '127.0.0.1:2', '127.0.0.1:1']" in terminals.shown(leader)
+    assert only_run(workspace).status == "succeeded"
+
+
 def test_a_task_here_dies_with_its_terminal(
     terminals: Terminals, waiting: Path, workspace: Workspace
 ) -> None:

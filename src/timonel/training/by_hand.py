@@ -124,9 +124,14 @@ def _run(request: Request, workspace: Workspace, cluster: Cluster, spec: Path, r
         cluster=cluster,
         env=environment(request),
         cwd=request.program.working_dir,
+        serves=_serves(request.settings, cluster.role),
     )
     run_here(task)
     return Run(run_id, workspace, Job(run_id, get_engine("local", workspace)))
+
+
+def _serves(settings: Settings, role: str) -> bool:
+    return role == "ps" or (role == "worker" and settings.uses_parameter_servers)
 
 
 def _sized(settings: Settings, cluster: Cluster) -> Settings:

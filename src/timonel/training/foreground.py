@@ -22,12 +22,14 @@ from timonel.engines.cluster import Assignment, TaskEntry, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report
 from timonel.errors import Interrupted, JobError
 from timonel.storage import Workspace, write_text
+from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirror import mirror_in_background
 from timonel.training.finish import finish_run
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster
 
 _TASK_MODULE = "timonel.training.worker"
 _STOP_GRACE_S = 25.0
+_POLL_S = 1.0
 _FINAL = frozenset({FailureCause.USER_ERROR, FailureCause.OUT_OF_MEMORY})
 """What will be the same the next time."""
 
@@ -43,6 +45,7 @@ class ForegroundTask:
         cluster: The job's tasks and this one's place among them.
         env: Its environment beside that of this process.
         cwd: The folder in which it runs.
+        serves: Whether it serves the others and is to end when the run does.
     """
 
     workspace: Workspace
@@ -51,6 +54,7 @@ class ForegroundTask:
     cluster: Cluster
     env: Mapping[str, str]
     cwd: Path
+    serves: bool = False
 
     @property
     def job_dir(self) -> Path:
@@ -81,7 +85,9 @@ def run_here(task: ForegroundTask) -> None:
         start_new_session=True,
     )
     with _passing_on(process) as interrupted:
-        code = process.wait()
+        code = _wait_with_the_run(task, process) if task.serves else process.wait()
+    if code is None:
+        return
     if interrupted.is_set():
         _end(task, JobStatus(job_id=task.run_id, state=JobState.STOPPED))
         raise Interrupted(
@@ -92,6 +98,22 @@ def run_here(task: ForegroundTask) -> None:
         _fail(task, failure, code)
     elif task.cluster.is_chief:
         _end(task, JobStatus(job_id=task.run_id, state=JobState.SUCCEEDED))
+
+
+def _wait_with_the_run(task: ForegroundTask, process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for the process, or end it when the run has its end; None then."""
+    events = EventReader(task.workspace.runs / task.run_id / FILE_NAME)
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_POLL_S)
+        if any(event["type"] == FINISH for event in events.read()):
+            process.terminate()
+            try:
+                process.wait(_STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            return None
 
 
 def _environment(task: ForegroundTask) -> dict[str, str]:
