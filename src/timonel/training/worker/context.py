@@ -44,6 +44,11 @@ class TrainingContext:
         return self.cluster.is_chief
 
     @property
+    def coordinator(self) -> Any:
+        """The ClusterCoordinator of a job with parameter servers, for a loop of one's own."""
+        return getattr(self.strategy, "_cluster_coordinator", None)
+
+    @property
     def checkpoint_dir(self) -> Path:
         """Where checkpoints are, and where a script may put its own."""
         return self.job_dir / "checkpoints"

@@ -5,6 +5,7 @@ All tasks do the same: reading a distributed variable may take all of them. The 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 _exported_by_script: list[Any] = []
 
+surrounding: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+"""Entered with a model around its export: brings variables here that are kept elsewhere."""
+
 
 @dataclass(frozen=True)
 class OwnPreprocessing:
@@ -48,19 +52,20 @@ def export_own(
     """Export what the script itself has chosen; the last such model is the one that stays."""
     record = session.loads[-1] if session.loads else None
     _exported_by_script.append(model)
-    if own is None:
-        _export(folder, model, record, None, labels)
-        return
-    export_live(
-        model,
-        folder,
-        preprocessing=None,
-        labels=labels or (record.labels if record else None),
-        input_kind=own.input_kind,
-        label_mode=record.label_mode if record else None,
-        columns=own.columns or (_columns(record.preprocessing) if record else None),
-        preprocess=own.apply,
-    )
+    with surrounding(model):
+        if own is None:
+            _export(folder, model, record, None, labels)
+            return
+        export_live(
+            model,
+            folder,
+            preprocessing=None,
+            labels=labels or (record.labels if record else None),
+            input_kind=own.input_kind,
+            label_mode=record.label_mode if record else None,
+            columns=own.columns or (_columns(record.preprocessing) if record else None),
+            preprocess=own.apply,
+        )
 
 
 def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
@@ -81,7 +86,8 @@ def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
         )
     record = loaded.record if loaded else None
     try:
-        _export(folder, fitted.model, record, building.data_spec(fitted.data), None)
+        with surrounding(fitted.model):
+            _export(folder, fitted.model, record, building.data_spec(fitted.data), None)
     except (ModelError, SpecError) as error:
         return f"the fitted model cannot be exported: {error}"
     return None

@@ -65,10 +65,12 @@ def prepared(
     settings = settings or Settings()
     strategy = context.strategy
     replicas = strategy.num_replicas_in_sync if strategy is not None else 1
-    workers = len(context.cluster.trainers)
+    served = settings.uses_parameter_servers
+    # The chief of parameter servers deals out what it reads itself: nobody else runs the script.
+    workers = 1 if served else len(context.cluster.trainers)
     session.configure(
         session.InputShard(
-            context.cluster.rank,
+            0 if served else context.cluster.rank,
             workers,
             max(1, replicas // workers),
             per_replica=settings.batches.batch_size_is == "per-replica",
@@ -90,6 +92,12 @@ def prepared(
     if several and settings.checkpoints.checkpoint_uri is not None:
         wait_for_all(strategy)
         checkpoints.fill()
+    agreement = Agreement(
+        exchange_over(strategy) if several else None,
+        is_chief=context.is_chief,
+        requests=context.job_dir / "requests",
+    )
+    loop = _served_loop(keras, context, settings, agreement, run) if served else None
     fits = Fits(
         keras,
         checkpoints,
@@ -97,14 +105,11 @@ def prepared(
         tensorboard=context.tensorboard_dir,
         strategy=strategy,
         workers=workers,
-        agreement=Agreement(
-            exchange_over(strategy) if several else None,
-            is_chief=context.is_chief,
-            requests=context.job_dir / "requests",
-        ),
+        agreement=agreement,
         termination=termination,
         part=functools.partial(wait_for_all, strategy) if several else lambda: None,
         stop_on_nan=settings.faults.stop_on_nan,
+        loop=loop,
     )
     optimizing.install(keras, fits, settings, replicas)
     if records is not None:
@@ -119,7 +124,7 @@ def prepared(
     if strategy is None:
         yield fits
         return
-    if keras.__name__ == "keras":
+    if keras.__name__ == "keras" and not served:
         _private.install_keras_hooks()
         _private_storage.add_in_place()
     if replicas > 1:
@@ -135,8 +140,35 @@ def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
         logger.warning("%s", reason)
         if run is not None:
             run.event("log", level="warning", message=reason)
+    if context.coordinator is not None:
+        return  # workers and parameter servers are ended by the engine
     if context.strategy is not None and len(context.cluster.trainers) > 1:
         wait_for_all(context.strategy)
+
+
+def _served_loop(
+    keras: Any,
+    context: TrainingContext,
+    settings: Settings,
+    agreement: Agreement,
+    run: RunWriter | None,
+) -> Any:
+    """Return what stands behind ``fit`` where workers compute what the chief deals out."""
+    from timonel.training.worker.ps import loop, roles  # noqa: PLC0415 - few jobs have them
+
+    roles.keep_metrics_local(keras)
+    found = loop.ParameterServerLoop(
+        keras,
+        context.strategy,
+        context.coordinator,
+        settings,
+        workers=len(context.cluster.tasks["worker"]),
+        is_asked=lambda: bool(agreement.asked),
+        run=run,
+    )
+    found.install()
+    exporting.surrounding = loop.localised
+    return found
 
 
 def wait_for_all(strategy: Any) -> None:

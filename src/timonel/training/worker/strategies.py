@@ -95,6 +95,10 @@ def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
         return _central_storage()
     if name is StrategyName.MULTI_WORKER:
         return _multi_worker(cluster, settings)
+    if name is StrategyName.PARAMETER_SERVER:
+        from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
+
+        return roles.strategy_for(cluster)
     return _tpu() if name is StrategyName.TPU else None
 
 
@@ -158,7 +162,10 @@ def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str
 
 def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
     if chosen is not StrategyName.PARAMETER_SERVER:
+        if chosen is not StrategyName.NONE or settings.distribution.strategy is StrategyName.AUTO:
+            yield from _only_with_parameter_servers(settings, chosen)
         return
+    yield from _of_served_workers(settings)
     asked = settings.batches
     if asked.accumulate_gradients > 1:
         yield _without("accumulate_gradients", "parameter servers: use larger batches")
@@ -190,6 +197,44 @@ def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[st
     parse_steps(asked)
     if chosen is StrategyName.PARAMETER_SERVER:
         yield _without("profile", "parameter servers: no step is one task's alone there")
+
+
+def _only_with_parameter_servers(
+    settings: Settings, chosen: StrategyName
+) -> Iterator[tuple[str, str]]:
+    usual = Settings().parameter_servers
+    for name, value in settings.parameter_servers.model_dump().items():
+        if value != getattr(usual, name):
+            flag = "--" + name.replace("_", "-")
+            yield (
+                f"expected the strategy 'parameter-server' for {flag}, got {_shown(chosen)}",
+                f"give --ps 1 and --strategy auto, or leave out {flag}",
+            )
+
+
+def _of_served_workers(settings: Settings) -> Iterator[tuple[str, str]]:
+    asked, spread = settings.parameter_servers, settings.distribution
+    if not asked.ps:
+        yield "expected at least one parameter server, got --ps 0", "give --ps 1"
+    if asked.max_staleness is not None and asked.backup_workers is not None:
+        yield (
+            "expected --max-staleness or --backup-workers, got both",
+            "synchronous gradients are never stale: leave out --max-staleness",
+        )
+    if asked.backup_workers is not None and asked.backup_workers >= spread.workers:
+        yield (
+            f"expected at most {spread.workers - 1} backup workers, got {asked.backup_workers}",
+            f"give --backup-workers {spread.workers - 1} or less, or more --workers",
+        )
+    if spread.devices_per_worker > 1:
+        yield _without("devices_per_worker", "parameter servers: give more --workers")
+    if spread.launcher == "mpi":
+        yield "expected parameter servers without --launcher mpi", "leave out --launcher"
+    if settings.numerics.deterministic and asked.backup_workers != 0:
+        yield (
+            "expected synchronous updates without backup workers for --deterministic",
+            "give --backup-workers 0: then the order of updates is fixed",
+        )
 
 
 def _without(option: str, given: str) -> tuple[str, str]:

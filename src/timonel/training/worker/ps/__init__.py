@@ -20,3 +20,20 @@ further environment is needed. ``roles.serve`` is all that a worker or ps does.
     loop        what stands behind ``fit``, ``evaluate`` and ``predict``
     roles       the cluster: servers, the strategy, its coordinator
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def serve(task: Any, termination: Any) -> None:
+    """Be a worker or a parameter server: serve until SIGTERM comes.
+
+    Args:
+        task: The `bootstrap.Task` of this process.
+        termination: What raises at SIGTERM.
+    """
+    from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
+
+    termination.install()
+    roles.serve(task.cluster, task.task_dir)

@@ -1,0 +1,148 @@
+"""Every private name of TensorFlow and Keras that parameter servers lean on, and nothing else.
+
+A step must change nothing by itself: a worker may be lost in it, or its gradient dropped. So state
+that a step changes besides its gradients (metrics, moving averages, counters) is given another
+handle while the step is traced, that of a variable which lives for one call of it.
+
+A test pins what is used here, so that a release that moves something fails there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+SEED_STATE = "seed_generator_state"
+"""The name of the state of Keras 3's random generators."""
+
+
+def raw(variable: Any) -> Any:
+    """Return TensorFlow's own variable below those of Keras and of the strategy."""
+    inner = getattr(variable, "_value", variable)
+    while "_v" in getattr(inner, "__dict__", {}):
+        inner = inner.__dict__["_v"]
+    return inner
+
+
+@contextlib.contextmanager
+def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
+    """Give variables other handles while a function is traced.
+
+    Args:
+        replaced: The handle by the id of each variable of TensorFlow's own, with the variable.
+    """
+    before = [(variable, variable._handle) for variable, _ in replaced.values()]
+    for variable, handle in replaced.values():
+        variable._handle = handle
+    try:
+        yield
+    finally:
+        for variable, handle in before:
+            variable._handle = handle
+
+
+def temporary(dtype: Any, shape: Any) -> Any:
+    """Return the handle of a new variable, made each time the traced function runs."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    from tensorflow.python.eager import context  # noqa: PLC0415
+
+    return tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=context.anonymous_name())
+
+
+def run_on_workers(coordinator: Any, function: Callable[[], Any], count: int) -> None:
+    """Call a Python function ``count`` times, each time in the thread of a worker that is free.
+
+    What it calls runs on that worker. If the worker is lost meanwhile the function raises, and is
+    called again once there is a free worker. The coordinator's public ``schedule`` takes traced
+    functions only.
+    """
+    for _ in range(count):
+        coordinator._cluster.schedule(function, (), {})
+
+
+def worker_index() -> int:
+    """Return which worker the present thread of the coordinator works for."""
+    from tensorflow.python.distribute.coordinator import coordinator_context  # noqa: PLC0415
+
+    return int(coordinator_context.get_current_dispatch_context().worker_index)
+
+
+@contextlib.contextmanager
+def outside_scope() -> Iterator[None]:
+    """Leave all strategies' scopes for a while: what runs here is one process's own."""
+    from tensorflow.python.framework import ops  # noqa: PLC0415
+
+    graph = ops.get_default_graph()
+    strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
+    graph._distribution_strategy_stack, graph._variable_creator_stack = [], []
+    try:
+        yield
+    finally:
+        graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
+
+
+@contextlib.contextmanager
+def detached(model: Any) -> Iterator[None]:
+    """Let a model run in this process alone, with its variables where they are."""
+    name = strategy_attribute(model)
+    strategy = getattr(model, name)
+    setattr(model, name, None)
+    try:
+        with outside_scope():
+            yield
+    finally:
+        setattr(model, name, strategy)
+
+
+def strategy_attribute(model: Any) -> str:
+    """Return where a model of either Keras keeps its strategy."""
+    return "_distribute_strategy" if hasattr(model, "_symbolic_build") else "_distribution_strategy"
+
+
+def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str) -> None:
+    """Make variables that ``is_local`` chooses on ``device``, others on the parameter servers.
+
+    Args:
+        strategy: A ParameterServerStrategy.
+        is_local: Takes the shape of a variable that is about to be made.
+        device: A device of this process.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    original = strategy.extended._create_variable
+
+    def create(next_creator: Callable[..., Any], **options: Any) -> Any:
+        shape = options.get("shape")
+        if shape is None:
+            value = options.get("initial_value")
+            value = value() if callable(value) else value
+            value = tf.convert_to_tensor(value, options.get("dtype"))
+            options["initial_value"], shape = value, value.shape
+        if not is_local(tf.TensorShape(shape)):
+            return original(next_creator, **options)
+        options.pop("aggregation", None)
+        options.pop("synchronization", None)
+        with tf.device(None), tf.device(device):
+            return next_creator(**options)
+
+    strategy.extended._create_variable = create
+
+
+def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
+    """Build a model's layers, loss and metrics from a batch, without training on it."""
+    if hasattr(model, "_symbolic_build"):  # Keras 3
+        batch = (x, y) if sample_weight is None else (x, y, sample_weight)
+        model._symbolic_build(data_batch=batch)
+        return
+    predicted = model(x, training=False)
+    if getattr(model, "compiled_loss", None) is not None and y is not None:
+        model.compiled_loss(y, predicted, sample_weight, regularization_losses=model.losses)
+    if getattr(model, "compiled_metrics", None) is not None and y is not None:
+        model.compiled_metrics.update_state(y, predicted, sample_weight)
+    model.reset_metrics()
+
+
+def train_counter(model: Any) -> Any:
+    """Return tf-keras' count of a model's steps, which its callbacks read; None in Keras 3."""
+    return getattr(model, "_train_counter", None)

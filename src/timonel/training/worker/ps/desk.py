@@ -1,0 +1,144 @@
+"""The ledger between the chief's thread, which adds pieces and waits, and those of the workers.
+
+The coordinator has a thread for each worker. Each of them runs `Desk.serve`, which takes attempts
+from the ledger until the desk is closed. When a worker is lost its thread gets an error, the
+attempt goes back at once, and the coordinator calls `serve` again when the worker is there again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.training.worker import _private_ps
+from timonel.training.worker.ps.ledger import Attempt, Gradient, Ledger
+
+_CHECK_S = 0.25
+"""How often the waiting chief looks whether the coordinator has an error for it."""
+
+Compute = Callable[[int], Any]
+"""Computes a piece under the number of an attempt, on the worker whose thread calls it."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What an attempt that counts has computed."""
+
+    gradient: Gradient
+    result: Any
+
+
+class Desk:
+    """Deals out pieces to workers. Thread-safe.
+
+    Args:
+        ledger: Who computes what; nobody else touches it while the desk is open.
+        worker: Tells which worker the calling thread works for.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        worker: Callable[[], int] = _private_ps.worker_index,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ledger = ledger
+        self._worker = worker
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._work: dict[int, Compute] = {}
+        self._results: dict[int, Any] = {}
+        self._uncounted: list[int] = []
+        self._pieces = 0
+        self._is_open = True
+
+    def add(self, compute: Compute) -> int:
+        """Add a piece and return its number."""
+        with self._changed:
+            self._pieces += 1
+            self._work[self._pieces] = compute
+            self.ledger.add(self._pieces)
+            self._changed.notify_all()
+            return self._pieces
+
+    def serve(self) -> None:
+        """Compute what there is until the desk is closed; called by each worker's thread."""
+        worker = self._worker()
+        while (attempt := self._next(worker)) is not None:
+            try:
+                result = self._work_of(attempt)(attempt.number)
+            except BaseException:
+                self._lost(attempt)
+                raise
+            self._finished(attempt, result)
+
+    def wait(self, check: Callable[[], object]) -> list[Counted]:
+        """Return the next update's gradients once they are there.
+
+        Args:
+            check: Raises what has gone wrong in the workers' threads.
+        """
+        while True:
+            with self._changed:
+                due = self.ledger.due()
+                if due:
+                    return [Counted(found, self._results[found.attempt.number]) for found in due]
+                self._changed.wait(_CHECK_S)
+            check()
+
+    def counted(self, found: list[Counted], *, as_update: bool) -> None:
+        """Note that gradients have been applied together, or that their results were counted."""
+        gradients = [each.gradient for each in found]
+        with self._changed:
+            if as_update:
+                self.ledger.apply(gradients)
+            else:
+                self.ledger.settle(gradients)
+            for gradient in gradients:
+                del self._results[gradient.attempt.number]
+                del self._work[gradient.attempt.piece]
+            self._changed.notify_all()
+
+    def take_uncounted(self) -> list[int]:
+        """Return the numbers of attempts that have finished in vain since the last call."""
+        with self._changed:
+            found, self._uncounted = self._uncounted, []
+        return found
+
+    def close(self) -> None:
+        """Let the workers' threads go."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def _next(self, worker: int) -> Attempt | None:
+        with self._changed:
+            while self._is_open:
+                now = self._clock()
+                attempt = self.ledger.take(worker, now)
+                if attempt is not None:
+                    return attempt
+                self._changed.wait(self.ledger.next_look(now))
+        return None
+
+    def _work_of(self, attempt: Attempt) -> Compute:
+        with self._changed:
+            # Settled by another attempt in the meantime: there is nothing left to compute.
+            return self._work.get(attempt.piece, lambda _: None)
+
+    def _finished(self, attempt: Attempt, result: Any) -> None:
+        with self._changed:
+            if self.ledger.finish(attempt, self._clock()):
+                self._results[attempt.number] = result
+            elif result is not None:
+                self._uncounted.append(attempt.number)
+            self._changed.notify_all()
+
+    def _lost(self, attempt: Attempt) -> None:
+        with self._changed:
+            self.ledger.lose(attempt)
+            self._changed.notify_all()

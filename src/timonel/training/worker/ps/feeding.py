@@ -1,0 +1,286 @@
+"""Keras' own loop, with steps that workers compute.
+
+Keras' ``fit`` calls its train function once per step with the iterator of its data, and its test
+function likewise. The functions here take batches from that iterator, somewhat ahead, hand them to
+the workers as pieces, and return once an update was made (or a batch was evaluated). So callbacks,
+data, validation and ``History`` are Keras' own.
+
+What goes ahead stops at the end of an epoch and wherever state is to be saved: there all batches
+before have counted, and none after.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from timonel.errors import TimonelError
+from timonel.training.worker import _private_ps
+from timonel.training.worker.inputs import bounds
+from timonel.training.worker.ps import tracing
+from timonel.training.worker.ps.desk import Counted, Desk
+from timonel.training.worker.ps.ledger import Ledger, Policy
+from timonel.training.worker.ps.slots import Applier
+
+logger = logging.getLogger(__name__)
+
+BATCHES_AHEAD = 2
+"""Pieces for each worker that are there before they are asked for: nobody waits for the chief."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How far batches may be taken ahead.
+
+    Attributes:
+        steps: Steps that are left of the epoch; None if the data tell.
+        every: Steps between two places where everything before has counted.
+        done: Steps of the call so far, from which ``every`` counts.
+    """
+
+    steps: int | None = None
+    every: int | None = None
+    done: int = 0
+
+    def limit(self) -> int | None:
+        """Return how many batches may be under way or waiting now; None for any number."""
+        until = None if self.every is None else self.every - self.done % self.every
+        known = [number for number in (self.steps, until) if number is not None]
+        return min(known) if known else None
+
+
+class Phase:
+    """Steps of one kind over the batches of one iterator after the other.
+
+    Args:
+        model: The model.
+        strategy: Its ParameterServerStrategy.
+        desk: Where workers take pieces from.
+        workers: How many workers there are.
+        training: Whether it is training or evaluation.
+        name: The name of the staging areas.
+    """
+
+    def __init__(
+        self, model: Any, strategy: Any, desk: Desk, workers: int, *, training: bool, name: str
+    ) -> None:
+        self.policy = Policy()
+        self.horizon = Horizon()
+        self.is_settling = False
+        self._model = model
+        self._strategy = strategy
+        self._desk = desk
+        self._workers = workers
+        self._training = training
+        self._name = name
+        self._step: tracing.Step | None = None
+        self._shapes: Any = None
+        self._kept: Any = None
+        self._applier: Applier | None = None
+        self._results: Any = None
+        self._rows: dict[int, int] = {}
+        self._batches: int = 0
+        self._draw: int | None = None
+        self._is_exhausted = False
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._desk.ledger
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every batch that was taken has counted."""
+        return self._ledger.is_idle
+
+    def begin(self, horizon: Horizon, policy: Policy) -> None:
+        """Begin an epoch; everything before has counted."""
+        self.horizon, self.policy = horizon, policy
+        self._is_exhausted = False
+        self.is_settling = False
+
+    def step(self, iterator: Any, check: Callable[[], object]) -> Any:
+        """Make one update, or evaluate one batch, and return Keras' logs.
+
+        Raises:
+            tf.errors.OutOfRangeError: There are no more batches.
+        """
+        self._ledger.policy = self.policy
+        self._take_ahead(iterator)
+        if self._ledger.is_idle:
+            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+        found = self._desk.wait(check)
+        self._count(found)
+        self._desk.counted(found, as_update=self._training)
+        self._batches -= 1
+        steps = None if self.horizon.steps is None else self.horizon.steps - 1
+        self.horizon = Horizon(steps, self.horizon.every, self.horizon.done + 1)
+        return self._logs(found)
+
+    def clear(self) -> None:
+        """Forget what lost workers have staged."""
+        if self._applier is not None:
+            self._applier.clear()
+
+    def _take_ahead(self, iterator: Any) -> None:
+        while self._may_take():
+            batch, self._kept = self._kept, None
+            if batch is None:
+                try:
+                    batch = next(iterator)
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    self._is_exhausted = True
+                    return
+            if self._batches and not self._may_join(batch):
+                self._kept = batch
+                return
+            self._add(batch)
+
+    def _may_take(self) -> bool:
+        if self._is_exhausted and self._kept is None:
+            return False
+        if self._batches and (self.is_settling or self._kept is not None):
+            return False
+        if self._batches and not self._may_overlap():
+            return False
+        limit = self.horizon.limit()
+        if limit is not None and self._batches >= limit:
+            return False
+        return self._ledger.unsettled < max(self.policy.needed, BATCHES_AHEAD * self._workers)
+
+    def _may_overlap(self) -> bool:
+        """Tell whether pieces of a batch may be computed before the one before has counted."""
+        spare = self._workers > self.policy.needed
+        return self.policy.attempts is None and (not self.policy.synchronous or spare)
+
+    def _may_join(self, batch: Any) -> bool:
+        """Tell whether a batch may be computed beside others: it is as they are, and not small."""
+        return _rows(batch) >= self.policy.needed and _fits(_shapes(batch), self._shapes)
+
+    def _add(self, batch: Any) -> None:
+        self._prepare(batch)
+        rows = _rows(batch)
+        parts = min(rows, self.policy.needed)
+        self._batches += 1
+        for part in range(parts):
+            begin, end = bounds(rows, part, parts)
+            mine = batch if parts == 1 else _slice(batch, begin, end)
+            self._rows[self._desk.add(self._computing(mine))] = end - begin
+
+    def _computing(self, batch: Any) -> Callable[[int], Any]:
+        step = self._step
+        assert step is not None
+        if self._draw is None:
+            # No other piece has had this number, also before a restart.
+            optimizer = getattr(self._model, "optimizer", None)
+            count = int(optimizer.iterations.numpy()) if optimizer is not None else 0
+            self._draw = count * self._workers
+        self._draw += 1
+        draw = tf.constant(self._draw, tf.int64)
+
+        def compute(attempt: int) -> Any:
+            return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
+
+        return compute
+
+    def _prepare(self, batch: Any) -> None:
+        shapes = _shapes(batch)
+        if self._step is not None and _fits(shapes, self._shapes):
+            return
+        if not all(isinstance(value, tf.Tensor) for value in tf.nest.flatten(batch)):
+            raise TimonelError(
+                "expected batches of dense tensors with parameter servers, got "
+                f"{tf.nest.map_structure(lambda value: type(value).__name__, batch)}",
+                hint="map ragged and sparse tensors to dense ones in the dataset",
+            )
+        tracing.build(self._model, self._strategy, batch, training=self._training)
+        self._step = tracing.trace(
+            self._model, self._strategy, batch, training=self._training, name=self._name
+        )
+        self._shapes = shapes
+        step = self._step
+        if self._training:
+            if self._applier is not None:
+                self._applier.clear()
+            self._applier = Applier(
+                self._strategy, step.optimizer, step.variables, step.entries, self._name
+            )
+        self._results = tf.function(self._model.get_metrics_result)
+
+    def _count(self, found: Sequence[Counted]) -> None:
+        """Apply gradients, and add to what the chief keeps."""
+        assert self._step is not None
+        attempts = [each.gradient.attempt for each in found]
+        rows = [self._rows.pop(attempt.piece) for attempt in attempts]
+        shares = [count / sum(rows) for count in rows]
+        if self._applier is not None:
+            weights = [
+                each.gradient.weight * share for each, share in zip(found, shares, strict=True)
+            ]
+            self._applier.apply([attempt.number for attempt in attempts], weights, shares)
+            for number in self._desk.take_uncounted():
+                self._applier.discard(number)
+        self._add_local([each.result for each in found], shares)
+        counter = _private_ps.train_counter(self._model)
+        if self._training and counter is not None:
+            counter.assign_add(1)
+
+    def _add_local(self, results: Sequence[Any], shares: Sequence[float]) -> None:
+        assert self._step is not None
+        begin = 0
+        for state in self._step.local:
+            variable = state.variable
+            end = begin + int(variable.shape.num_elements())
+            parts = [result[begin:end] for result in results]
+            begin = end
+            if state.is_metric:
+                change = np.sum(parts, axis=0)
+            elif variable.dtype.is_floating:
+                change = np.sum([p * s for p, s in zip(parts, shares, strict=True)], axis=0)
+            else:
+                change = parts[0]
+            value = change.reshape(variable.shape.as_list())
+            if variable.dtype == tf.bool:
+                variable.assign(variable.numpy().astype(int) + value > 0)
+            else:
+                variable.assign_add(value.astype(variable.dtype.as_numpy_dtype))
+
+    def _logs(self, found: Sequence[Counted]) -> dict[str, Any]:
+        """Return what Keras' own function would: running results of metrics, else this step's."""
+        assert self._step is not None
+        names = self._step.log_names
+        metrics = {
+            name: np.asarray(value) if not isinstance(value, dict) else value
+            for name, value in self._results().items()
+        }
+        values = found[0].result[len(found[0].result) - 1 - len(names) : -1]
+        given = {name: np.float32(value) for name, value in zip(names, values, strict=True)}
+        if set(given) <= set(metrics):
+            return metrics
+        return {name: metrics.get(name, value) for name, value in given.items()}
+
+
+def _slice(batch: Any, begin: int, end: int) -> Any:
+    return tf.nest.map_structure(lambda value: value[begin:end], batch)
+
+
+def _rows(batch: Any) -> int:
+    return int(tf.nest.flatten(batch)[0].shape[0])
+
+
+def _shapes(batch: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda value: tf.TensorSpec(tf.TensorShape([None]) + value.shape[1:], value.dtype), batch
+    )
+
+
+def _fits(here: Any, there: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(here, there)
+    except (ValueError, TypeError):
+        return False
+    return bool(tf.nest.flatten(here) == tf.nest.flatten(there))

@@ -1,0 +1,345 @@
+"""What stands behind ``fit``, ``evaluate`` and ``predict`` of a model with parameter servers.
+
+``fit`` and ``evaluate`` are Keras' own, run as in one process, with steps that workers compute.
+``predict`` runs in the chief, which reads the variables from the parameter servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from timonel.errors import TimonelError
+from timonel.tracking import RunWriter
+from timonel.training.settings import Settings
+from timonel.training.worker import _private_ps, _private_resume
+from timonel.training.worker.ps.desk import Desk
+from timonel.training.worker.ps.feeding import Horizon, Phase
+from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
+from timonel.training.worker.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+SETTLE_S = 2.0
+"""About how often an asynchronous run comes to rest, so that it can save, stop or leave."""
+
+_names = itertools.count()
+
+
+def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
+    """Return how updates are made in an epoch, counting from 0, with so many workers."""
+    asked = settings.parameter_servers
+    if epoch < asked.warmup_epochs:
+        return Policy(attempts=1)
+    if asked.backup_workers is not None:
+        needed = max(1, workers - asked.backup_workers)
+        return Policy(needed=needed, synchronous=True)
+    return Policy(max_staleness=asked.max_staleness)
+
+
+class ParameterServerLoop:
+    """Trains and evaluates models with workers. Used by the script's thread only.
+
+    Args:
+        keras: The Keras module, ``keras`` or ``tf_keras``; its ``fit`` must be Keras' own still.
+        strategy: The ParameterServerStrategy.
+        coordinator: Its ClusterCoordinator.
+        settings: How the job trains.
+        workers: How many workers there are; as many as were asked for, unless it is said.
+        is_asked: Tells whether the job was asked to save or leave.
+        run: Where metrics of the loop itself are reported.
+    """
+
+    def __init__(
+        self,
+        keras: Any,
+        strategy: Any,
+        coordinator: Any,
+        settings: Settings,
+        *,
+        workers: int | None = None,
+        is_asked: Callable[[], bool] = lambda: False,
+        run: RunWriter | None = None,
+    ) -> None:
+        self.tally = Tally()
+        self._keras = keras
+        self._fit = keras.Model.fit
+        self._strategy = strategy
+        self._coordinator = coordinator
+        self._settings = settings
+        self._workers = workers or settings.distribution.workers
+        self._is_asked = is_asked
+        self._run = run
+        self._evaluating: dict[int, tuple[Any, Phase]] = {}
+        self._desk: Desk | None = None
+        seconds = settings.checkpoints.checkpoint_seconds
+        self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
+
+    def install(self) -> None:
+        """Replace ``evaluate`` and ``predict`` of this process's Keras."""
+        self._replace("evaluate", self._evaluate)
+        self._replace("predict", self._predict)
+
+    def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
+        """Train, and return the ``History``; see `fits.Loop`."""
+        check_model(self._keras, model, self._settings)
+        logger.info("%s", describe(self._settings, self._workers))
+        with self._serving() as desk, _private_ps.detached(model):
+            phase = self._phase(model, desk, training=True)
+            follow = self._follower(phase, watch)
+            arguments["callbacks"] = _with_callback(arguments.get("callbacks"), follow)
+            try:
+                with (
+                    _functions(model, train=self._stepping(model, phase)),
+                    self._testing(model, desk),
+                    _private_resume.entering(self._keras),
+                    _private_resume.stepping(model, self._boundary(phase, watch)),
+                ):
+                    return self._fit(model, **arguments)
+            finally:
+                self._report(desk.ledger.tally)
+
+    def _boundary(self, phase: Phase, watch: Watch) -> Callable[[], None]:
+        last = [time.monotonic()]
+
+        def before_step() -> None:
+            if phase.is_settled:
+                watch.step_boundary()
+                last[0], phase.is_settling = time.monotonic(), False
+            elif self._is_asked() or time.monotonic() - last[0] >= self._settle_s:
+                phase.is_settling = True
+
+        return before_step
+
+    def _follower(self, phase: Phase, watch: Watch) -> Any:
+        loop, base = self, self._keras.callbacks.Callback
+
+        class FollowCallback(base):  # type: ignore[misc, valid-type] # two Kerases, no types
+            async_safe = True
+            _supports_tf_logs = True
+            is_first = True
+
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+                begun = watch.first_step if self.is_first else 0
+                self.is_first = False
+                steps = self.params.get("steps")
+                horizon = Horizon(
+                    steps=None if steps is None else steps - begun,
+                    every=loop._settings.checkpoints.checkpoint_steps,
+                    done=watch.trained,
+                )
+                phase.begin(horizon, policy_of(loop._settings, loop._workers, epoch))
+
+        return FollowCallback()
+
+    def _evaluate(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
+        if self._desk is not None:  # Keras validates within fit
+            self._begin_evaluation(model, arguments)
+            return original(model, **arguments)
+        with self._serving() as desk, _private_ps.detached(model), self._testing(model, desk):
+            self._begin_evaluation(model, arguments)
+            return original(model, **arguments)
+
+    def _predict(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
+        with _private_ps.detached(model):
+            return original(model, **arguments)
+
+    def _begin_evaluation(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        steps = arguments.get("steps")
+        x: Any = arguments.get("x")
+        if steps is None and hasattr(x, "__getitem__") and hasattr(x, "on_epoch_end"):
+            steps = len(x)  # a sequence of batches, which Keras would go round and round in
+        _, phase = self._evaluating[id(model)]
+        phase.begin(Horizon(steps=steps), Policy())
+
+    @contextlib.contextmanager
+    def _testing(self, model: Any, desk: Desk) -> Iterator[None]:
+        phase = self._phase(model, desk, training=False)
+        self._evaluating[id(model)] = model, phase
+        try:
+            with _functions(model, test=self._stepping(model, phase)):
+                yield
+        finally:
+            del self._evaluating[id(model)]
+
+    def _phase(self, model: Any, desk: Desk, *, training: bool) -> Phase:
+        return Phase(
+            model,
+            self._strategy,
+            desk,
+            self._workers,
+            training=training,
+            name=f"timonel-{next(_names)}",
+        )
+
+    def _stepping(self, model: Any, phase: Phase) -> Callable[[Any], Any]:
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+        def step(iterator: Any) -> Any:
+            logs = phase.step(iterator, self._coordinator.done)
+            for _ in range(_steps_per_execution(model) - 1):
+                try:
+                    logs = phase.step(iterator, self._coordinator.done)
+                except tf.errors.OutOfRangeError:
+                    break
+            return logs
+
+        return step
+
+    @contextlib.contextmanager
+    def _serving(self) -> Iterator[Desk]:
+        """Have the workers compute what is put on a desk, for a while."""
+        desk = Desk(Ledger())
+        self._desk = desk
+        _private_ps.run_on_workers(self._coordinator, desk.serve, self._workers)
+        try:
+            yield desk
+        finally:
+            self._desk = None
+            desk.close()
+
+    def _replace(self, name: str, ours: Callable[..., Any]) -> None:
+        original = getattr(self._keras.Model, name)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def replacement(model: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(model, *args, **kwargs).arguments
+            given = {key: value for key, value in bound.items() if key not in {"self", "kwargs"}}
+            return ours(original, model, {**given, **bound.get("kwargs", {})})
+
+        setattr(self._keras.Model, name, replacement)
+
+    def _report(self, tally: Tally) -> None:
+        self.tally = tally
+        logger.info(
+            "%d updates, staleness %.2f on average and %d at most; %d gradients dropped, "
+            "%d computed twice, %d lost with their worker",
+            tally.updates,
+            tally.staleness_mean,
+            tally.staleness_max,
+            tally.dropped,
+            tally.repeated,
+            tally.lost,
+        )
+
+
+@contextlib.contextmanager
+def localised(model: Any) -> Iterator[None]:
+    """Have a model's variables in this process for a while: what is exported needs no cluster."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    with _private_ps.detached(model):
+        found = {id(variable): variable for variable in map(_private_ps.raw, model.variables)}
+        copies = {
+            key: (variable, tf.Variable(variable.read_value()))
+            for key, variable in found.items()
+            if "/job:ps" in variable.device
+        }
+        replaced = {key: (variable, copy.handle) for key, (variable, copy) in copies.items()}
+        with _private_ps.handles(replaced):
+            yield
+
+
+def describe(settings: Settings, workers: int) -> str:
+    """Return in one line what a batch is here."""
+    asked = settings.parameter_servers
+    if asked.backup_workers is None:
+        bound = "any age" if asked.max_staleness is None else f"{asked.max_staleness} updates old"
+        return (
+            f"asynchronous: each of {workers} workers takes a whole batch at a time, and each "
+            f"batch is an update; gradients may be {bound}"
+        )
+    needed = max(1, workers - asked.backup_workers)
+    return (
+        f"synchronous: the batch size is global, divided among {needed} of {workers} workers; the "
+        "fastest count"
+    )
+
+
+def check_model(keras: Any, model: Any, settings: Settings) -> None:
+    """Check that workers can do what a model's ``fit`` is to do.
+
+    Raises:
+        TimonelError: They cannot; the message names what it is.
+    """
+    if model.run_eagerly:
+        raise TimonelError(
+            "expected run_eagerly=False with parameter servers, got True",
+            hint="workers run what was traced: leave it out of compile()",
+        )
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    for layer in layers:
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise TimonelError(
+                f"expected layers that begin each batch anew, got the stateful {layer.name}",
+                hint="batches go to several workers at once: use stateful=False",
+            )
+    synchronous = settings.parameter_servers.backup_workers is not None
+    if synchronous and any(_sums(loss) for loss in _losses(model)):
+        raise TimonelError(
+            "expected a loss that is a mean over the batch, got one with reduction='sum'",
+            hint="each batch is divided among workers, and their gradients are averaged: use "
+            "reduction='sum_over_batch_size'",
+        )
+
+
+def _losses(model: Any) -> list[Any]:
+    given = getattr(model, "loss", None)
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _sums(loss: Any) -> bool:
+    return getattr(loss, "reduction", None) == "sum"
+
+
+def _steps_per_execution(model: Any) -> int:
+    found: Any = getattr(model, "steps_per_execution", None)
+    if found is None:  # tf-keras
+        found = model._steps_per_execution
+    return max(1, int(found.numpy() if hasattr(found, "numpy") else found or 1))
+
+
+@contextlib.contextmanager
+def _functions(
+    model: Any, train: Callable[[Any], Any] | None = None, test: Callable[[Any], Any] | None = None
+) -> Iterator[None]:
+    """Give a model other train and test functions for a while."""
+    given = {"train": train, "test": test}
+    wanted = {name: function for name, function in given.items() if function is not None}
+    before = {name: getattr(model, f"{name}_function", None) for name in wanted}
+    for name, function in wanted.items():
+        object.__setattr__(model, f"make_{name}_function", _maker(model, name, function))
+    try:
+        yield
+    finally:
+        for name in wanted:
+            model.__dict__.pop(f"make_{name}_function", None)
+            setattr(model, f"{name}_function", before[name])
+
+
+def _maker(model: Any, name: str, function: Callable[[Any], Any]) -> Callable[..., Any]:
+    def make(*_: Any, **__: Any) -> Callable[[Any], Any]:
+        setattr(model, f"{name}_function", function)
+        return function
+
+    return make
+
+
+def _with_callback(given: Any, ours: Any) -> Any:
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
+        ours.set_model(given.model)
+        ours.set_params(given.params)
+        given.callbacks.append(ours)
+        return given
+    if given is None:
+        return [ours]
+    return [*given, ours] if isinstance(given, list | tuple) else [given, ours]

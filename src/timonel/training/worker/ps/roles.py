@@ -1,0 +1,90 @@
+"""The cluster of parameter servers: what its servers do, and how the chief joins it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.training.worker import _private_ps, alive
+from timonel.training.worker.cluster import Cluster
+
+logger = logging.getLogger(__name__)
+
+_CHIEFS_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
+
+
+def serve(cluster: Cluster, task_dir: Path) -> None:
+    """Serve TensorFlow's operations to the chief until the process is ended by a signal.
+
+    Args:
+        cluster: The job's tasks, and which this one is.
+        task_dir: Where the engine looks whether the task is ready and alive.
+    """
+    if cluster.role == "ps":
+        with contextlib.suppress(RuntimeError):  # initialised already: it has none then
+            tf.config.set_visible_devices([], "GPU")
+    server = tf.distribute.Server(
+        spec_of(cluster), job_name=cluster.role, task_index=cluster.index, protocol="grpc"
+    )
+    (task_dir / "ready").touch()
+    alive.begin(task_dir)
+    logger.info("serving at %s", server.target)
+    threading.Event().wait()
+
+
+def strategy_for(cluster: Cluster) -> Any:
+    """Return the ParameterServerStrategy of a cluster; its coordinator is `coordinator_of` it."""
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        spec_of(cluster), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    tf.distribute.coordinator.ClusterCoordinator(strategy)
+    # What one number is enough for stays with the chief, who needs it at each step; and servers
+    # cannot read each other's variables: TensorFlow lets them see workers and the chief only.
+    _private_ps.place_variables(
+        strategy, lambda shape: shape.rank == 0 or _is_local[0], _CHIEFS_DEVICE
+    )
+    return strategy
+
+
+def coordinator_of(strategy: Any) -> Any:
+    """Return the one ClusterCoordinator of a strategy."""
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def spec_of(cluster: Cluster) -> Any:
+    """Return a cluster as TensorFlow's servers want it."""
+    return tf.train.ClusterSpec({role: list(found) for role, found in cluster.tasks.items()})
+
+
+def keep_metrics_local(keras: Any) -> None:
+    """Let the state of metrics be made in the chief: nobody else reads or writes it."""
+    for name in ("add_weight", "add_variable"):
+        if hasattr(keras.metrics.Metric, name):
+            setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))
+
+
+_is_local = [False]
+
+
+def _locally(original: Any) -> Any:
+    def add(*args: Any, **kwargs: Any) -> Any:
+        with _local_variables():
+            return original(*args, **kwargs)
+
+    return add
+
+
+@contextlib.contextmanager
+def _local_variables() -> Iterator[None]:
+    before, _is_local[0] = _is_local[0], True
+    try:
+        yield
+    finally:
+        _is_local[0] = before

@@ -1,0 +1,260 @@
+"""Where gradients wait on the parameter servers, and how they are applied.
+
+A worker stages what it has computed under the number of its attempt, on the parameter server that
+keeps the variable: in TensorFlow's staging areas, which hold tensors of any shape and only as long
+as they wait. Nothing of it counts before the chief takes it out, scales it and hands it to the
+optimizer, in one call, so no lock is needed that a worker could be lost with.
+
+The chief makes all updates one after the other and so is the only one that knows, and has to know,
+which were made. The gradients themselves never pass through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+Staged = Mapping[str, Sequence["Entry"]]
+"""What is staged under one number, by device."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a step has computed for one variable.
+
+    Attributes:
+        variable: TensorFlow's own variable.
+        place: The number of the gradient among those of the optimizer; None for a change of
+            something that is not trained.
+        values: The tensors, while the step is traced: a dense one, or values and indices.
+    """
+
+    variable: Any
+    place: int | None
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of_gradient(cls, place: int, gradient: Any, variable: Any) -> Entry:
+        """Return the entry of a gradient, dense or sparse."""
+        if isinstance(gradient, tf.IndexedSlices):
+            return cls(variable, place, (gradient.values, gradient.indices))
+        return cls(variable, place, (gradient,))
+
+    @classmethod
+    def of_change(cls, change: Any, variable: Any) -> Entry:
+        """Return the entry of a change that is added as it is."""
+        return cls(variable, None, (change,))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it has rows of a gradient only."""
+        return len(self.values) > 1
+
+
+def stage(entries: Sequence[Entry], attempt: Any, name: str) -> dict[str, tuple[Entry, ...]]:
+    """Stage entries under the number of an attempt, each beside its variable; when traced.
+
+    Args:
+        entries: What was computed.
+        attempt: The number, int64.
+        name: The name of the staging areas.
+
+    Returns:
+        The entries by device, in the order in which `take` gives them back.
+    """
+    by_device: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_device.setdefault(entry.variable.device, []).append(entry)
+    for device, found in by_device.items():
+        packed = _pack(found)
+        with tf.device(device):
+            tf.raw_ops.MapStage(
+                key=attempt,
+                indices=tf.range(len(packed)),
+                values=packed,
+                dtypes=[value.dtype for value in packed],
+                shared_name=name,
+            )
+    return {device: tuple(found) for device, found in by_device.items()}
+
+
+def _pack(entries: Sequence[Entry]) -> list[Any]:
+    """Join the dense tensors of each type into one vector: one message instead of many."""
+    dense: dict[Any, list[Any]] = {}
+    sparse: list[Any] = []
+    for entry in entries:
+        if entry.is_sparse:
+            sparse.extend(entry.values)
+        else:
+            dense.setdefault(entry.values[0].dtype, []).append(entry.values[0])
+    vectors = [tf.concat([tf.reshape(part, [-1]) for part in parts], 0) for parts in dense.values()]
+    return [*vectors, *sparse]
+
+
+def take(entries: Sequence[Entry], device: str, attempt: Any, name: str) -> list[tuple[Any, ...]]:
+    """Take out what was staged on a device under a number; when traced.
+
+    Returns:
+        The tensors of each entry, in the order of ``entries``.
+    """
+    dense, dtypes = _dense_dtypes(entries), _dtypes(entries)
+    with tf.device(device):
+        packed = tf.raw_ops.MapUnstage(
+            key=attempt, indices=tf.range(len(dtypes)), dtypes=dtypes, shared_name=name
+        )
+        parts = {
+            dtype: iter(_split(vector, [e for e in entries if _is_dense(e, dtype)]))
+            for dtype, vector in zip(dense, packed[: len(dense)], strict=True)
+        }
+        rest = iter(packed[len(dense) :])
+        return [
+            (next(rest), next(rest)) if entry.is_sparse else (next(parts[entry.values[0].dtype]),)
+            for entry in entries
+        ]
+
+
+def discard(entries: Staged, attempt: Any, name: str) -> None:
+    """Take out what was staged under a number and forget it; when traced."""
+    for device, found in entries.items():
+        take(found, device, attempt, name)
+
+
+def combined(entry: Entry, taken: Sequence[tuple[Any, ...]], weights: Any, shares: Any) -> Any:
+    """Return what several attempts have computed for one variable, as one gradient or change.
+
+    Args:
+        entry: Which variable it is.
+        taken: The tensors of each attempt.
+        weights: What each attempt's gradient counts, float32 [attempts].
+        shares: Each attempt's part of all rows, float32 [attempts].
+    """
+    if entry.place is not None and entry.is_sparse:
+        values = [part[0] * tf.cast(weights[n], part[0].dtype) for n, part in enumerate(taken)]
+        return tf.IndexedSlices(
+            tf.concat(values, 0),
+            tf.concat([part[1] for part in taken], 0),
+            tf.constant(entry.variable.shape.as_list(), tf.int64),
+        )
+    if entry.place is None and not entry.values[0].dtype.is_floating:
+        # A counter: each part of a batch has counted the batch.
+        return taken[0][0]
+    factors = weights if entry.place is not None else shares
+    scaled = [part[0] * tf.cast(factors[n], part[0].dtype) for n, part in enumerate(taken)]
+    return tf.add_n(scaled)
+
+
+def add_change(variable: Any, change: Any) -> None:
+    """Add a change to a variable that is not trained; when traced."""
+    if variable.dtype == tf.bool:
+        value = tf.cast(variable.read_value(), tf.int32) + change
+        variable.assign(tf.cast(value, tf.bool))
+    else:
+        variable.assign_add(tf.cast(change, variable.dtype))
+
+
+class Applier:
+    """Applies what attempts have staged. Used by the chief's own thread only.
+
+    Args:
+        strategy: The ParameterServerStrategy.
+        optimizer: Whose gradients they are.
+        variables: All variables that it was given, with a gradient or without.
+        staged: What an attempt stages.
+        name: The name of the staging areas.
+    """
+
+    def __init__(
+        self, strategy: Any, optimizer: Any, variables: Sequence[Any], staged: Staged, name: str
+    ) -> None:
+        self._strategy = strategy
+        self._optimizer = optimizer
+        self._variables = variables
+        self._staged = staged
+        self._name = name
+        self._functions: dict[int, Any] = {}
+        self._discard: Any = None
+
+    def apply(
+        self, attempts: Sequence[int], weights: Sequence[float], shares: Sequence[float]
+    ) -> None:
+        """Make one update of what several attempts have staged.
+
+        Args:
+            attempts: Their numbers.
+            weights: What the gradient of each counts.
+            shares: The part of each in all rows.
+        """
+        count = len(attempts)
+        if count not in self._functions:
+            with self._strategy.scope():
+                self._functions[count] = tf.function(
+                    self._update, autograph=False
+                ).get_concrete_function(
+                    tf.TensorSpec([count], tf.int64),
+                    tf.TensorSpec([count], tf.float32),
+                    tf.TensorSpec([count], tf.float32),
+                )
+        self._functions[count](
+            tf.constant(attempts, tf.int64),
+            tf.constant(weights, tf.float32),
+            tf.constant(shares, tf.float32),
+        )
+
+    def discard(self, attempt: int) -> None:
+        """Forget what an attempt has staged."""
+        if self._discard is None:
+            self._discard = tf.function(
+                lambda number: discard(self._staged, number, self._name), autograph=False
+            ).get_concrete_function(tf.TensorSpec((), tf.int64))
+        self._discard(tf.constant(attempt, tf.int64))
+
+    def clear(self) -> None:
+        """Forget all that is staged: what lost workers have left there."""
+        for device, entries in self._staged.items():
+            packed = _dtypes(entries)
+            with tf.device(device):
+                tf.raw_ops.MapClear(dtypes=packed, shared_name=self._name)
+
+    def _update(self, attempts: Any, weights: Any, shares: Any) -> None:
+        gradients: list[Any] = [None] * len(self._variables)
+        for device, entries in self._staged.items():
+            taken = [
+                take(entries, device, attempts[n], self._name) for n in range(attempts.shape[0])
+            ]
+            with tf.device(device):
+                for number, entry in enumerate(entries):
+                    parts = [found[number] for found in taken]
+                    value = combined(entry, parts, weights, shares)
+                    if entry.place is None:
+                        add_change(entry.variable, value)
+                    else:
+                        gradients[entry.place] = value
+        if self._optimizer is not None:
+            self._strategy.run(self._step, args=(gradients,))
+
+    def _step(self, gradients: Sequence[Any]) -> None:
+        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+
+
+def _dtypes(entries: Sequence[Entry]) -> list[Any]:
+    sparse = [value.dtype for entry in entries if entry.is_sparse for value in entry.values]
+    return [*_dense_dtypes(entries), *sparse]
+
+
+def _dense_dtypes(entries: Sequence[Entry]) -> list[Any]:
+    return list(dict.fromkeys(entry.values[0].dtype for entry in entries if not entry.is_sparse))
+
+
+def _is_dense(entry: Entry, dtype: Any) -> bool:
+    return not entry.is_sparse and entry.values[0].dtype == dtype
+
+
+def _split(vector: Any, entries: Sequence[Entry]) -> list[Any]:
+    sizes = [entry.variable.shape.num_elements() for entry in entries]
+    parts = tf.split(vector, sizes)
+    return [
+        tf.reshape(part, entry.variable.shape) for part, entry in zip(parts, entries, strict=True)
+    ]

@@ -1,0 +1,353 @@
+"""A model's own train step, as a function that changes nothing but one staged entry.
+
+The step is traced once and sent to the workers. In it the optimizer notes its gradients instead of
+applying them, and what the step assigns besides goes to temporary variables: what they have
+changed by at its end is a part of the result. So an attempt may be lost, repeated or dropped at any
+moment, and the model's own ``train_step`` stays as its author wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.errors import TimonelError
+from timonel.training.worker import _private_ps
+from timonel.training.worker.ps.slots import Entry, stage
+
+_READS = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "Identity",
+        "NoOp",
+    }
+)
+_CALLS = frozenset(
+    {
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "If",
+        "StatelessIf",
+        "While",
+        "StatelessWhile",
+        "Case",
+        "StatelessCase",
+    }
+)
+_PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+@dataclass(frozen=True)
+class State:
+    """A variable that a step changes besides its gradients.
+
+    Attributes:
+        variable: TensorFlow's own variable.
+        is_metric: It belongs to a metric: what pieces add to it is summed up.
+    """
+
+    variable: Any
+    is_metric: bool
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether it is the state of a random generator: each piece draws numbers of its own."""
+        return _private_ps.SEED_STATE in self.variable.name
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is kept in the chief rather than on a parameter server."""
+        return "/job:ps" not in self.variable.device
+
+
+@dataclass(frozen=True)
+class Step:
+    """A traced step.
+
+    Attributes:
+        function: Takes a batch's tensors, the number of the piece and of the attempt, and returns
+            one vector of float64: what the local states have changed by, then the logs.
+        local: The local states, in the order of the vector.
+        log_names: The names of the logs.
+        entries: What is staged on the parameter servers, by device.
+        optimizer: The one whose gradients are staged; None in evaluation.
+    """
+
+    function: Any
+    local: tuple[State, ...]
+    log_names: tuple[str, ...]
+    entries: Mapping[str, tuple[Entry, ...]]
+    optimizer: Any
+    variables: tuple[Any, ...]
+
+
+def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
+    """Make all variables of a model, its optimizer, loss and metrics before anything is traced.
+
+    Args:
+        model: A compiled model.
+        strategy: Its ParameterServerStrategy.
+        batch: A batch as ``fit`` has it: x, or a tuple of x, y and sample weights.
+        training: Whether it is going to be trained.
+    """
+    x, y, sample_weight = unpack(batch)
+    with strategy.scope():
+        _private_ps.build_compiled(model, x, y, sample_weight)
+        optimizer = getattr(model, "optimizer", None)
+        if training and optimizer is not None and not getattr(optimizer, "built", False):
+            optimizer.build(model.trainable_variables)
+
+
+def unpack(batch: Any) -> tuple[Any, Any, Any]:
+    """Return x, y and sample weights of a batch; None for what it does not have."""
+    parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    return (*parts, None, None, None)[:3]
+
+
+def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -> Step:
+    """Trace a model's ``train_step`` or ``test_step`` for batches like ``batch``, of any size.
+
+    Raises:
+        TimonelError: The step does what cannot be sent to workers; the message names it.
+    """
+    with strategy.scope():
+        candidates = _states(model)
+        found = _traced(model, strategy, batch, candidates, training=training, name=name)
+        assigned = _assigned(found.graph, found.temporary)
+        states = [state for state in candidates if id(state.variable) in assigned]
+        traced = _traced(model, strategy, batch, states, training=training, name=name)
+    _refuse_python(traced.graph)
+    _refuse_writes(traced.graph, {id(_private_ps.raw(v)): v for v in model.variables})
+    return traced.step
+
+
+@dataclass
+class _Traced:
+    step: Step
+    graph: Any
+    temporary: dict[int, Any]
+
+
+def _traced(
+    model: Any, strategy: Any, batch: Any, states: Sequence[State], *, training: bool, name: str
+) -> _Traced:
+    recorded: list[tuple[Any, list[tuple[Any, Any]]]] = []
+    temporary: dict[int, Any] = {}
+    found: dict[str, Any] = {}
+
+    def compute(tensors: Any, piece: Any, attempt: Any) -> Any:
+        recorded.clear()
+        before = {id(state.variable): _begin(state, piece) for state in states}
+        temporary.update({key: handle for key, (handle, _) in before.items()})
+        swapped = {
+            id(state.variable): (state.variable, before[id(state.variable)][0]) for state in states
+        }
+        step = model.train_step if training else model.test_step
+        with _private_ps.handles(swapped), _recording(model, recorded if training else []):
+            logs = strategy.run(step, args=(tensors,))
+        changes = [
+            (state, _change(state, *before[id(state.variable)]))
+            for state in states
+            if not state.is_seed
+        ]
+        with tf.control_dependencies([change for _, change in changes]):
+            for handle, _ in before.values():
+                tf.raw_ops.DestroyResourceOp(resource=handle)
+        return _result(found, changes, recorded, logs, attempt=attempt, name=name)
+
+    spec = (tf.nest.map_structure(_spec, batch), *[tf.TensorSpec((), tf.int64)] * 2)
+    function = tf.function(compute, autograph=False).get_concrete_function(*spec)
+    step = Step(
+        function=function,
+        local=found["local"],
+        log_names=found["log_names"],
+        entries=found["entries"],
+        optimizer=found["optimizer"],
+        variables=found["variables"],
+    )
+    return _Traced(step, function.graph, temporary)
+
+
+def _result(
+    found: dict[str, Any],
+    changes: Sequence[tuple[State, Any]],
+    recorded: Sequence[tuple[Any, list[tuple[Any, Any]]]],
+    logs: Any,
+    *,
+    attempt: Any,
+    name: str,
+) -> Any:
+    """Stage what is for the parameter servers; return the rest, and note in ``found`` what is."""
+    if len(recorded) > 1:
+        raise TimonelError(
+            f"expected a train_step that applies gradients once, got one that does "
+            f"{len(recorded)} times",
+            hint="train it with --strategy multi-worker, or write a loop of your own with "
+            "timonel.training.context().coordinator",
+        )
+    optimizer, pairs = recorded[0] if recorded else (None, [])
+    variables = tuple(variable for _, variable in pairs)
+    entries = [
+        Entry.of_gradient(place, gradient, _private_ps.raw(variable))
+        for place, (gradient, variable) in enumerate(pairs)
+        if gradient is not None
+    ]
+    remote = [(state, change) for state, change in changes if not state.is_local]
+    entries += [Entry.of_change(change, state.variable) for state, change in remote]
+    found["entries"] = stage(entries, attempt, name)
+    found["optimizer"], found["variables"] = optimizer, variables
+    found["local"] = tuple(state for state, _ in changes if state.is_local)
+    values = {key: value for key, value in (logs or {}).items() if _is_scalar(value)}
+    found["log_names"] = tuple(values)
+    local = [change for state, change in changes if state.is_local]
+    parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in (*local, *values.values())]
+    return tf.concat([*parts, tf.zeros([1], tf.float64)], 0)
+
+
+@contextlib.contextmanager
+def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) -> Iterator[None]:
+    """Let the model's optimizers note gradients instead of applying them."""
+    optimizers = [
+        value
+        for value in {id(found): found for found in _attributes(model)}.values()
+        if hasattr(value, "apply_gradients") and hasattr(value, "iterations")
+    ]
+
+    def noting(optimizer: Any) -> tuple[Callable[..., None], Callable[..., None]]:
+        def apply_gradients(pairs: Any, *_: Any, **__: Any) -> None:
+            recorded.append((optimizer, list(pairs)))
+
+        def apply(gradients: Any, variables: Any = None) -> None:
+            wanted = variables if variables is not None else model.trainable_variables
+            recorded.append((optimizer, list(zip(gradients, wanted, strict=True))))
+
+        return apply_gradients, apply
+
+    for optimizer in optimizers:
+        replacements = noting(optimizer)
+        optimizer.__dict__["apply_gradients"], optimizer.__dict__["apply"] = replacements
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            del optimizer.__dict__["apply_gradients"], optimizer.__dict__["apply"]
+
+
+def _attributes(model: Any) -> Iterator[Any]:
+    yield getattr(model, "optimizer", None)
+    yield from list(vars(model).values())
+
+
+def _states(model: Any) -> list[State]:
+    """Return what a step may change: the state of metrics, and what is not trained by gradients."""
+    trained = {id(_private_ps.raw(variable)) for variable in model.trainable_variables}
+    metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
+    found: dict[int, State] = {}
+    for variable in map(_private_ps.raw, metrics):
+        found[id(variable)] = State(variable, is_metric=True)
+    others = [*model.non_trainable_variables, *_scalars(model)]
+    for variable in map(_private_ps.raw, others):
+        if id(variable) not in trained:
+            found.setdefault(id(variable), State(variable, is_metric=False))
+    return list(found.values())
+
+
+def _scalars(model: Any) -> list[Any]:
+    return [value for value in vars(model).values() if isinstance(value, tf.Variable)]
+
+
+def _begin(state: State, piece: Any) -> tuple[Any, Any]:
+    """Return a temporary variable's handle, and the value it begins with."""
+    variable = state.variable
+    # What a metric adds is summed up with what others add; the rest goes on from where it is.
+    value = tf.zeros(variable.shape, variable.dtype) if state.is_metric else variable.read_value()
+    if state.is_seed:
+        # The same however often the piece is computed.
+        value += tf.cast(tf.stack([0, piece << 16]), variable.dtype)
+    handle = _private_ps.temporary(variable.dtype, variable.shape)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    return handle, value
+
+
+def _change(state: State, handle: Any, before: Any) -> Any:
+    after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=state.variable.dtype)
+    after.set_shape(state.variable.shape)
+    if state.variable.dtype == tf.bool:
+        return tf.cast(after, tf.int32) - tf.cast(before, tf.int32)
+    return after - before
+
+
+def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:
+    """Return the ids of variables whose temporary ones the model's own code assigns to."""
+    names = {handle.ref(): key for key, handle in temporary.items()}
+    found: dict[int, int] = dict.fromkeys(temporary, 0)
+    for operation in graph.get_operations():
+        for value in operation.inputs:
+            is_ours = value.dtype == tf.resource and value.ref() in names
+            if is_ours and operation.type not in _READS:
+                found[names[value.ref()]] += 1
+    # Two of them are ours: the first value, and the end.
+    return {key for key, count in found.items() if count > 2}
+
+
+def _refuse_python(graph: Any) -> None:
+    for operation in _operations(graph):
+        if operation.type in _PYTHON_OPS or getattr(operation, "op", "") in _PYTHON_OPS:
+            raise TimonelError(
+                "expected a train step of TensorFlow operations, got one that calls Python "
+                f"({operation.name})",
+                hint="parameter servers' workers do not run the script: write it without "
+                "tf.py_function and tf.numpy_function, or do it in the dataset",
+            )
+
+
+def _operations(graph: Any) -> Iterator[Any]:
+    yield from graph.get_operations()
+    for function in graph.as_graph_def().library.function:
+        yield from function.node_def
+
+
+def _refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
+    """Refuse steps that assign what is not watched: nobody could take it back."""
+    captured = {inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource}
+    known = {
+        variable.handle.ref() if hasattr(variable, "handle") else None: variable
+        for variable in map(_private_ps.raw, names.values())
+    }
+    for operation in graph.get_operations():
+        if operation.type in _READS | _CALLS:
+            continue
+        for value in operation.inputs:
+            outer = captured.get(value.ref()) if value.dtype == tf.resource else None
+            if outer is not None and operation.type.startswith(
+                ("Assign", "ResourceS", "ResourceA")
+            ):
+                variable = known.get(outer.ref())
+                raise TimonelError(
+                    "expected a train step that changes trained variables through its optimizer, "
+                    f"got one that assigns {getattr(variable, 'name', outer)} ({operation.type})",
+                    hint="make the variable one with trainable=False, or train with --strategy "
+                    "multi-worker",
+                )
+
+
+def _spec(value: Any) -> Any:
+    shape = value.shape
+    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, value.dtype)
+
+
+def _is_scalar(value: Any) -> bool:
+    return (
+        hasattr(value, "dtype")
+        and getattr(value, "shape", None) is not None
+        and (tf.TensorShape(value.shape).rank == 0)
+    )
