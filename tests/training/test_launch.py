@@ -3,14 +3,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from timonel.data import Dataset
-from timonel.engines import Engine, FailureCause, JobSpec, JobState, JobStatus, LogLine
+from timonel.engines import (
+    ElasticEngine,
+    Engine,
+    FailureCause,
+    JobSpec,
+    JobState,
+    JobStatus,
+    LogLine,
+    ResumingEngine,
+)
 from timonel.errors import (
     EngineError,
     Interrupted,
@@ -319,3 +328,44 @@ def test_weights_and_biases(
     assert run.record.params["timonel.wandb_project"] == "digits"
     with pytest.raises(SpecError, match="expected --wandb with --wandb-project"):
         train(script, workspace=workspace, wandb_project="digits")
+
+
+class AbleEngine(FakeEngine, ElasticEngine, ResumingEngine):
+    """One that changes sizes and starts jobs again as well."""
+
+    def __init__(self, outcome: dict[str, Any]) -> None:
+        super().__init__(outcome)
+        self.sizes: list[dict[str, int]] = []
+        self.resumed: list[str] = []
+
+    def scale(self, job_id: str, sizes: Mapping[str, int]) -> None:
+        self.sizes.append(dict(sizes))
+
+    def resume(self, job_id: str) -> None:
+        self.resumed.append(job_id)
+
+
+def test_a_handle_changes_the_size_and_resumes(script: Path, workspace: Workspace) -> None:
+    size = {"role": "worker", "least": 1, "most": 3, "now": 3, "wished": 3}
+    engine = AbleEngine({"state": JobState.RUNNING, "sizes": [size]})
+    run = train(script, workspace=workspace, engine=engine, detach=True, workers="2:4")
+    run.job.scale(3)
+    assert engine.sizes == [{"worker": 2}]  # and the chief
+    with pytest.raises(SpecError, match="expected 2 to 4 workers, got 5"):
+        run.job.scale(5)
+
+    open_run(workspace, run.id).finish("stopped", "m", "stopped")
+    engine.outcome = {"state": JobState.STOPPED}
+    assert run.record.is_finished
+    run.resume()
+    assert engine.resumed == [run.id]
+    assert not run.record.is_finished
+
+
+def test_an_engine_that_can_do_neither(script: Path, workspace: Workspace) -> None:
+    engine = FakeEngine({"state": JobState.RUNNING})
+    run = train(script, workspace=workspace, engine=engine, detach=True)
+    with pytest.raises(SpecError, match="started with a range of workers"):
+        run.job.scale(2)
+    with pytest.raises(SpecError, match="starts ended jobs again, got fake"):
+        run.resume()

@@ -11,6 +11,8 @@ from timonel.engines import Engine, FailureCause, JobState, JobStatus, LogLine
 from timonel.errors import EngineError, Interrupted, JobError, UserCodeError
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, read_run
+from timonel.training.resume import resume_job
+from timonel.training.scale import scale_workers
 
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
@@ -45,6 +47,15 @@ class Job:
     def stop(self) -> None:
         """Ask it to stop; return once the wish is recorded."""
         self.engine.cancel(self.id)
+
+    def scale(self, workers: int) -> None:
+        """Have it go on with so many workers, as ``--workers`` counts them, at the same step.
+
+        Raises:
+            SpecError: It was not started with a range of workers, or with one without this number.
+            JobError: It has ended.
+        """
+        scale_workers(self.engine, self.id, workers)
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Return its status once it has ended, or after ``timeout_s`` seconds."""
@@ -90,6 +101,16 @@ class Run:
         """
         check_outcome(self.job.wait(), self)
         return self.record
+
+    def resume(self) -> None:
+        """Have it go on from its checkpoints after it failed or was stopped; return at once.
+
+        Raises:
+            SpecError: Its engine starts no job again.
+            JobError: It has not ended, or has succeeded.
+            EngineError: It cannot be started.
+        """
+        resume_job(self.workspace, self.job.engine, self.id)
 
     def export(self, name: str, **options: Any) -> ModelVersion:
         """Publish the model that it has trained as the next version of ``name``.

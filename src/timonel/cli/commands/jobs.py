@@ -70,7 +70,8 @@ def scale(
 
     Its tasks save their state, leave, and start again as so many, at the same step.
     """
-    from timonel.cli.jobs import engine_of, find_job, scale_workers
+    from timonel.cli.jobs import engine_of, find_job
+    from timonel.training.scale import scale_workers
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)

@@ -1,0 +1,29 @@
+"""Changing the size of a running job, counted as ``--workers`` counts."""
+
+from __future__ import annotations
+
+from timonel.engines import ElasticEngine, Engine
+from timonel.errors import SpecError
+
+
+def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
+    """Have a job go on with so many workers, counted as ``--workers`` counts them.
+
+    Raises:
+        SpecError: It is not a job whose size may change, or not to that.
+        JobError: It has ended.
+    """
+    status = engine.status(job_id)
+    size = next((size for size in status.sizes if size.role == "worker"), None)
+    if not isinstance(engine, ElasticEngine) or (size is None and not status.state.is_final):
+        raise SpecError(
+            f"expected a job that was started with a range of workers, got {job_id}",
+            hint="'timonel train --workers 2:8' goes on with as few as 2 and grows to 8",
+        )
+    # Without parameter servers the chief is one of those that train.
+    chiefs = 0 if any(task.role == "ps" for task in status.tasks) else 1
+    if size is not None and not size.least <= workers - chiefs <= size.most:
+        raise SpecError(
+            f"expected {size.least + chiefs} to {size.most + chiefs} workers, got {workers}"
+        )
+    engine.scale(job_id, {"worker": workers - chiefs})
