@@ -1,15 +1,17 @@
-"""What each task computes a step and what it waits for the others: measured, and told now and then.
+"""What each task computes a step and what it waits for the others: measured, told now and then.
 
-A step of several workers takes as long for each of them. So two moments of it are noted inside the
-graph: when a task has its own gradients, and when those of all have been added up. From the second
-of one step to the first of the next it works, after that it waits. The sums stay in two small
-variables, which are read every other second; a step costs a few scalar operations.
+A step of several workers takes as long for each of them. So the moments are noted, inside its
+graph, in which workers meet: when a task comes there, and when all others have come. They meet
+where each has its batch (if the data has an end) and where each has its gradients. Up to a meeting
+a task works, in it it waits. The sums stay in two small variables, which are read every other
+second; a step costs a few scalar operations.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
 """The least time between two reports of a task."""
+_WORK, _WAIT = (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)
+"""What a stopwatch adds the time since the last moment to."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Reading:
 class Stopwatch:
     """Takes the time of steps inside their graph. Made outside any strategy's scope.
 
-    `arrive` and `leave` may be called on several replicas and for several graphs; in each graph the
-    replica that comes first is measured; none where TensorFlow is told to be deterministic.
+    Its methods may be called on several replicas and for several graphs; in each graph the replica
+    that comes first is measured; none where TensorFlow is told to be deterministic.
     """
 
     def __init__(self) -> None:
@@ -53,35 +57,44 @@ class Stopwatch:
 
         self._tf = tf
         with tf.device("CPU:0"):
-            self._left = tf.Variable(0.0, trainable=False, dtype=tf.float64)
-            self._arrived = tf.Variable(0.0, trainable=False, dtype=tf.float64)
+            # Of this step: the last moment, work, waiting, and whether its beginning is known.
+            self._state = tf.Variable([0.0] * 4, trainable=False, dtype=tf.float64)
             self._sums = tf.Variable([0.0] * 3, trainable=False, dtype=tf.float64)
-        self._arrives: WeakSet[Any] = WeakSet()
-        self._leaves: WeakSet[Any] = WeakSet()
+        self._seen: dict[str, WeakSet[Any]] = defaultdict(WeakSet)
         self._read = (0.0, 0.0, 0.0)
+
+    def has_batch(self, tensors: list[Any]) -> None:
+        """Note when a task has its batch: when these are there."""
+        if self._is_first("batch"):
+            self._note(tensors, _WORK)
+
+    def have_batches(self, tensors: list[Any]) -> None:
+        """Note when all others have theirs."""
+        if self._is_first("batches"):
+            self._note(tensors, _WAIT)
 
     def arrive(self, gradients: list[Any]) -> list[Any]:
         """Note when a task's own gradients are there; give them back as they are."""
-        if self._is_first(self._arrives):
-            self._arrived.assign(self._when(gradients))
+        if self._is_first("gradients"):
+            self._note(gradients, _WORK)
         return gradients
 
     def leave(self, sums: list[Any]) -> list[Any]:
-        """Note when the sums are there; give them back as they are."""
+        """Note when the sums of all are there, and the step is over; give them back as they are."""
         tf = self._tf
-        if self._is_first(self._leaves):
-            now = self._when(sums)
+        if self._is_first("sums"):
+            now = self._note(sums, _WAIT)
             with tf.device("CPU:0"):
-                arrived, left = self._arrived.read_value(), self._left.read_value()
-                taken = tf.stack([tf.ones_like(now), arrived - left, now - arrived])
-                # After a pause there is no beginning that the work could be counted from.
-                self._sums.assign_add(tf.where(left > 0.0, taken, tf.zeros_like(taken)))
-                self._left.assign(now)
+                _, work, wait, is_known = tf.unstack(self._state.read_value())
+                # Of a step that began with a pause it is not known when.
+                self._sums.assign_add(tf.stack([tf.ones_like(now), work, wait]) * is_known)
+                nothing = tf.zeros_like(now)
+                self._state.assign(tf.stack([now, nothing, nothing, tf.ones_like(now)]))
         return sums
 
     def pause(self) -> None:
-        """Leave out the time until the next step: something other than steps is done."""
-        self._left.assign(0.0)
+        """Leave out the step that goes on: something other than steps is done."""
+        self._state.assign([0.0] * 4)
 
     def read(self) -> Reading:
         """Return what was measured since the last call."""
@@ -90,19 +103,23 @@ class Stopwatch:
         self._read = sums
         return Reading(round(steps), work_s, wait_s)
 
-    def _when(self, tensors: list[Any]) -> Any:
+    def _note(self, tensors: list[Any], goes_to: tuple[float, ...]) -> Any:
+        """Count the time since the last moment; return the present one, when tensors are there."""
         tf = self._tf
         with tf.control_dependencies([_dense(found) for found in tensors]), tf.device("CPU:0"):
-            return tf.timestamp()
+            now = tf.timestamp()
+            took = now - self._state.read_value()[0]
+            self._state.assign_add(took * tf.constant(goes_to, tf.float64))
+        return now
 
-    def _is_first(self, seen: WeakSet[Any]) -> bool:
+    def _is_first(self, place: str) -> bool:
         if _private.is_deterministic():
             return False  # a clock is not allowed then
         if self._tf.executing_eagerly():
             return True
         graph = self._tf.compat.v1.get_default_graph()
-        is_new = graph not in seen
-        seen.add(graph)
+        is_new = graph not in self._seen[place]
+        self._seen[place].add(graph)
         return is_new
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings
-from timonel.training.worker import building, gradients, pace, profiling
+from timonel.training.worker import _private_pace, building, gradients, pace, profiling
 from timonel.training.worker.cluster import Cluster
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.fits import Fits
@@ -46,6 +46,7 @@ class Seen:
     def install(self, fits: Fits) -> None:
         """Show the calls of ``fits``; after whatever changes their arguments."""
         if self._stopwatch is not None:
+            _private_pace.watch_batches(self._stopwatch.has_batch, self._stopwatch.have_batches)
             gradients.before_reduce.append(self._stopwatch.arrive)
             gradients.after_reduce.append(self._stopwatch.leave)
             self._teller = self._make_teller(self._stopwatch)
