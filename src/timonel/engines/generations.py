@@ -73,12 +73,7 @@ def resize(state: State, now: float) -> Step:
     ends = any(task.state == "succeeded" for task in ending(state))
     if state.phase is not Phase.RUNNING or ends or wanted == present:
         return state, ()
-    changes = [
-        f"{wanted[name]} instead of {present[name]} {name}s"
-        for name in wanted
-        if wanted[name] != present[name]
-    ]
-    message = f"goes on with {', '.join(changes)}"
+    message = f"goes on with {sum(wanted.values())} tasks instead of {sum(present.values())}"
     state = with_status(state, cause=None, failed_task=None, message=message)
     return drain(replace(state, resizing=True), now)
 

@@ -49,7 +49,7 @@ def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
         "cause": job.cause.value if job.cause else None,
         "why": job.message,
         "failed task": job.failed_task,
-        **{f"{size.role}s": sizes(size) for size in job.sizes},
+        **{f"{size.role} tasks": sizes(size) for size in job.sizes},
     }
     rows = [
         (

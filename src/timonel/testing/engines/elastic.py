@@ -40,7 +40,7 @@ class ElasticContract:
         elastic.scale(job_id, {"worker": 3})
         status = wait_for(engine, job_id, generation=4, size=3)
         assert (status.message, status.sizes[0].wished) == (
-            "goes on with 3 instead of 2 workers",
+            "goes on with 3 tasks instead of 2",
             3,
         )
         engine.file("go").touch()
