@@ -1,0 +1,68 @@
+"""A user's script for parameter servers: every row counts itself, so that none is lost or twice."""
+
+import argparse
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from timonel.training import context
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--rows", type=int, default=320)
+options = parser.parse_args()
+
+
+class Sum(keras.metrics.Metric):
+    """The sum of the rows' numbers, or their count."""
+
+    def __init__(self, name: str, *, numbers: bool) -> None:
+        super().__init__(name=name)
+        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+        self.numbers = numbers
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        values = y_true[:, 1] if self.numbers else tf.ones_like(y_true[:, 1])
+        self.total.assign_add(tf.reduce_sum(values))
+
+    def result(self):
+        return tf.convert_to_tensor(self.total)
+
+
+def loss(y_true, y_pred):
+    return keras.losses.binary_crossentropy(y_true[:, :1], y_pred)
+
+
+rows = options.rows
+x = np.random.default_rng(0).random((rows, 8)).astype("float32")
+y = np.stack([x.sum(1) > 4, np.arange(rows)], 1).astype("float32")
+model = keras.Sequential(
+    [
+        keras.layers.Input((8,)),
+        keras.layers.Dense(64, "relu"),
+        keras.layers.Dense(1, "sigmoid"),
+    ]
+)
+model.compile(
+    keras.optimizers.Adam(0.01),
+    loss,
+    metrics=[Sum("count", numbers=False), Sum("numbers", numbers=True)],
+)
+history = model.fit(
+    x, y, batch_size=8, epochs=options.epochs, validation_data=(x[:64], y[:64]), verbose=2
+)
+job = context()
+result = {
+    "keras": keras.__name__,
+    "history": {name: [float(value) for value in found] for name, found in history.history.items()},
+    "epochs": history.epoch,
+    "iterations": int(model.optimizer.iterations.numpy()),
+    "devices": sorted({getattr(v, "value", v).device for v in model.trainable_variables})
+    if keras.__name__ == "keras"
+    else sorted({v.device for v in model.trainable_variables}),
+    "evaluated": model.evaluate(x[:64], y[:64], verbose=0),
+    "predicted": np.asarray(model.predict(x[:4], verbose=0)).tolist(),
+}
+(job.job_dir / f"{job.cluster.task_id}.json").write_text(json.dumps(result))
