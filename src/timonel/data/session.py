@@ -74,14 +74,20 @@ class Stream:
     Without `seek` iterators yield epoch 0, 1, 2, ... from their start. Thread-safe.
     """
 
-    def __init__(self, record: LoadRecord, schedule: Schedule) -> None:
-        self.record = record
+    def __init__(self, record: LoadRecord | None, schedule: Schedule) -> None:
+        self._record = record
         self.schedule = schedule
         self.listener: Callable[[int, int], None] = lambda *_: None
         """Told by each new iterator with which epoch and step it begins."""
         self._lock = threading.Lock()
         self._epoch = 0
         self._step = 0
+
+    @property
+    def record(self) -> LoadRecord:
+        """What was loaded; a stream over other data than ``load``'s has none."""
+        assert self._record is not None
+        return self._record
 
     @property
     def epoch(self) -> int:

@@ -174,7 +174,7 @@ class Fits:
         saved: Checkpoint | None,
         batch_size: int | None,
     ) -> Any:
-        feed = feed_of(arguments)
+        feed = feed_of(self._keras, arguments, number, resumes=saved is not None)
         logger.info("fit %d: %s", number, feed.note)
         if saved is not None:
             self._prepare_to_go_on(number, model, arguments, saved)

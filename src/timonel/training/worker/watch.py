@@ -106,6 +106,11 @@ class Watch:
         if self._saved is not None:
             self._snapshots.restore(self._saved.state)
 
+    def report_beside(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """Report what ``source`` returns together with the metrics."""
+        if self._reporter is not None:
+            self._reporter.beside = source
+
     def epoch_begins(self, epoch: int) -> None:
         """Note that an epoch begins; in the first one, what was saved is given back."""
         recall(self._model.history, self._restored)
@@ -184,7 +189,7 @@ class Watch:
     def _resume_epoch(self, state: FitState) -> None:
         step = state.progress.step
         position, is_done = state.extra.get("data", {}), bool(state.extra.get("is_done"))
-        seen = self._feed.seek(position, self.trained, within=step > 0)
+        seen = self._feed.seek(position, self.trained, within=step > 0 and not is_done)
         if step or seen:
             self._begin_at(step, seen, is_done)
         if step:

@@ -84,7 +84,7 @@ class StreamFeed(Feed):
     def position(self, trained: int) -> dict[str, Any]:
         """Return epoch and step of the order that is read."""
         if self._pass is None:
-            return {"epoch": self._stream.epoch, "step": 0}
+            return {}  # nothing was read yet: the next epoch has its own order
         epoch, begun = self._pass
         return {"epoch": epoch, "step": trained - begun}
 

@@ -27,6 +27,7 @@ class Replicas:
     def __init__(self, strategy: Any, workers: int = 1) -> None:
         self._strategy = strategy
         self._workers = workers
+        self._traced: Any = None
 
     def read_first(self, variables: Sequence[Any]) -> list[Array]:
         """Return the values on this process's first replica. No other process is asked."""
@@ -58,6 +59,14 @@ class Replicas:
             found = stacked if len(stacked) == total else _spread(stacked, total, sums=sums)
             for part, value in zip(parts, self._mine(found, len(parts)), strict=True):
                 part.assign(value)
+
+    def _gather(self, values: Any) -> Any:
+        """Return the rows of all replicas; traced once for each width."""
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+        if self._traced is None:
+            self._traced = tf.function(lambda rows: self._strategy.gather(rows, axis=0))
+        return self._traced(values)
 
     def _parts(self, variable: Any) -> Sequence[Any]:
         found = _private_state.tensor_variable(variable)
@@ -96,7 +105,7 @@ class Replicas:
             return tf.constant(np.concatenate([head, rows[number - first]])[None, :])
 
         per_replica = self._strategy.experimental_distribute_values_from_function(message)
-        gathered = np.asarray(self._strategy.gather(per_replica, axis=0))
+        gathered = np.asarray(self._gather(per_replica))
         ordered = gathered[np.argsort(gathered[:, 0])][:, 1:]
         return _unpacked(ordered, local)
 

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from timonel.training.worker.loaded import find_loaded
+from timonel.training.worker import _private_data, _private_state
+from timonel.training.worker.building import is_dataset
+from timonel.training.worker.state.arrays import feed_of_arrays
 from timonel.training.worker.state.feeds import Feed, StreamFeed
+from timonel.training.worker.state.generators import feed_of_generator
+from timonel.training.worker.state.replays import feed_of_pipeline
+from timonel.training.worker.state.sequences import feed_of_sequence
 
 
-def feed_of(arguments: dict[str, Any]) -> Feed:
-    """Return the feed for a call, which may change the call's arguments."""
-    loaded = find_loaded(arguments.get("x"))
-    if loaded is not None:
-        return StreamFeed(loaded.stream, "timonel.data.load goes on at its exact batch")
-    return Feed()
+def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
+    """Return the feed for a call, which may change the call's arguments.
+
+    Args:
+        keras: The Keras of the model.
+        arguments: Those of the call.
+        number: The call's number: two calls on the same arrays shuffle them in other ways.
+        resumes: Whether it goes on from a checkpoint.
+    """
+    data = arguments.get("x")
+    seed = _private_state.global_seed() + number
+    if is_dataset(data):
+        stream = _private_data.stream_behind_maps(data)
+        if stream is not None:
+            return StreamFeed(stream, "timonel.data.load goes on at its exact batch")
+        return feed_of_pipeline(arguments, resumes=resumes)
+    return (
+        feed_of_arrays(keras, arguments, seed)
+        or feed_of_sequence(keras, arguments, seed)
+        or feed_of_generator(keras, arguments)
+        or Feed()
+    )

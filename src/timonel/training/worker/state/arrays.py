@@ -1,0 +1,126 @@
+"""Arrays as training data: batches in an order that seed and epoch decide, as with ``data.load``.
+
+Keras shuffles arrays by operations whose state cannot be read. Everything else is as it does it:
+floats become ``floatx``, ``validation_split`` takes the last rows, the last batch may be smaller.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from timonel.data.loader import steps_of
+from timonel.data.schedule import Indices, Schedule, permutation
+from timonel.data.session import Stream
+from timonel.training.worker.state.feeds import Feed, StreamFeed
+
+_DEFAULT_BATCH_SIZE = 32
+_PREFETCHED = 2
+_NOTE = "arrays go on at their exact batch"
+
+
+class BatchShuffled(Schedule):
+    """The order of ``shuffle="batch"``: batches stay what they are, their rows change places."""
+
+    def order(self, epoch: int) -> Indices:
+        """Return the rows in the order of an epoch."""
+        starts = range(0, self.records, self.batch)
+        parts = [
+            start + permutation(min(self.batch, self.records - start), self.seed, epoch + start)
+            for start in starts
+        ]
+        return np.concatenate(parts)
+
+
+def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
+    """Return the feed for arrays, and put a dataset in their place; None if these are none.
+
+    Args:
+        keras: The Keras of the model.
+        arguments: Those of the ``fit`` call, which are changed.
+        seed: Another seed gives other orders.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    given = [arguments.get(name) for name in ("x", "y", "sample_weight")]
+    if given[0] is None or not all(_is_array(tf, leaf) for leaf in tf.nest.flatten(given)):
+        return None
+    if given[2] is not None and arguments.get("class_weight") is not None:
+        return None  # Keras refuses this, in its own words
+    rows = {int(leaf.shape[0]) for leaf in tf.nest.flatten(given) if leaf is not None}
+    split = float(arguments.get("validation_split") or 0.0)
+    splits = bool(split) and arguments.get("validation_data") is None
+    count = math.floor(min(rows) * (1.0 - split)) if splits else min(rows)
+    if len(rows) != 1 or count < 1 or (splits and count == min(rows)):
+        return None
+    if splits:
+        rest = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[count:], given)
+        arguments["validation_data"] = tuple(rest if rest[2] is not None else rest[:2])
+        given = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[:count], given)
+    arguments.pop("validation_split", None)
+    batch = _batch_size(arguments, count)
+    shuffle = arguments.get("shuffle", True)
+    kind = BatchShuffled if shuffle == "batch" else Schedule
+    stream = Stream(None, kind(count, batch, shuffle=bool(shuffle), seed=seed))
+    dataset = _dataset(tf, keras, stream, given)
+    steps = arguments.get("steps_per_epoch")
+    if keras.__name__ == "tf_keras" and steps is not None and steps < stream.schedule.steps:
+        dataset = dataset.take(steps)  # it begins arrays anew with each epoch, but no dataset
+    arguments["x"] = dataset
+    for name in ("y", "sample_weight", "batch_size"):
+        arguments.pop(name, None)
+    arguments["shuffle"] = False
+    return StreamFeed(stream, _NOTE)
+
+
+def _is_array(tf: Any, leaf: Any) -> bool:
+    if leaf is None:
+        return True
+    dense = isinstance(leaf, tf.Tensor) or (
+        isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject
+    )
+    return dense and len(leaf.shape) > 0 and leaf.shape[0] is not None
+
+
+def _batch_size(arguments: dict[str, Any], count: int) -> int:
+    given = arguments.get("batch_size")
+    steps = arguments.get("steps_per_epoch")
+    # Keras validates with the batch size that it trains with, unless told another.
+    arguments["validation_batch_size"] = arguments.get("validation_batch_size") or given
+    if given:
+        return int(given)
+    return math.ceil(count / int(steps)) if steps else _DEFAULT_BATCH_SIZE
+
+
+def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
+    x, y, weight = (_tensors(tf, keras, part) for part in given)
+    if weight is not None and not tf.is_tensor(y) and tf.is_tensor(weight):
+        weight = tf.nest.map_structure(lambda _: weight, y)  # one for all outputs
+    parts = (x,) if y is None else (x, y) if weight is None else (x, y, weight)
+    cores = len(os.sched_getaffinity(0))
+
+    def batch(rows: Any) -> Any:
+        present = tf.boolean_mask(rows, rows >= 0)
+        found = tf.nest.map_structure(lambda values: tf.gather(values, present), parts)
+        return found if len(found) > 1 else found[0]
+
+    dataset = steps_of(stream).map(batch, num_parallel_calls=cores, deterministic=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(_PREFETCHED).with_options(options)
+
+
+def _tensors(tf: Any, keras: Any, part: Any) -> Any:
+    """Return arrays as tensors, floats as ``floatx``; lists, which tf.data stacks, as tuples."""
+    if part is None:
+        return None
+    if isinstance(part, list | tuple):
+        return tuple(_tensors(tf, keras, item) for item in part)
+    if isinstance(part, dict):
+        return {name: _tensors(tf, keras, item) for name, item in part.items()}
+    with tf.device("CPU:0"):
+        found = tf.convert_to_tensor(part)
+        return tf.cast(found, keras.backend.floatx()) if found.dtype.is_floating else found

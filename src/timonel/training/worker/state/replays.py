@@ -1,0 +1,148 @@
+"""A ``tf.data`` pipeline as training data: gone through again as far as it had come.
+
+A shuffle without a fixed order draws a seed for each pass over the data. So the passes before are
+counted, as many seeds are drawn again, and of the pass that was broken off the steps that were done
+are skipped. Passes are begun inside the pipeline, at their first element: Keras makes iterators
+that it never reads.
+
+A pass need not be read to draw its seed again, unless a ``repeat`` or ``cache`` lies between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from timonel.training.worker import _private_data
+from timonel.training.worker.state.feeds import Feed
+
+logger = logging.getLogger(__name__)
+
+_PREFETCHED = 1
+
+
+class ReplayFeed(Feed):
+    """The position in a pipeline.
+
+    Args:
+        dataset: The pipeline.
+        keeps_pass: Whether a pass goes on in the next epoch, as with ``steps_per_epoch``.
+        wraps: Whether passes have to be counted or entered in the middle.
+    """
+
+    can_seek = True
+
+    def __init__(self, dataset: Any, *, keeps_pass: bool, wraps: bool) -> None:
+        self._inner = dataset
+        self._memory = _private_data.memory_of(dataset)
+        self._keeps_pass = keeps_pass
+        self._armed: int | None = None
+        self._passes = 0
+        self._skip = 0
+        self._pass: tuple[int, int] | None = None
+        self._counts = wraps or self._memory.is_any
+        self._begins_epoch = True
+        self.dataset = self._wrapped() if self._counts else dataset
+        self.note = "the tf.data pipeline is gone through again, in its own order"
+        if self._memory.has_random_functions:
+            self.note += (
+                "; it draws random numbers inside map(), whose state cannot be saved: after a "
+                "restart these are others (use stateless operations, or a seed from the data)"
+            )
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Note that a pass may begin that is not counted."""
+        del epoch
+        self._begins_epoch = not self._keeps_pass or self._pass is None
+
+    def step_begins(self, trained: int) -> None:
+        """Note that who reads from now on trains."""
+        self._armed = trained
+        if self._begins_epoch and not self._counts:
+            # Nothing is remembered from pass to pass: they need no numbers.
+            self._pass = 1, trained
+        self._begins_epoch = False
+
+    def steps_end(self) -> None:
+        """Note that who reads from now on validates."""
+        self._armed = None
+
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the number of the pass that is read, and how far it is."""
+        if self._pass is not None:
+            number, begun = self._pass
+            return {"pass": number, "step": trained - begun}
+        if self._keeps_pass:
+            return {"pass": self._passes + 1, "step": self._skip}
+        return {"pass": self._passes, "step": 0}
+
+    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
+        """Draw the seeds of the passes before, and let the next one begin where this one was."""
+        del trained
+        if not position:
+            return 0
+        step, number = position["step"], position["pass"]
+        size = _private_data.size_of(self._inner)
+        if not within and not self._keeps_pass:
+            step, number = 0, number + 1
+        elif size and step >= size:
+            step, number = step % size, number + step // size
+        self._go_through(number - 1)
+        self._passes, self._skip = number - 1, step
+        return int(step)
+
+    def _go_through(self, passes: int) -> None:
+        begun = time.monotonic()
+        if self._memory.must_be_read:
+            for _ in range(passes):
+                for _ in self._inner:
+                    pass
+        else:
+            for _ in range(passes):
+                iter(self._inner)
+            for stream in self._memory.streams:
+                stream.seek(stream.epoch + passes)
+        took_s = time.monotonic() - begun
+        if took_s > 1:
+            logger.info("%d passes over the data were gone through in %.1f s", passes, took_s)
+
+    def _wrapped(self) -> Any:
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+        def begin(_: Any) -> Any:
+            skipped = tf.numpy_function(self._begin, [], tf.int64)
+            skipped.set_shape(())
+            return skipped
+
+        inner = self._inner
+        found = tf.data.Dataset.from_tensors(0).map(begin).flat_map(inner.skip)
+        size = _private_data.size_of(inner)
+        if size is not None:
+            # Keras asks for the size. After a skip there are fewer, and it asks for no more.
+            found = found.apply(tf.data.experimental.assert_cardinality(size))
+        return found.prefetch(_PREFETCHED).with_options(inner.options())
+
+    def _begin(self) -> Any:
+        self._passes += 1
+        skipped, self._skip = self._skip, 0
+        if self._armed is not None:
+            self._pass = self._passes, self._armed - skipped
+        return np.int64(skipped)
+
+
+def feed_of_pipeline(arguments: dict[str, Any], *, resumes: bool) -> Feed:
+    """Return the feed for a pipeline, and put the one that counts in its place.
+
+    Args:
+        arguments: Those of the ``fit`` call, which are changed.
+        resumes: Whether the call goes on from a checkpoint.
+    """
+    feed = ReplayFeed(
+        arguments["x"], keeps_pass=bool(arguments.get("steps_per_epoch")), wraps=resumes
+    )
+    arguments["x"] = feed.dataset
+    return feed
