@@ -78,8 +78,8 @@ def test_the_present_moment_has_the_epoch_the_roles_and_who_holds_up_the_others(
         view.feed(pace(second, "worker-0", 61.0, wait_ms=0.4))
     assert plain(view.live()) == [
         "epoch 4/15  ━━━━━━━━━━━━━━━━━━━  step 7/12  loss 0.5  3,204 examples/s  12s left",
-        "chief   running   801 examples/s  38 ms a step  23 ms waiting  1 restart",
-        "worker  starting  801 examples/s  61 ms a step  0.4 ms waiting",
+        "chief   running  1 restart  801 examples/s  38 ms a step  23 ms waiting",
+        "worker  starting            801 examples/s  61 ms a step  0.4 ms waiting",
         "slowest: worker-0 computes 61 ms a step, the others 38 ms",
     ]
 
@@ -153,13 +153,14 @@ def test_many_tasks_are_folded_and_those_that_differ_are_named() -> None:
     speed = "801 examples/s each  38 to 45 ms a step"
     assert [line.plain.rstrip() for line in role_lines(found, paces)] == [
         "chief      running (attempt 2)",
-        f"worker x8  running but worker-7 restarting (worker-2 attempt 3)  {speed}",
+        f"worker x8  running but worker-2 running (attempt 3), worker-7 restarting  {speed}",
         "ps x6      running but 2 starting, 1 failed",
         "evaluator  running",
     ]
     assert roles_line(found).plain == (
-        "chief running (attempt 2)  worker x8 running but worker-7 restarting (worker-2 attempt 3)"
-        "  ps x6 running but 2 starting, 1 failed  evaluator running"
+        "chief running (attempt 2)  "
+        "worker x8 running but worker-2 running (attempt 3), worker-7 restarting  "
+        "ps x6 running but 2 starting, 1 failed  evaluator running"
     )
 
 
@@ -168,7 +169,7 @@ def test_a_job_is_shown_as_it_trains_now_and_not_once_it_has_ended() -> None:
     running = job().model_copy(update={"state": JobState.RUNNING})
     shown = [line.plain for line in present(running, events)]
     assert shown[0].startswith("epoch 4/15")
-    assert shown[1].startswith("chief   running   801 examples/s")
+    assert shown[1].startswith("chief   running  1 restart  801 examples/s")
     assert present(running.model_copy(update={"state": JobState.FAILED}), events) == []
 
 

@@ -17,26 +17,37 @@ if TYPE_CHECKING:
 
 _NAMED = 2
 """So many tasks that differ from the rest are named; more are counted."""
+_STATE_WIDTH = 24
+"""What is said behind the states begins in one column, unless they are longer than this."""
 _EVEN = 1.1
 """What differs by less is told as one number."""
 
 
-def role_lines(job: JobStatus, paces: Paces) -> list[Text]:
-    """Return the states of the tasks and how fast they train, a line for each role."""
+def role_lines(job: JobStatus, paces: Paces, width: int = 120) -> list[Text]:
+    """Return the states of the tasks and how fast they train, a line for each role.
+
+    Args:
+        job: The state of the job.
+        paces: What its tasks have told.
+        width: Columns that a line may take; what is said behind the states is left out where it
+            does not fit.
+    """
     known = {pace.task: pace for pace in paces.tasks}
     roles = [list(tasks) for _, tasks in groupby(job.tasks, key=lambda task: task.role)]
-    wide = max((len(_label(tasks)) for tasks in roles), default=0)
     states = [_states(tasks) for tasks in roles]
-    wide_state = max((state.cell_len for state in states), default=0)
+    if states and job.restarts:
+        states[0].append(f"  {_restarts(job)}", style="yellow")
+    wide = max((len(_label(tasks)) for tasks in roles), default=0)
+    wide_state = min(_STATE_WIDTH, max((state.cell_len for state in states), default=0))
     lines = []
     for tasks, state in zip(roles, states, strict=True):
         line = Text.assemble((f"{_label(tasks):<{wide}}", "dim"), "  ", state)
-        details = _details(tasks, known)
-        if details:
-            line.append(" " * (wide_state - state.cell_len) + "  " + details, style="dim")
+        line.append(" " * (wide_state - state.cell_len))
+        for detail in _details(tasks, known):
+            if line.cell_len + 2 + len(detail) <= width:
+                line.append(f"  {detail}", style="dim")
+        line.rstrip()
         lines.append(line)
-    if lines and job.restarts:
-        lines[0].append(f"  {_restarts(job)}", style="yellow")
     return lines
 
 
@@ -63,34 +74,40 @@ def _states(tasks: Sequence[TaskStatus]) -> Text:
     """Return what most are, and who is not: ``running``, ``running but worker-3 restarting``."""
     (usual, _), *_ = Counter(task.state for task in tasks).most_common()
     text = Text(usual, style=STATUS_STYLES.get(usual, ""))
-    others = [task for task in tasks if task.state != usual]
+    if len(tasks) == 1:
+        return text.append(_again(tasks[0]), style="yellow")
+    others = [task for task in tasks if task.state != usual or task.attempt > 1]
     if others:
         text.append(" but ", style="dim")
-        text.append(Text(", ").join(_exceptions(others)))
-    again = [task for task in tasks if task.attempt > 1]
-    if again:
-        text.append(f" ({_attempts(again, len(tasks))})", style="yellow")
+        text.append(Text(", ").join(_exceptions(others, usual)))
     return text
 
 
-def _exceptions(tasks: Sequence[TaskStatus]) -> list[Text]:
+def _exceptions(tasks: Sequence[TaskStatus], usual: str) -> list[Text]:
     if len(tasks) <= _NAMED:
-        found = [(f"{task.role}-{task.index}", task.state) for task in tasks]
-    else:
-        counts = Counter(task.state for task in tasks).most_common()
-        found = [(str(count), state) for state, count in counts]
-    return [Text.assemble(f"{who} ", (state, STATUS_STYLES.get(state, ""))) for who, state in found]
+        return [
+            Text.assemble(
+                f"{task.role}-{task.index} ",
+                (task.state, STATUS_STYLES.get(task.state, "")),
+                (_again(task), "yellow"),
+            )
+            for task in tasks
+        ]
+    counts = Counter(task.state for task in tasks if task.state != usual).most_common()
+    found = [
+        Text.assemble(f"{count} ", (state, STATUS_STYLES.get(state, ""))) for state, count in counts
+    ]
+    again = [task.attempt for task in tasks if task.attempt > 1]
+    if again:
+        found.append(Text(f"{len(again)} started again, {max(again)} times at most", "yellow"))
+    return found
 
 
-def _attempts(tasks: Sequence[TaskStatus], size: int) -> str:
-    if size == 1:
-        return f"attempt {tasks[0].attempt}"
-    if len(tasks) <= _NAMED:
-        return ", ".join(f"{task.role}-{task.index} attempt {task.attempt}" for task in tasks)
-    return f"{len(tasks)} were started again, {max(task.attempt for task in tasks)} times at most"
+def _again(task: TaskStatus) -> str:
+    return f" (attempt {task.attempt})" if task.attempt > 1 else ""
 
 
-def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> str:
+def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> list[str]:
     paces = [known[task.task_id] for task in tasks if task.task_id in known]
     rates = [pace.examples_per_s for pace in paces if pace.examples_per_s is not None]
     works = [pace.step_ms for pace in paces if pace.step_ms is not None]
@@ -101,7 +118,7 @@ def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> str:
         f"{_range_ms(works)} a step" if works else "",
         f"{_range_ms(waits)} waiting" if waits else "",
     ]
-    return "  ".join(filter(None, parts))
+    return list(filter(None, parts))
 
 
 def _range(values: Sequence[float], form: str) -> str:

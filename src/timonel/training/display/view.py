@@ -72,7 +72,7 @@ class TrainingView:
         """Return the present moment as lines: the epoch, the roles, and who holds up the others."""
         lines = [present_line(self._progress, self._width)] if self._progress else []
         if self._job is not None:
-            lines += role_lines(self._job, self._paces)
+            lines += role_lines(self._job, self._paces, self._width)
         if (slowest := self._paces.slowest) is not None:
             lines.append(Text.assemble(("slowest: ", "yellow"), str(slowest)))
         for line in lines:
