@@ -16,6 +16,7 @@ from timonel.tracking import RunWriter, read_run, start_run
 from timonel.training.worker import _private_pace
 from timonel.training.worker.pace import INTERVAL_S, Reading, Stopwatch, Teller
 from timonel.training.worker.profiling import Profiler, Steps, callback_for, parse_steps
+from timonel.training.worker.ps.pace import PieceTeller
 
 
 @pytest.fixture
@@ -156,6 +157,26 @@ def test_the_moment_in_which_workers_have_their_batches_can_still_be_seen() -> N
         undo()
     assert set(looked) == {"before 1", "after 1"}
     assert getattr(input_lib, _private_pace.NAME) is original
+
+
+def test_the_chief_tells_the_pace_of_workers_of_parameter_servers(
+    run: RunWriter, workspace: Workspace
+) -> None:
+    clock = Clock()
+    teller = PieceTeller(run, parts=2, clock=clock)
+    teller.batch_size = 32
+    for number in range(100):
+        clock.now += 0.1
+        teller.note(0, 0.1)
+        if number % 2:
+            teller.note(1, 0.2)
+    paces = [e for e in read_run(workspace, "train-1").events() if e["type"] == "pace"]
+    names = ("task", "steps", "step_ms", "examples_per_s")
+    first, second = ([tuple(e[n] for n in names) for e in paces if e["task"] == f"worker-{index}"]
+                     for index in (0, 1))  # fmt: skip
+    assert set(first) <= {("worker-0", 20, 100.0, 160.0), ("worker-0", 21, 100.0, 160.0)}
+    assert set(second) <= {("worker-1", 10, 200.0, 80.0), ("worker-1", 11, 200.0, 80.0)}
+    assert len(first) == len(second) == 4
 
 
 @pytest.mark.parametrize(("text", "steps"), [("7", Steps(7, 7)), ("10:20", Steps(10, 20))])

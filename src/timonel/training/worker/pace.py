@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
 """The least time between two reports of a task."""
+_ALL_WAIT = ": every step waits for it"
 _WORK, _WAIT = (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)
 """What a stopwatch adds the time since the last moment to."""
 
@@ -152,7 +153,7 @@ class Teller:
         self._share = share
         self._clock = clock
         self._due = clock() + INTERVAL_S
-        self._slowest = _Slowest(run) if names_slowest else None
+        self._slowest = Slowest(run, consequence=_ALL_WAIT) if names_slowest else None
 
     def tick(self) -> None:
         """Report, if it is time."""
@@ -179,17 +180,24 @@ class Teller:
         return fields
 
 
-class _Slowest:
-    """Warns once when one task holds up the others."""
+class Slowest:
+    """Warns once when one task holds up the others, from what all have told.
 
-    def __init__(self, run: RunWriter) -> None:
+    Args:
+        run: The run's writer.
+        consequence: What comes of it.
+    """
+
+    def __init__(self, run: RunWriter, *, consequence: str = "") -> None:
         path = run.folder / FILE_NAME
         self._run = run
+        self._consequence = consequence
         self._reader = EventReader(path, offset=path.stat().st_size if path.exists() else 0)
         self._paces = Paces()
         self._has_warned = False
 
     def look(self) -> None:
+        """Look at what was told since the last call."""
         if self._has_warned:
             return
         for event in self._reader.read():
@@ -197,7 +205,7 @@ class _Slowest:
         slowest = self._paces.slowest
         if slowest is not None:
             self._has_warned = True
-            message = f"{slowest}: every step waits for it"
+            message = f"{slowest}{self._consequence}"
             logger.warning("%s", message)
             self._run.event("log", level="warning", message=message, task=slowest.task)
 

@@ -12,6 +12,7 @@ from timonel.training.worker import _private_pace, building, gradients, pace, pr
 from timonel.training.worker.cluster import Cluster
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.fits import Fits
+from timonel.training.worker.ps.pace import PieceTeller
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +40,11 @@ class Seen:
     ) -> None:
         self._keras = keras
         self._run = run
+        self._settings = settings
         self._cluster = context.cluster
         self._stopwatch = pace.Stopwatch() if _waits(context.cluster, settings) else None
         self._profiler = self._make_profiler(settings, context, task_dir)
+        self._teller: pace.Teller | PieceTeller
 
     def install(self, fits: Fits) -> None:
         """Show the calls of ``fits``; after whatever changes their arguments."""
@@ -51,14 +54,21 @@ class Seen:
             gradients.after_reduce.append(self._stopwatch.leave)
             self._teller = self._make_teller(self._stopwatch)
             fits.before_fit.append(self._tell_pace)
+        elif fits.loop is not None and hasattr(fits.loop, "observe"):
+            self._teller = self._make_piece_teller()
+            fits.loop.observe = self._teller.note
+            fits.before_fit.append(self._take_batch_size)
         if self._profiler is not None:
             fits.before_fit.append(self._profile)
 
-    def _tell_pace(self, _model: Any, arguments: dict[str, Any]) -> None:
+    def _take_batch_size(self, _model: Any, arguments: dict[str, Any]) -> None:
+        given = arguments.get("x"), arguments.get("batch_size")
+        self._teller.batch_size = building.batch_size(*given)
+
+    def _tell_pace(self, model: Any, arguments: dict[str, Any]) -> None:
         assert self._stopwatch is not None
-        self._teller.batch_size = building.batch_size(
-            arguments.get("x"), arguments.get("batch_size")
-        )
+        assert isinstance(self._teller, pace.Teller)
+        self._take_batch_size(model, arguments)
         callback = pace.callback_for(self._keras, self._stopwatch, self._teller)
         add_callback(arguments, callback)
 
@@ -76,6 +86,12 @@ class Seen:
             share=1 / len(self._cluster.trainers),
             names_slowest=self._cluster.is_chief,
         )
+
+    def _make_piece_teller(self) -> PieceTeller:
+        backups = self._settings.parameter_servers.backup_workers
+        workers = len(self._cluster.tasks.get("worker", ()))
+        # Asynchronous updates are of a batch each, synchronous ones of a part from each worker.
+        return PieceTeller(self._run, parts=1 if backups is None else max(1, workers - backups))
 
     def _make_profiler(
         self, settings: Settings, context: TrainingContext, task_dir: Path

@@ -21,6 +21,8 @@ _CHECK_S = 0.25
 
 Compute = Callable[[int], Any]
 """Computes a piece under the number of an attempt, on the worker whose thread calls it."""
+Observe = Callable[[int, float], object]
+"""Takes the number of a worker and seconds; called by the workers' threads."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Desk:
         ledger: Who computes what; nobody else touches it while the desk is open.
         worker: Tells which worker the calling thread works for.
         clock: Seconds that only grow.
+        observe: Is told of each piece: the worker that computed it, and how long that took.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class Desk:
         ledger: Ledger,
         worker: Callable[[], int] = _private_ps.worker_index,
         clock: Callable[[], float] = time.monotonic,
+        observe: Observe = lambda *_: None,
     ) -> None:
         self.ledger = ledger
+        self._observe = observe
         self._worker = worker
         self._clock = clock
         self._changed = threading.Condition()
@@ -75,6 +80,8 @@ class Desk:
                 self._lost(attempt)
                 raise
             self._finished(attempt, result)
+            if result is not None:
+                self._observe(worker, self._clock() - attempt.since)
 
     def wait(self, check: Callable[[], object]) -> list[Counted]:
         """Return the next update's gradients once they are there.

@@ -1,0 +1,59 @@
+"""How fast each worker computes what the chief deals out, told now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timonel.tracking import RunWriter
+from timonel.tracking.pace import PACE
+from timonel.training.worker.pace import INTERVAL_S, Slowest
+
+
+@dataclass
+class _Sums:
+    begun: float
+    pieces: int = 0
+    work_s: float = 0.0
+
+
+class PieceTeller:
+    """Writes each worker's pace into the run. `note` is called by the workers' threads.
+
+    Args:
+        run: The run's writer.
+        parts: The parts of a batch that are computed apart.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self, run: RunWriter, *, parts: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.batch_size: int | None = None
+        self._run = run
+        self._parts = parts
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sums: dict[int, _Sums] = {}
+        self._slowest = Slowest(run)
+
+    def note(self, worker: int, took_s: float) -> None:
+        """Note that a worker has computed a part in so many seconds; report, if it is time."""
+        with self._lock:
+            now = self._clock()
+            sums = self._sums.setdefault(worker, _Sums(now - took_s))
+            sums.pieces += 1
+            sums.work_s += took_s
+            if now - sums.begun >= INTERVAL_S:
+                self._sums[worker] = _Sums(now)
+                self._tell(worker, sums, now - sums.begun)
+
+    def _tell(self, worker: int, sums: _Sums, seconds: float) -> None:
+        fields = {"steps": sums.pieces, "step_ms": round(sums.work_s / sums.pieces * 1000, 3)}
+        if self.batch_size is not None:
+            rate = sums.pieces * self.batch_size / self._parts / seconds
+            fields["examples_per_s"] = round(rate, 3)
+        self._run.event(PACE, task=f"worker-{worker}", **fields)
+        self._slowest.look()
