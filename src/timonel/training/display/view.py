@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _RATE = "examples_per_s"
 _STEP_MS = "step_ms"
+_BESIDE = ("learning_rate", "staleness_mean", "staleness_max", "dropped_gradients")
+"""What says how it trains, not what came of it; shown where there is room."""
 
 
 class TrainingView:
@@ -164,14 +166,14 @@ def epoch_line(
     values = dict(done["metrics"])
     rate = values.pop(_RATE, None)
     values.pop(_STEP_MS, None)
-    learning_rate = values.pop("learning_rate", None)
+    beside = {name: values.pop(name) for name in _BESIDE if name in values}
     text = Text.assemble(("epoch ", "dim"), f"{epoch:>{digits}}", (f"/{epochs}" if epochs else ""))
     for name, value in sorted(values.items(), key=lambda item: _order(item[0])):
         text.append(f"  {name} ", style="dim").append(_number(value))
     for extra in (
         format_seconds(took_s) if took_s is not None and took_s >= 0 else None,
         f"{rate:,.0f} examples/s" if isinstance(rate, int | float) else None,
-        f"learning_rate {_number(learning_rate)}" if learning_rate is not None else None,
+        *(f"{name} {_number(value)}" for name, value in beside.items()),
     ):
         if extra is not None and text.cell_len + 2 + len(extra) <= width:
             text.append(f"  {extra}", style="dim")
