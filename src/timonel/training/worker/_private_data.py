@@ -34,6 +34,8 @@ _ONE_PASS = (
 """One pass over these begins one pass over what is before, at once."""
 
 _RANDOM = ("Random", "Multinomial", "StatefulUniform", "TruncatedNormal", "ParameterizedTruncated")
+_ENDLESS = -1
+"""TensorFlow's ``INFINITE_CARDINALITY``."""
 _CHANGING = ("Assign", "PyFunc")
 
 
@@ -86,6 +88,11 @@ def size_of(dataset: Any) -> int | None:
     """Return the number of a pipeline's elements, if it has an end and that is known."""
     size = int(dataset.cardinality())
     return size if size >= 0 else None
+
+
+def is_endless(dataset: Any) -> bool:
+    """Tell whether a pipeline is known to have no end."""
+    return int(dataset.cardinality()) == _ENDLESS
 
 
 def _ancestors(dataset: Any, *, direct: bool) -> Iterator[tuple[Any, bool]]:

@@ -97,9 +97,11 @@ class ReplayFeed(Feed):
 
     def _go_through(self, passes: int) -> None:
         begun = time.monotonic()
+        # A pass that has no end was never left: Keras has only looked at the first of its elements.
+        endless = _private_data.is_endless(self._inner)
         if self._memory.must_be_read:
             for _ in range(passes):
-                for _ in self._inner:
+                for _ in self._inner.take(1) if endless else self._inner:
                     pass
         else:
             for _ in range(passes):
