@@ -134,5 +134,6 @@ def _as_html(lines: list[Text]) -> str:
 def _display(bundle: Mapping[str, str]) -> Handle:
     from IPython.display import display  # noqa: PLC0415 - there is one where this is called
 
-    handle: Handle = display(bundle, raw=True, display_id=True)
+    show: Any = display  # it has no types
+    handle: Handle = show(bundle, raw=True, display_id=True)
     return handle

@@ -17,9 +17,13 @@ def variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return list(model.variables)
+    return [*model.variables, *optimizer_variables(optimizer)]
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """Return the state of an optimizer."""
     own = optimizer.variables
-    found = list(own() if callable(own) and not isinstance(own, list) else own)
-    return [*model.variables, *found]
+    return list(own() if callable(own) and not isinstance(own, list) else own)
 
 
 def ensure_built(keras: Any, model: Any, data: Any) -> None:
@@ -70,7 +74,7 @@ def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
 
 def learning_rate(model: Any) -> float | None:
     """Return the rate of a model's next update; None where its optimizer has none."""
-    optimizer = getattr(model, "optimizer", None)
+    optimizer: Any = getattr(model, "optimizer", None)
     rate = getattr(optimizer, "learning_rate", None)
     if callable(rate) and not hasattr(rate, "numpy"):
         rate = rate(optimizer.iterations)  # a schedule of tf-keras

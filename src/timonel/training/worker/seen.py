@@ -120,7 +120,7 @@ class Seen:
 
 def add_callback(arguments: dict[str, Any], callback: Any) -> None:
     """Add a callback to those of a ``fit`` call."""
-    given = arguments.get("callbacks")
+    given: Any = arguments.get("callbacks")
     if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
         callback.set_model(given.model)
         callback.set_params(given.params)
