@@ -24,7 +24,9 @@ QUICK = ("--strategy", "none", "--no-warm")
 
 @pytest.fixture
 def script(here: Path) -> Path:
-    """A script that does nothing."""
+    """A script that does nothing; and beside it a notebook that is none, and a cluster."""
+    (here / "notes.ipynb").write_text("no JSON")
+    (here / "cluster.json").write_text('{"cluster": {"chief": ["a:1"]}}')
     path = here / "train.py"
     path.write_text("print('trained')\n")
     return path
@@ -52,6 +54,19 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--seed", "-1"], "a seed from 0 to"),
         (["train.py", "--engine", "nowhere"], "'nowhere'"),
         (["train.py", "--data", "a=x", "--data", "y"], "expected a name"),
+        (["notes.ipynb"], "expected a notebook in notes.ipynb"),
+        (["json"], "the package json without a __main__"),
+        (["no.such.module"], "and no module no.such.module"),
+        (["train.py", "--cluster", "absent.json"], "expected a cluster in a file absent.json"),
+        (["train.py", "--cluster", "env"], "TF_CONFIG, found none"),
+        (["train.py", "--cluster", "cluster.json"], "got no task"),
+        (["train.py", "--cluster", "cluster.json", "--task-type", "ps"], "got 'ps'"),
+        (
+            ["train.py", "--cluster", "cluster.json", "--task-type", "chief", "--task-index", "1"],
+            "a task index from 0 to 0 for chief, got 1",
+        ),
+        (["train.py", "--task-index", "1"], "expected --cluster"),
+        (["train.py", "--launcher", "mpi", "--workers", "1:2"], "a fixed number of workers"),
     ],
 )
 def test_what_cannot_work_is_refused_before_it_starts(

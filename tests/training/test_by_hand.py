@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.training.conftest import SCRIPTS
+from timonel.engines.local import LocalEngine
 from timonel.engines.local.ports import PortReservation
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, list_runs
@@ -48,6 +49,9 @@ class Terminals:
         return (self.folder / f"terminal-{self._started.index(process)}.log").read_text()
 
     def end(self) -> None:
+        jobs = LocalEngine(self.workspace.jobs)
+        for job in jobs.jobs():
+            jobs.cancel(job.job_id)
         for process in self._started:
             for each in [*children(process), process]:
                 each.kill()
@@ -200,7 +204,7 @@ def test_mpirun_starts_a_job_of_two_ranks(terminals: Terminals, workspace: Works
     job = terminals.start(
         SCRIPTS / "paced.py", "--launcher", "mpi", "--workers", "2", "--", "1"
     )  # fmt: skip
-    assert job.wait(120) == 0, terminals.shown(job)
+    assert job.wait(200) == 0, terminals.shown(job)
     found = [json.loads(path.read_text()) for path in workspace.jobs.glob("*/[cw]*-0.json")]
     assert len(found) == 2
     assert found[0] == found[1]
