@@ -29,7 +29,7 @@ DONE = TaskExit(exit_code=0)
 
 
 @given(st.data(), specs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: JobSpec) -> None:
     job = Job(spec)
     job.tell(Begin())
@@ -52,7 +52,7 @@ def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: Jo
 
 
 @given(st.data(), specs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_nothing_old_is_believed(data: st.DataObject, spec: JobSpec) -> None:
     job = Job(spec)
     job.tell(Begin())
@@ -72,7 +72,7 @@ def test_nothing_old_is_believed(data: st.DataObject, spec: JobSpec) -> None:
 
 
 @given(st.data(), specs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_job_whose_tasks_always_end_has_an_end(data: st.DataObject, spec: JobSpec) -> None:
     """Nothing gets further, so nothing is forgiven, and every budget is used up in the end."""
     job = Job(spec)

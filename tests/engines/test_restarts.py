@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines.strategies import causes, policies
 from timonel.engines.base import FailureCause
-from timonel.engines.restarts import NEVER_RETRIED, RestartHistory, backoff_s, decide
+from timonel.engines.restarts import (
+    NEVER_RETRIED,
+    Decision,
+    Loss,
+    RestartHistory,
+    backoff_s,
+    decide,
+)
 from timonel.engines.spec import RestartPolicy
 
 histories = st.builds(
@@ -18,11 +27,21 @@ histories = st.builds(
 progress = st.none() | st.floats(0, 10)
 
 
+def decided(
+    policy: RestartPolicy,
+    history: RestartHistory,
+    cause: FailureCause,
+    progress: float | None = None,
+    **facts: Any,
+) -> Decision:
+    return decide(policy, history, Loss(cause, progress, **facts))
+
+
 @given(policies, histories, st.sampled_from(sorted(NEVER_RETRIED)), progress)
 def test_some_causes_are_never_retried(
     policy: RestartPolicy, history: RestartHistory, cause: FailureCause, at: float | None
 ) -> None:
-    assert not decide(policy, history, cause, at).retry
+    assert not decided(policy, history, cause, at).retry
 
 
 @given(policies, st.lists(st.tuples(causes, progress), max_size=12))
@@ -32,7 +51,7 @@ def test_a_job_never_restarts_beyond_its_budget(
     history = RestartHistory()
     policy = policy.model_copy(update={"reset_after_s": 1.0})
     for cause, at in failures:
-        decision = decide(policy, history, cause, at, ran_s=0.9)
+        decision = decided(policy, history, cause, at, ran_s=0.9)
         assert decision.history.restarts == history.restarts + decision.retry
         history = decision.history
     assert history.restarts <= policy.max_restarts
@@ -53,17 +72,17 @@ def test_delays_double() -> None:
 @pytest.mark.parametrize("cause", [FailureCause.CRASHED, FailureCause.START_TIMEOUT])
 def test_what_may_be_chance_is_retried_once_per_point(cause: FailureCause) -> None:
     policy = RestartPolicy(max_restarts=9)
-    first = decide(policy, RestartHistory(), cause, 10.0)
+    first = decided(policy, RestartHistory(), cause, 10.0)
     assert first.retry
-    again = decide(policy, first.history, cause, 10.0)
+    again = decided(policy, first.history, cause, 10.0)
     assert (again.retry, again.reason) == (False, "it happened again at the same point")
-    assert decide(policy, first.history, cause, 11.0).retry
-    assert not decide(policy, first.history, cause, None).retry
+    assert decided(policy, first.history, cause, 11.0).retry
+    assert not decided(policy, first.history, cause, None).retry
 
 
 def test_a_used_up_budget_is_said() -> None:
     policy = RestartPolicy(max_restarts=2)
-    decision = decide(policy, RestartHistory(restarts=2), FailureCause.LOST_PEER)
+    decision = decided(policy, RestartHistory(restarts=2), FailureCause.LOST_PEER)
     assert (decision.retry, decision.reason) == (False, "all 2 restarts are used up")
 
 
@@ -75,31 +94,44 @@ def test_restarts_are_forgiven_to_those_that_ran_long_and_got_further(
     progress: float | None, ran_s: float, retried: bool
 ) -> None:
     policy = RestartPolicy(max_restarts=1, reset_after_s=600)
-    history = decide(policy, RestartHistory(), FailureCause.PREEMPTED, 10.0).history
-    decision = decide(policy, history, FailureCause.PREEMPTED, progress, ran_s=ran_s)
+    history = decided(policy, RestartHistory(), FailureCause.PREEMPTED, 10.0).history
+    decision = decided(policy, history, FailureCause.PREEMPTED, progress, ran_s=ran_s)
     assert decision.retry is retried
     assert decision.history.restarts == 1
 
 
 def test_a_next_start_that_differs_is_no_repetition() -> None:
     policy = RestartPolicy(max_restarts=9)
-    crashed = decide(policy, RestartHistory(), FailureCause.CRASHED, 10.0).history
-    assert decide(policy, crashed, FailureCause.CRASHED, 10.0, otherwise=True).retry
+    crashed = decided(policy, RestartHistory(), FailureCause.CRASHED, 10.0).history
+    assert decided(policy, crashed, FailureCause.CRASHED, 10.0, otherwise=True).retry
 
 
 def test_one_of_many_need_not_say_how_far_it_has_come() -> None:
     policy = RestartPolicy(max_restarts=1, reset_after_s=600)
-    history = decide(policy, RestartHistory(), FailureCause.PREEMPTED, alone=True).history
-    again = decide(policy, history, FailureCause.PREEMPTED, ran_s=600, alone=True)
+    history = decided(policy, RestartHistory(), FailureCause.PREEMPTED, alone=True).history
+    again = decided(policy, history, FailureCause.PREEMPTED, ran_s=600, alone=True)
     assert (again.retry, again.delay_s) == (True, policy.backoff_s)
-    assert not decide(policy, history, FailureCause.PREEMPTED, ran_s=599, alone=True).retry
+    assert not decided(policy, history, FailureCause.PREEMPTED, ran_s=599, alone=True).retry
 
 
 def test_delays_grow_for_those_that_get_no_further() -> None:
     policy = RestartPolicy(max_restarts=9, backoff_s=1)
     history, delays = RestartHistory(), []
     for progress in (None, 5.0, 6.0, 6.0, 6.0, 7.0):
-        decision = decide(policy, history, FailureCause.PREEMPTED, progress)
+        decision = decided(policy, history, FailureCause.PREEMPTED, progress)
         history = decision.history
         delays.append(decision.delay_s)
     assert delays == [1, 1, 1, 2, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("killed", "progress", "retried"),
+    [(True, 9.0, True), (True, None, True), (True, 10.0, False), (False, 9.0, False)],
+)
+def test_only_at_the_very_same_point_is_a_kill_a_repetition(
+    killed: bool, progress: float | None, retried: bool
+) -> None:
+    policy = RestartPolicy(max_restarts=9)
+    first = decided(policy, RestartHistory(), FailureCause.CRASHED, 10.0, killed=killed)
+    again = decided(policy, first.history, FailureCause.CRASHED, progress, killed=killed)
+    assert again.retry is retried

@@ -73,6 +73,7 @@ class Failure:
         cause: Why it failed.
         message: One line about it.
         reported: Whether the task said so itself.
+        killed: Whether it got SIGKILL, which no program does to itself.
         is_final: Whether nothing may be started again, whatever the cause.
     """
 
@@ -80,6 +81,7 @@ class Failure:
     cause: FailureCause
     message: str
     reported: bool = False
+    killed: bool = False
     is_final: bool = False
 
 
@@ -120,7 +122,13 @@ def fail(task_id: str, task_exit: TaskExit, *, stopping: bool = False) -> Failur
     cause = classify(task_exit, stopping=stopping)
     if cause is None:
         return None
-    return Failure(task_id, cause, _message(task_id, task_exit), task_exit.report is not None)
+    return Failure(
+        task_id,
+        cause,
+        _message(task_id, task_exit),
+        reported=task_exit.report is not None,
+        killed=_signal_of(task_exit) == signal.SIGKILL,
+    )
 
 
 def root_failure(failures: Sequence[Failure]) -> Failure | None:

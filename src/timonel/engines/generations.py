@@ -15,7 +15,7 @@ from timonel.engines.lifecycle import (
     Step,
     StopTasks,
 )
-from timonel.engines.restarts import Decision, decide
+from timonel.engines.restarts import Decision, Loss, decide
 from timonel.engines.tasks import alive, ending, is_done, not_ready, with_status, with_task
 
 DRAIN_GRACE_S = 2.0
@@ -43,6 +43,7 @@ def start(state: State, now: float) -> Step:
         slots=slots,
         failures=(),
         resizing=False,
+        progress=None,
         running_since=None,
         draining_since=None,
         ready_at={},
@@ -208,14 +209,14 @@ def _drain_state(state: State, now: float) -> JobState:
 def _decide(state: State, root: Failure, now: float) -> Decision:
     if root.is_final:
         return Decision(retry=False, history=state.history)
-    return decide(
-        state.spec.restart,
-        state.history,
+    loss = Loss(
         root.cause,
         state.progress,
         ran_s=_ran_s(state, now),
+        killed=root.killed,
         otherwise=elastic.sizes(state.spec.roles, state.slots) != sizes_of(state),
     )
+    return decide(state.spec.restart, state.history, loss)
 
 
 def _ran_s(state: State, now: float) -> float:

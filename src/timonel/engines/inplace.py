@@ -13,7 +13,7 @@ from dataclasses import replace
 from timonel.engines.base import FailureCause, TaskStatus
 from timonel.engines.failures import Failure
 from timonel.engines.lifecycle import Action, KillTasks, StartTask, State, Step
-from timonel.engines.restarts import RestartHistory, decide
+from timonel.engines.restarts import Loss, RestartHistory, decide
 from timonel.engines.spec import RoleSpec
 from timonel.engines.tasks import ending, role_of, task_of, with_task
 
@@ -34,14 +34,15 @@ def lost(
     state = replace(state, timers=without(state.timers, name))
     if failure.cause is FailureCause.USER_ERROR:
         return state, failure
-    decision = decide(
-        state.spec.restart,
-        state.task_histories.get(name, RestartHistory()),
+    loss = Loss(
         failure.cause,
         progress,
         ran_s=now - state.ready_at.get(name, now),
         alone=True,
+        killed=failure.killed,
     )
+    history = state.task_histories.get(name, RestartHistory())
+    decision = decide(state.spec.restart, history, loss)
     if decision.retry:
         state = with_task(state, name, state="restarting")
         histories = {**state.task_histories, name: decision.history}

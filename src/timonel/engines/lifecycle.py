@@ -35,7 +35,7 @@ class State:
         history: What restarts of the whole job have been used up by.
         task_histories: The same of tasks that are restarted in place, by task.
         failures: Those of this generation, in the order in which they were seen.
-        progress: How far the job has come, if it says so.
+        progress: How far this generation has come, if it said so.
         slots: What is wished for and left out of elastic roles.
         stop_requested: Whether the user wants the job to end.
         resizing: Whether this generation was asked to leave for one of another size.

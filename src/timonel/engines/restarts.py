@@ -40,6 +40,29 @@ class RestartHistory:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """One failure, as far as it matters for what follows.
+
+    Attributes:
+        cause: Its cause; of a generation, the root cause.
+        progress: How far it had come, such as its last step; None if unknown.
+        ran_s: How long it had run, from when it was ready.
+        otherwise: The next start differs from this one, so that even the same failure would be
+            another one.
+        alone: The others went on meanwhile, so that it need not say itself how far it has come.
+        killed: It got SIGKILL, which no program does to itself: also one that had not come as far
+            as the last one is another case then, and only the very same point is a repetition.
+    """
+
+    cause: FailureCause
+    progress: float | None = None
+    ran_s: float = 0.0
+    otherwise: bool = False
+    alone: bool = False
+    killed: bool = False
+
+
+@dataclass(frozen=True)
 class Decision:
     """Whether to start again, after which delay, and what to remember."""
 
@@ -49,16 +72,7 @@ class Decision:
     reason: str | None = None
 
 
-def decide(
-    policy: RestartPolicy,
-    history: RestartHistory,
-    cause: FailureCause,
-    progress: float | None = None,
-    *,
-    ran_s: float = 0.0,
-    otherwise: bool = False,
-    alone: bool = False,
-) -> Decision:
+def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decision:
     """Decide what follows a failure of a whole generation, or of a task that restarts in place.
 
     What ran for long and got further has shown that restarts help it: those before do not count any
@@ -69,20 +83,19 @@ def decide(
     Args:
         policy: The budget and the delays.
         history: What came before.
-        cause: The root cause of this failure.
-        progress: How far the job has come, such as its last checkpoint's step; None if unknown.
-        ran_s: How long it had run, from when it was ready.
-        otherwise: The next start differs from this one, so that even the same failure would be
-            another one.
-        alone: The others went on meanwhile, so that it need not say itself how far it has come.
+        loss: What happened.
     """
+    cause, progress = loss.cause, loss.progress
     if cause in NEVER_RETRIED:
         return Decision(retry=False, history=history)
-    further = _is_further(progress, history.progress) or (alone and progress is None)
-    if further and ran_s >= policy.reset_after_s:
+    further = _is_further(progress, history.progress) or (loss.alone and progress is None)
+    if further and loss.ran_s >= policy.reset_after_s:
         history = replace(history, restarts=0, in_a_row=0)
-    once = cause in RETRIED_ONCE and not otherwise
-    if once and history.crashed and not _is_further(progress, history.crash_progress):
+    once = cause in RETRIED_ONCE and not loss.otherwise
+    elsewhere = _is_further(progress, history.crash_progress) or (
+        loss.killed and progress != history.crash_progress
+    )
+    if once and history.crashed and not elsewhere:
         return Decision(retry=False, history=history, reason="it happened again at the same point")
     if history.restarts >= policy.max_restarts:
         reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
