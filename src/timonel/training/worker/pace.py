@@ -62,7 +62,7 @@ class Stopwatch:
             self._state = tf.Variable([0.0] * 4, trainable=False, dtype=tf.float64)
             self._sums = tf.Variable([0.0] * 3, trainable=False, dtype=tf.float64)
         self._seen: dict[str, WeakSet[Any]] = defaultdict(WeakSet)
-        self._read = (0.0, 0.0, 0.0)
+        self._read: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def has_batch(self, tensors: list[Any]) -> None:
         """Note when a task has its batch: when these are there."""
