@@ -30,6 +30,11 @@ from timonel.training.worker.script import run_script
         (CancelledError(None, None, "heartbeat timeout"), 2, FailureCause.LOST_PEER),
         (InvalidArgumentError(None, None, "collective"), 1, FailureCause.USER_ERROR),
         (ResourceExhaustedError(None, None, "OOM when"), 1, FailureCause.OUT_OF_MEMORY),
+        (
+            ResourceExhaustedError(None, None, "part-0; No space left on device"),
+            0,
+            FailureCause.USER_ERROR,
+        ),
         (MemoryError(), 0, FailureCause.OUT_OF_MEMORY),
         (ConnectionResetError("my own socket"), 1, FailureCause.USER_ERROR),
         (Terminated(), 1, FailureCause.PREEMPTED),
