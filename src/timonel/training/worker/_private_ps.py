@@ -17,6 +17,17 @@ SEED_STATE = "seed_generator_state"
 """The name of the state of Keras 3's random generators."""
 
 
+@contextlib.contextmanager
+def as_scheduled(strategy: Any) -> Iterator[None]:
+    """Trace what is going to run where it belongs: TensorFlow would warn that it does not."""
+    extended = strategy.extended
+    before, extended._being_scheduled = extended._being_scheduled, True
+    try:
+        yield
+    finally:
+        extended._being_scheduled = before
+
+
 def raw(variable: Any) -> Any:
     """Return TensorFlow's own variable below those of Keras and of the strategy."""
     inner = getattr(variable, "_value", variable)
@@ -80,6 +91,13 @@ def outside_scope() -> Iterator[None]:
         yield
     finally:
         graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
+
+
+@contextlib.contextmanager
+def inside_scope(strategy: Any) -> Iterator[None]:
+    """Enter the scope of ``strategy`` wherever one is, also within another one's."""
+    with outside_scope(), strategy.scope(), as_scheduled(strategy):
+        yield
 
 
 @contextlib.contextmanager

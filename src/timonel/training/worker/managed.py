@@ -19,6 +19,7 @@ from timonel.training.worker import (
     _private_storage,
     exporting,
     inputs,
+    loops,
     optimizing,
 )
 from timonel.training.worker.agreement import Agreement, exchange_over
@@ -97,7 +98,8 @@ def prepared(
         is_chief=context.is_chief,
         requests=context.job_dir / "requests",
     )
-    loop = _served_loop(keras, context, settings, agreement, run) if served else None
+    part = functools.partial(wait_for_all, strategy) if several else lambda: None
+    loop = _served_loop(keras, context, settings, agreement) if served else None
     fits = Fits(
         keras,
         checkpoints,
@@ -107,9 +109,20 @@ def prepared(
         workers=workers,
         agreement=agreement,
         termination=termination,
-        part=functools.partial(wait_for_all, strategy) if several else lambda: None,
+        part=part,
         stop_on_nan=settings.faults.stop_on_nan,
         loop=loop,
+    )
+    loops.configure(
+        loops.Services(
+            checkpoints.beside("loops"),
+            strategy,
+            workers,
+            agreement,
+            termination or Termination(),
+            part,
+            fits.prepare,
+        )
     )
     optimizing.install(keras, fits, settings, replicas)
     if records is not None:
@@ -151,7 +164,6 @@ def _served_loop(
     context: TrainingContext,
     settings: Settings,
     agreement: Agreement,
-    run: RunWriter | None,
 ) -> Any:
     """Return what stands behind ``fit`` where workers compute what the chief deals out."""
     from timonel.training.worker.ps import loop, roles  # noqa: PLC0415 - few jobs have them
@@ -164,7 +176,6 @@ def _served_loop(
         settings,
         workers=len(context.cluster.tasks["worker"]),
         is_asked=lambda: bool(agreement.asked),
-        run=run,
     )
     found.install()
     exporting.surrounding = loop.localised

@@ -96,6 +96,8 @@ class Reporter:
         learning_rate: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.plan = plan
+        self.beside: Callable[[], Mapping[str, float]] = dict
+        """What is reported with the metrics, though Keras knows nothing of it."""
         self._run = run
         self._summaries = summaries
         self._clock = clock
@@ -143,6 +145,7 @@ class Reporter:
             took_s: How long these took, without validation.
         """
         values = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        values.update(self.beside())
         number = self.plan.epochs_before + epoch
         self._steps_before_epoch += steps
         taken = steps - (self.plan.first_step if epoch == self.plan.first_epoch else 0)
@@ -163,7 +166,7 @@ class Reporter:
     def _tell(self, step: int, logs: Mapping[str, Any], now: float, total: int) -> None:
         whole = self._pace_since(self._call_mark, step, now, total)
         recent = self._pace_since(self._epoch_mark, step, now, total)
-        metrics = _finite(logs)
+        metrics = {**_finite(logs), **self.beside()}
         self._write_step(metrics, recent, total)
         fields = {
             "fit": self.plan.fit,

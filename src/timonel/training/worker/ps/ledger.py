@@ -91,6 +91,14 @@ class Tally:
         """The mean staleness of the gradients that were applied."""
         return self.staleness_sum / self.updates if self.updates else 0.0
 
+    def metrics(self) -> dict[str, float]:
+        """Return what is reported of it, by the names of metrics."""
+        return {
+            "staleness_mean": self.staleness_mean,
+            "staleness_max": float(self.staleness_max),
+            "dropped_gradients": float(self.dropped),
+        }
+
 
 @dataclass
 class Ledger:

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from timonel.errors import TimonelError
-from timonel.tracking import RunWriter
 from timonel.training.settings import Settings
 from timonel.training.worker import _private_ps, _private_resume
-from timonel.training.worker.ps.desk import Desk
+from timonel.training.worker.ps.desk import Desk, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
 from timonel.training.worker.watch import Watch
@@ -53,7 +52,6 @@ class ParameterServerLoop:
         settings: How the job trains.
         workers: How many workers there are; as many as were asked for, unless it is said.
         is_asked: Tells whether the job was asked to save or leave.
-        run: Where metrics of the loop itself are reported.
     """
 
     def __init__(
@@ -65,9 +63,10 @@ class ParameterServerLoop:
         *,
         workers: int | None = None,
         is_asked: Callable[[], bool] = lambda: False,
-        run: RunWriter | None = None,
     ) -> None:
         self.tally = Tally()
+        self.observe: Observe = lambda *_: None
+        """Is told which worker has computed a part of a step, and how long that took."""
         self._keras = keras
         self._fit = keras.Model.fit
         self._strategy = strategy
@@ -75,7 +74,6 @@ class ParameterServerLoop:
         self._settings = settings
         self._workers = workers or settings.distribution.workers
         self._is_asked = is_asked
-        self._run = run
         self._evaluating: dict[int, tuple[Any, Phase]] = {}
         self._desk: Desk | None = None
         seconds = settings.checkpoints.checkpoint_seconds
@@ -92,6 +90,7 @@ class ParameterServerLoop:
         logger.info("%s", describe(self._settings, self._workers))
         with self._serving() as desk, _private_ps.detached(model):
             phase = self._phase(model, desk, training=True)
+            watch.report_beside(desk.ledger.tally.metrics)
             follow = self._follower(phase, watch)
             arguments["callbacks"] = _with_callback(arguments.get("callbacks"), follow)
             try:
@@ -195,7 +194,7 @@ class ParameterServerLoop:
     @contextlib.contextmanager
     def _serving(self) -> Iterator[Desk]:
         """Have the workers compute what is put on a desk, for a while."""
-        desk = Desk(Ledger())
+        desk = Desk(Ledger(), observe=self.observe)
         self._desk = desk
         _private_ps.run_on_workers(self._coordinator, desk.serve, self._workers)
         try:

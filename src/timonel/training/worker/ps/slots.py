@@ -17,6 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from timonel.training.worker import _private_ps
+
 Staged = Mapping[str, Sequence["Entry"]]
 """What is staged under one number, by device."""
 
@@ -189,7 +191,7 @@ class Applier:
         """
         count = len(attempts)
         if count not in self._functions:
-            with self._strategy.scope():
+            with _private_ps.inside_scope(self._strategy):
                 self._functions[count] = tf.function(
                     self._update, autograph=False
                 ).get_concrete_function(

@@ -100,7 +100,7 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
         training: Whether it is going to be trained.
     """
     x, y, sample_weight = unpack(batch)
-    with strategy.scope():
+    with _private_ps.inside_scope(strategy):
         _private_ps.build_compiled(model, x, y, sample_weight)
         optimizer = getattr(model, "optimizer", None)
         if training and optimizer is not None and not getattr(optimizer, "built", False):
@@ -119,7 +119,7 @@ def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -
     Raises:
         TimonelError: The step does what cannot be sent to workers; the message names it.
     """
-    with strategy.scope():
+    with _private_ps.inside_scope(strategy):
         candidates = _states(model)
         found = _traced(model, strategy, batch, candidates, training=training, name=name)
         assigned = _assigned(found.graph, found.temporary)

@@ -1,0 +1,111 @@
+"""The desk between threads: what is lost comes back, what is closed lets everyone go."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from timonel.training.worker.ps.desk import Desk
+from timonel.training.worker.ps.ledger import Ledger, Policy
+
+LOCAL = threading.local()
+
+
+class Crew:
+    """Threads that serve a desk, each as one worker."""
+
+    def __init__(self, desk: Desk, workers: int) -> None:
+        self.errors: list[BaseException] = []
+        self.threads = [
+            threading.Thread(target=self._serve, args=(desk, number)) for number in range(workers)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _serve(self, desk: Desk, worker: int) -> None:
+        LOCAL.worker = worker
+        while True:
+            try:
+                desk.serve()
+            except OSError as error:  # as the coordinator does: it serves again once it is back
+                self.errors.append(error)
+            else:
+                return
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def _desk(policy: Policy) -> Desk:
+    return Desk(Ledger(policy), worker=lambda: LOCAL.worker)
+
+
+def test_lost_work_is_done_by_others_and_counts_once() -> None:
+    desk = _desk(Policy())
+    fails = {3, 7}
+
+    def compute(piece: int) -> Any:
+        def run(attempt: int) -> int:
+            if piece in fails:
+                fails.discard(piece)
+                raise OSError("gone")
+            return piece
+
+        return run
+
+    crew = Crew(desk, 3)
+    found = []
+    for piece in range(10):
+        desk.add(compute(piece))
+    while not desk.ledger.is_idle:
+        due = desk.wait(lambda: None)
+        found += [each.result for each in due]
+        desk.counted(due, as_update=True)
+    desk.close()
+    crew.join()
+    assert sorted(found) == list(range(10))
+    assert len(crew.errors) == desk.ledger.tally.lost == 2
+    assert desk.ledger.tally.updates == 10
+
+
+def test_an_overtaken_attempt_is_reported_as_uncounted() -> None:
+    desk = _desk(Policy(needed=1, synchronous=True))
+    go_on = threading.Event()
+    begun = threading.Event()
+
+    def slow(attempt: int) -> str:
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(10)
+        return "slow"
+
+    crew = Crew(desk, 2)
+    desk.add(slow)
+    assert begun.wait(10)
+    desk.add(lambda attempt: "quick")
+    results = []
+    while not desk.ledger.is_idle:
+        due = desk.wait(lambda: None)
+        results += [each.result for each in due]
+        desk.counted(due, as_update=True)
+    assert results == ["quick", "slow"]
+    go_on.set()
+    desk.close()
+    crew.join()
+    assert desk.take_uncounted() == [1]
+    assert desk.ledger.tally.dropped + desk.ledger.tally.repeated == 1
+
+
+def test_the_chief_hears_of_what_went_wrong() -> None:
+    desk = _desk(Policy())
+    desk.add(lambda attempt: None)
+
+    def check() -> None:
+        raise OSError("a parameter server is gone")
+
+    with pytest.raises(OSError, match="is gone"):
+        desk.wait(check)
