@@ -22,11 +22,15 @@ from typing import Any
 
 from timonel.errors import SpecError
 from timonel.training.worker import gradients
+from timonel.training.worker._private_sums import (
+    add_sums_keras3,
+    add_sums_tf_keras,
+    innermost,
+    with_accumulation,
+)
 from timonel.training.worker.gradients import Plan
 from timonel.training.worker.learning_rate import Rule
 
-_SUMS = "_timonel_sums"
-_COUNT = "_timonel_batches"
 _DEPTH = "_timonel_updating"
 _WRAPPED = "_timonel_wrapped"
 _originals: list[tuple[Any, str, Any]] = []
@@ -83,7 +87,7 @@ def uninstall() -> None:
 
 def learning_rate(optimizer: Any, rule: Rule) -> float | None:
     """Return the learning rate of the next update; None if the optimizer shows none."""
-    inner = _innermost(optimizer)
+    inner = innermost(optimizer)
     own, updates = getattr(inner, "learning_rate", None), getattr(inner, "iterations", None)
     if own is None or updates is None:
         return None
@@ -92,12 +96,7 @@ def learning_rate(optimizer: Any, rule: Rule) -> float | None:
 
 def accumulates_by_itself(optimizer: Any) -> bool:
     """Whether the script has asked its optimizer itself to add up gradients of several batches."""
-    return bool(getattr(_innermost(optimizer), "gradient_accumulation_steps", None))
-
-
-def is_supported(optimizer: Any) -> bool:
-    """Whether the optimizer is one of those that `install` has changed."""
-    return any(isinstance(_innermost(optimizer), owner) for owner, _, _ in _originals)
+    return bool(getattr(innermost(optimizer), "gradient_accumulation_steps", None))
 
 
 def _install_keras3(plan: Plan, rule: Rule) -> None:
@@ -115,19 +114,19 @@ def _install_keras3(plan: Plan, rule: Rule) -> None:
                 return original(optimizer, grads, trainable_variables)
             if trainable_variables is not None and not optimizer.built:
                 optimizer.build(list(trainable_variables))
-            variables = list(trainable_variables or _innermost(optimizer)._trainable_variables)
+            variables = list(trainable_variables or innermost(optimizer)._trainable_variables)
 
             def update(found: list[Any]) -> None:
                 original(optimizer, _reduced(optimizer, found, variables, plan, reduce), variables)
 
-            return _with_accumulation(optimizer, grads, variables, plan, update)
+            return with_accumulation(optimizer, grads, variables, plan, update)
 
         return apply
 
     def build(optimizer: Any, variables: Any) -> Any:
         result = base_build(optimizer, variables)
         if plan.accumulate > 1 and not isinstance(optimizer, LossScaleOptimizer):
-            _add_sums_keras3(optimizer, list(variables))
+            add_sums_keras3(optimizer, list(variables))
         return result
 
     def build_wrapper(optimizer: Any, variables: Any) -> Any:
@@ -176,7 +175,7 @@ def _install_tf_keras(plan: Plan, rule: Rule) -> None:
             def update(found: list[Any]) -> None:
                 original(optimizer, list(zip(found, variables, strict=True)), *args, **kwargs)
 
-            _with_accumulation(optimizer, found, variables, plan, update)
+            with_accumulation(optimizer, found, variables, plan, update)
             return optimizer.iterations
 
         return apply_gradients
@@ -189,7 +188,7 @@ def _install_tf_keras(plan: Plan, rule: Rule) -> None:
     def build(optimizer: Any, var_list: Any) -> Any:
         result = base_build(optimizer, var_list)
         if plan.accumulate > 1:
-            _add_sums_tf_keras(optimizer, list(var_list))
+            add_sums_tf_keras(optimizer, list(var_list))
         return result
 
     def build_wrapper(optimizer: Any, var_list: Any) -> Any:
@@ -212,34 +211,6 @@ def _install_tf_keras(plan: Plan, rule: Rule) -> None:
 def _replace(owner: Any, name: str, value: Any) -> None:
     _originals.append((owner, name, owner.__dict__[name]))
     setattr(owner, name, value)
-
-
-def _with_accumulation(
-    optimizer: Any,
-    found: list[Any],
-    variables: list[Any],
-    plan: Plan,
-    update: Callable[[list[Any]], None],
-) -> Any:
-    if plan.accumulate == 1:
-        return update(found)
-    inner = _innermost(optimizer)
-    all_sums, indices = getattr(inner, _SUMS), [_index(inner, variable) for variable in variables]
-    trained = [place for place, gradient in enumerate(found) if gradient is not None]
-
-    def update_all(means: list[Any]) -> None:
-        complete: list[Any] = [None] * len(found)
-        for place, mean in zip(trained, means, strict=True):
-            complete[place] = mean
-        update(complete)
-
-    return gradients.accumulated(
-        [all_sums[indices[place]] for place in trained],
-        getattr(inner, _COUNT),
-        [found[place] for place in trained],
-        plan.accumulate,
-        update_all,
-    )
 
 
 def _reduced(
@@ -279,49 +250,6 @@ def _is_overwritten(variable: Any) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
-def _add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
-    from keras.src import backend  # noqa: PLC0415 - TensorFlow loads here
-
-    def zeros(shape: Any, dtype: str, name: str, **kind: str) -> Any:
-        made = backend.Variable("zeros", shape, dtype, trainable=False, name=name, **kind)
-        optimizer._track_variable(made)
-        return made
-
-    count = zeros((), "int", "batches", aggregation="only_first_replica")
-    sums = [
-        # Each replica adds up its own; who reads it to save it gets their mean, and who restores
-        # that mean to all of them has the same sum again.
-        zeros(found.shape, found.dtype, "sum", aggregation="mean", synchronization="on_read")
-        for found in variables
-    ]
-    optimizer.__dict__[_COUNT], optimizer.__dict__[_SUMS] = count, sums
-
-
-def _add_sums_tf_keras(optimizer: Any, variables: list[Any]) -> None:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    if _SUMS in optimizer.__dict__:
-        return
-    count = tf.Variable(
-        tf.constant(0, tf.int64),
-        trainable=False,
-        name="batches",
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )
-    sums = [
-        tf.Variable(
-            tf.zeros(found.shape, getattr(found, "true_dtype", found.dtype)),
-            trainable=False,
-            name="sum",
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.MEAN,
-        )
-        for found in variables
-    ]
-    optimizer._variables += [count, *sums]
-    optimizer.__dict__[_COUNT], optimizer.__dict__[_SUMS] = count, sums
-
-
 def _while_updating(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -355,18 +283,6 @@ def _scaled(original: Callable[[Any], Any], rule: Rule) -> Callable[[Any], Any]:
     return current
 
 
-def _innermost(optimizer: Any) -> Any:
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
-    return optimizer
-
-
-def _index(optimizer: Any, variable: Any) -> int:
-    if hasattr(optimizer, "_get_variable_index"):
-        return int(optimizer._get_variable_index(variable))
-    return int(optimizer._index_dict[optimizer._var_key(variable)])
-
-
 def _number(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else value
 
@@ -377,7 +293,7 @@ def require_supported(optimizer: Any) -> None:
     Raises:
         SpecError: They do not.
     """
-    if not is_supported(optimizer):
+    if not any(isinstance(innermost(optimizer), owner) for owner, _, _ in _originals):
         raise SpecError(
             "expected an optimizer of Keras for what was asked of gradients and the learning rate, "
             f"got {type(optimizer).__module__}.{type(optimizer).__name__}",
