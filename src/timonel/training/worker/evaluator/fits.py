@@ -48,6 +48,8 @@ class EvaluatorFits:
     def _fit(self, model: Any, arguments: dict[str, Any]) -> Any:
         number, self._count = self._count, self._count + 1
         wanted = validation.evaluation_of(arguments)
+        looks = validation.who_validates(self._keras, arguments.get("callbacks"))
+        self._report.fit_begins(is_shared=looks is not None)
         if wanted is None:
             logger.info("fit %d has no validation data: there is nothing to evaluate", number)
         building.ensure_built(self._keras, model, arguments.get("x"))

@@ -29,6 +29,15 @@ class Report:
         self._told: set[tuple[int, str]] = set()
         self._saved: dict[int, set[str]] = {}
         self._epochs_before = 0
+        self._is_shared = False
+
+    def fit_begins(self, *, is_shared: bool) -> None:
+        """Note that a call begins.
+
+        Args:
+            is_shared: The trainers validate too at the ends of its epochs, and tell the run.
+        """
+        self._is_shared = is_shared
 
     def tell(self, fit: int, done: Evaluated) -> None:
         """Record the metrics of a checkpoint, unless they are recorded."""
@@ -36,6 +45,9 @@ class Report:
         if (fit, done.checkpoint) in self._told:
             return
         self._told.add((fit, done.checkpoint))
+        if self._is_shared and done.is_epochs_end:
+            self._summarise(done)
+            return
         self._run.event(
             "metrics",
             metrics=dict(done.values),
@@ -48,6 +60,9 @@ class Report:
             checkpoint=done.checkpoint,
             seconds=done.seconds,
         )
+        self._summarise(done)
+
+    def _summarise(self, done: Evaluated) -> None:
         values = {name.removeprefix(PREFIX): value for name, value in done.metrics.items()}
         self._summaries.evaluation(values, done.step)
 
