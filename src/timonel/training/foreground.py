@@ -1,8 +1,8 @@
 """One task of a job in this terminal: what an engine's agent does for it, and the end of its run.
 
 The task is a process of its own, which the kernel kills should this one die. It gets what tasks of
-engines get, and its output is the terminal's. SIGTERM is passed on: the task saves and leaves with
-75, and the run stays open, to be gone on with. Ctrl-C stops the run.
+engines get; its output is in its log and the terminal. SIGTERM is passed on: the task saves and
+leaves with 75, and the run stays open, to be gone on with. Ctrl-C stops the run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from timonel.storage import Workspace, write_text
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirror import mirror_in_background
 from timonel.training.finish import finish_run
+from timonel.training.terminal import Output
 from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster
 
 _TASK_MODULE = "timonel.training.worker"
@@ -62,6 +63,11 @@ class ForegroundTask:
         return self.workspace.jobs / self.run_id
 
     @property
+    def log(self) -> Path:
+        """The file with all that the task has written."""
+        return self.job_dir / "logs" / f"{self.cluster.task_id}.log"
+
+    @property
     def task_dir(self) -> Path:
         """The task's own folder."""
         return self.job_dir / "tasks" / self.cluster.task_id
@@ -83,9 +89,14 @@ def run_here(task: ForegroundTask) -> None:
         cwd=task.cwd,
         env=environ,
         start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
+    assert process.stdout is not None  # a pipe was asked for
+    output = Output(process.stdout, task.log, sys.stdout)
     with _passing_on(process) as interrupted:
         code = _wait_with_the_run(task, process) if task.serves else process.wait()
+    output.finish()
     if code is None:
         return
     if interrupted.is_set():
@@ -131,6 +142,7 @@ def _environment(task: ForegroundTask) -> dict[str, str]:
     outside = {"TF_CONFIG"} if cluster.role == "evaluator" else frozenset()
     inherited = {name: value for name, value in os.environ.items() if name not in outside}
     return {
+        "PYTHONUNBUFFERED": "1",
         **inherited,
         **task.env,
         ENVIRONMENT_VARIABLE: encode(assignment),
