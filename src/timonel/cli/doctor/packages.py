@@ -15,6 +15,8 @@ AREA = "packages"
 EXTRAS = (
     ("legacy-keras", "tf_keras", "scripts written for Keras 2"),
     ("mlflow", "mlflow", "runs mirrored to MLflow, for 'mlflow ui'"),
+    ("wandb", "wandb", "runs mirrored to Weights & Biases, with '--wandb'"),
+    ("mpi", "mpi4py", "tasks that mpirun starts, with '--launcher mpi'"),
     ("s3", "s3fs", "data in s3:// buckets"),
     ("gcs", "gcsfs", "data in gs:// buckets"),
 )
