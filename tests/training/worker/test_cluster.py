@@ -33,6 +33,23 @@ def test_every_task_finds_its_place() -> None:
     }
 
 
+def test_only_one_of_those_that_train_leads() -> None:
+    tasks = {"chief": ("a:1",), "worker": ("b:1",), "ps": ("c:1", "d:1")}
+    leaders = [
+        Cluster(tasks, role, index)
+        for role, index in (("chief", 0), ("worker", 0), ("ps", 0), ("ps", 1), ("evaluator", 0))
+    ]
+    assert [task.is_chief for task in leaders] == [True, False, False, False, False]
+    assert {task.size for task in leaders} == {4}
+
+
+def test_an_evaluator_is_beside_the_cluster() -> None:
+    value = {"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}
+    found = parse_cluster(json.dumps(value))
+    assert found.task_id == "evaluator-0"
+    assert found.trainers == ("a:1",)
+
+
 def test_without_a_chief_the_first_worker_leads() -> None:
     first = Cluster({"worker": ("a:1", "b:1")}, "worker", 0)
     assert first.is_chief

@@ -127,6 +127,7 @@ def train(
         **{name: value for name, value in given.items() if name not in own},
     )
     if not is_job:
+        typer.echo(f"this task of {run.id} is done")
         return
     typer.echo(f"job {run.id}, to look in: timonel logs")
     if wandb:
