@@ -115,6 +115,10 @@ def test_an_evaluator_that_is_gone_is_waited_for_as_long_as_a_restart_may_take(
     assert trainers.GONE_S <= clock.now < trainers.GONE_S + 1
     assert result.history == {"loss": [1.0]}
     assert "the evaluator is gone: fit 0 ends without its results" in caplog.text
+    before = clock.now
+    leave.fit_begins(None, dict(DATA))
+    leave.fit_ends(None, history())
+    assert clock.now < before + 1  # nor is one that is known to be gone waited for again
 
 
 def test_one_that_lives_is_not_waited_for_for_ever(

@@ -50,6 +50,8 @@ class Trainers:
         self._sleep = sleep
         self._fit = -1
         self._is_left = False
+        # Not looked at when a call begins: workers that found different things would part ways.
+        self._is_gone = False
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002 - the seam's
         """Take the validation from a ``fit`` call, if the evaluator can do it alone."""
@@ -81,8 +83,9 @@ class Trainers:
         while not (record := self._records.read(self._fit)).has(FINAL):
             now = self._clock()
             if self._is_alive():
-                seen = now
-            if now - seen > GONE_S:
+                seen, self._is_gone = now, False
+            if now - seen > (0 if self._is_gone else GONE_S):
+                self._is_gone = True
                 logger.warning("the evaluator is gone: fit %d ends without its results", self._fit)
                 return
             if now - begun > patience_s(record):
