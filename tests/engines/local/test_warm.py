@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from tests.engines.local.conftest import warm_parents
 from timonel.engines import JobState, RoleSpec
 from timonel.engines.local import LocalEngine
-from timonel.engines.local.warm.client import LINGER
+from timonel.engines.local.environment import role_environment
+from timonel.engines.local.warm.client import LINGER, ensure_parent
+from timonel.engines.local.warm.idle import IdleMark
 from timonel.testing.engines import EngineHarness, eventually
 
 
@@ -100,6 +103,25 @@ def test_few_idle_parents_stay_and_the_longest_idle_one_goes(
         os.kill(pid, signal.SIGTERM)
     eventually(lambda: has_no_parent(runtime))
     assert [path.suffix for path in (runtime / "timonel").iterdir() if "idle" in path.name] == []
+
+
+def test_a_parent_that_was_looked_for_stays_until_it_is_asked(
+    engine: EngineHarness, runtime: Path
+) -> None:
+    env = {LINGER: "600"}
+    spec = engine.spec("ready", job_id="one", env=env)
+    engine.engine.submit(spec)
+    engine.wait("one")
+    (parent,) = warm_parents(runtime)
+    marks = runtime / "timonel"
+    eventually(lambda: list(marks.glob("*.idle")))
+    # A job that begins finds it, and then two others are idle for a shorter time.
+    ensure_parent(engine.preload, role_environment(spec, spec.roles[0]))
+    for name in ("b", "c"):
+        IdleMark(marks / f"{name}.sock").set()
+    time.sleep(6)  # it has looked around since
+    assert warm_parents(runtime) == [parent]
+    os.kill(parent, signal.SIGTERM)
 
 
 def test_a_parent_whose_sources_changed_is_not_used(engine: EngineHarness, runtime: Path) -> None:

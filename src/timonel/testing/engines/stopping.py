@@ -45,6 +45,12 @@ class StoppingContract:
         assert {task.signal for task in status.tasks} == {signal.SIGKILL}
         engine.assert_nothing_left()
 
+    def test_cancel_lets_held_tasks_end_by_themselves(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("ready", "worker-1@signal:19", "wait", stop_grace_s=20)
+        engine.wait_for_state(job_id, JobState.RUNNING)
+        engine.engine.cancel(job_id)
+        assert {task.signal for task in engine.wait(job_id).tasks} == {signal.SIGTERM}
+
     def test_cancel_leaves_a_job_that_has_ended(self, engine: EngineHarness) -> None:
         status = engine.run("exit:3")
         engine.engine.cancel("job")

@@ -68,6 +68,7 @@ class WarmParent:
         self._loop = Loop(_SIGNALS)
         self._loop.watch(listener.fileno(), self._accept)
         self._idle_at = time.monotonic() + FIRST_REQUEST_S
+        self._wanted_until = 0.0
 
     def serve(self) -> None:
         """Serve until told to end, or until nobody has asked for anything for too long.
@@ -97,7 +98,9 @@ class WarmParent:
             return
         connection.setblocking(False)
         self._waiting.add(connection)
-        self._idle_at = max(self._idle_at, time.monotonic() + FIRST_REQUEST_S)
+        # Perhaps somebody only looks whether it is there, and asks for something soon.
+        self._wanted_until = time.monotonic() + FIRST_REQUEST_S
+        self._idle_at = max(self._idle_at, self._wanted_until)
         self._loop.watch(connection.fileno(), lambda: self._answer(connection))
 
     def _answer(self, connection: socket.socket) -> None:
@@ -120,6 +123,7 @@ class WarmParent:
     def _fork(self, request: dict[str, object], descriptor: int) -> dict[str, object]:
         refusal = self._refusal or _too_many_threads()
         self._idle.clear()
+        self._wanted_until = 0.0
         self._linger_s = float(str(request["linger_s"]))
         self._idle_at = time.monotonic() + self._linger_s
         if refusal is not None:
@@ -153,8 +157,7 @@ class WarmParent:
             return True  # nobody can find it any more
         if self._agents or self._waiting:
             return False
-        is_unwanted = self._idle.is_set and (self._idle.is_surplus or is_scarce())
-        if time.monotonic() < self._idle_at and not is_unwanted:
+        if time.monotonic() < self._idle_at and not self._is_unwanted():
             return False
         # Requests are made under this lock, or to a parent that was found under it before.
         with exclusive(self._path.with_suffix(".lock")):
@@ -163,6 +166,11 @@ class WarmParent:
                 return False
             self._path.unlink(missing_ok=True)
             return True
+
+    def _is_unwanted(self) -> bool:
+        if not self._idle.is_set or time.monotonic() < self._wanted_until:
+            return False
+        return self._idle.is_surplus or is_scarce()
 
 
 def main(arguments: list[str]) -> int:
