@@ -32,11 +32,15 @@ class ReplayFeed(Feed):
         dataset: The pipeline.
         keeps_pass: Whether a pass goes on in the next epoch, as with ``steps_per_epoch``.
         wraps: Whether passes have to be counted or entered in the middle.
+        is_sized: Whether whoever reads stops by himself at the size that the pipeline has.
     """
 
     can_seek = True
 
-    def __init__(self, dataset: Any, *, keeps_pass: bool, wraps: bool) -> None:
+    def __init__(
+        self, dataset: Any, *, keeps_pass: bool, wraps: bool, is_sized: bool = True
+    ) -> None:
+        self._is_sized = is_sized
         self._inner = dataset
         self._memory = _private_data.memory_of(dataset)
         self._keeps_pass = keeps_pass
@@ -91,7 +95,8 @@ class ReplayFeed(Feed):
             step, number = 0, number + 1
         elif size and step >= size:
             step, number = step % size, number + step // size
-        self._go_through(number - 1)
+        # Keras may have looked at a batch in this process too, as it did in the one before.
+        self._go_through(number - 1 - self._passes)
         self._passes, self._skip = number - 1, step
         return int(step)
 
@@ -123,7 +128,7 @@ class ReplayFeed(Feed):
         inner = self._inner
         found = tf.data.Dataset.from_tensors(0).map(begin).flat_map(inner.skip)
         size = _private_data.size_of(inner)
-        if size is not None:
+        if size is not None and self._is_sized:
             # Keras asks for the size. After a skip there are fewer, and it asks for no more.
             found = found.apply(tf.data.experimental.assert_cardinality(size))
         return found.prefetch(_PREFETCHED).with_options(inner.options())
