@@ -232,6 +232,7 @@ def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspac
         assert process.wait(60) == code
     newest, before = list_runs(workspace)
     assert (newest.status, before.status) == ("succeeded", "failed")
+    assert newest.params["timonel.workers"] == 2
     told = [json.loads(path.read_text()) for path in workspace.jobs.glob(f"{newest.id}/*.json")]
     assert {task["task"]["type"] for task in told} == {"chief", "worker"}
     assert told[0]["cluster"] == told[1]["cluster"]

@@ -294,6 +294,16 @@ def test_mpirun_is_asked_for_as_one_task(
     assert spec.preload == ()
 
 
+def test_as_many_ranks_as_workers(
+    script: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(SpecError, match="expected mpirun to start 3 ranks, got 2"):
+        train(script, workspace=workspace, workers=3, launcher="mpi")
+    assert list_runs(workspace) == []
+
+
 def test_what_a_cluster_of_ones_own_does_not_go_with(
     script: Path, workspace: Workspace, tmp_path: Path
 ) -> None:

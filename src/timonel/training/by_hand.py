@@ -56,7 +56,7 @@ def find_place(
     if cluster is None:
         if task_type is not None or task_index is not None:
             raise SpecError("expected --cluster with --task-type and --task-index, got none")
-        return Place(None, settings) if is_mpi and ranks.is_rank(environ) else None
+        return _rank(settings, environ) if is_mpi and ranks.is_rank(environ) else None
     if is_mpi:
         raise SpecError("expected --cluster or --launcher mpi, got both")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
@@ -87,6 +87,22 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     return _run(request, workspace, cluster, told.write(folder), told.run_id)
 
 
+def _rank(settings: Settings, environ: Mapping[str, str]) -> Place:
+    """Return the place of a rank, which MPI tells more of once the program was looked at.
+
+    Raises:
+        SpecError: mpirun has started another number of them.
+    """
+    asked, count = settings.distribution.workers, ranks.rank_count(environ)
+    if count is None:
+        return Place(None, settings)
+    if asked not in {1, count}:
+        raise SpecError(
+            f"expected mpirun to start {asked} ranks, got {count}", hint="leave out --workers"
+        )
+    return Place(None, _with_workers(settings, count))
+
+
 def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
     rank, world = ranks.join()
     cluster = rank.cluster
@@ -106,9 +122,6 @@ def _lead_ranks(
     request: Request, workspace: Workspace, options: JobOptions, count: int
 ) -> Path | Exception:
     """Return what the ranks are told, or why there is nothing; the others wait for either."""
-    wanted = request.settings.distribution.workers
-    if wanted not in {1, count}:
-        return SpecError(f"expected mpirun to start {wanted} ranks, got {count}")
     prefix = joining.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
     try:
         return joining.lead(request, workspace, prefix, options)
@@ -152,10 +165,12 @@ def _sized(settings: Settings, cluster: Cluster) -> Settings:
                 f"expected {count} {name} as in the cluster, got --{name} {asked[name]}",
                 hint=f"leave out --{name}",
             )
-    sizes = {"workers": found["workers"], "min_workers": found["workers"]}
-    return settings.model_copy(
-        update={
-            "distribution": settings.distribution.model_copy(update=sizes),
-            "parameter_servers": settings.parameter_servers.model_copy(update={"ps": found["ps"]}),
-        }
-    )
+    servers = settings.parameter_servers.model_copy(update={"ps": found["ps"]})
+    sized = _with_workers(settings, found["workers"])
+    return sized.model_copy(update={"parameter_servers": servers})
+
+
+def _with_workers(settings: Settings, count: int) -> Settings:
+    sizes = {"workers": count, "min_workers": count}
+    distribution = settings.distribution.model_copy(update=sizes)
+    return settings.model_copy(update={"distribution": distribution})

@@ -20,6 +20,12 @@ def test_whether_mpirun_has_started_this() -> None:
         assert ranks.is_rank({name: "0"})
 
 
+def test_how_many_ranks_there_are() -> None:
+    assert ranks.rank_count({}) is None
+    assert ranks.rank_count({"OMPI_COMM_WORLD_SIZE": "3"}) == 3
+    assert ranks.rank_count({"PMI_SIZE": "2"}) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -25,6 +25,7 @@ from timonel.training.worker.cluster import Cluster
 _FEATURE, _EXTRA = "--launcher mpi", "mpi"
 # Of Open MPI, MPICH and Intel MPI.
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOOPBACK = "127.0.0.1"
 _SIGKILL_AFTER_S = 20
 _OF_MPIRUN = {
@@ -57,6 +58,12 @@ class Rank:
 def is_rank(environ: Mapping[str, str]) -> bool:
     """Tell whether mpirun has started this process."""
     return any(name in environ for name in _RANKS)
+
+
+def rank_count(environ: Mapping[str, str]) -> int | None:
+    """Return how many ranks mpirun has started, if it says so before one has joined them."""
+    found = (environ.get(name, "") for name in _SIZES)
+    return next((int(text) for text in found if text.isdecimal()), None)
 
 
 def check_launcher(settings: Settings) -> None:
