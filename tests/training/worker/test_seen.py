@@ -15,8 +15,9 @@ from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
 from timonel.training.worker import _private_pace
 from timonel.training.worker.pace import INTERVAL_S, Reading, Stopwatch, Teller
-from timonel.training.worker.profiling import Profiler, Steps, callback_for, parse_steps
+from timonel.training.worker.profiling import Profiler, callback_for
 from timonel.training.worker.ps.pace import PieceTeller
+from timonel.training.worker.step_numbers import StepCount, Steps, parse_steps
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def test_a_stopwatch_tells_work_from_waiting() -> None:
         watch.leave([total])
         watch.leave([gradient])
 
+    begun = time.monotonic()
     step()
     assert watch.read() == Reading(0, 0.0, 0.0)  # it is not known when the first one began
-    begun = time.monotonic()
     for _ in range(5):
         step()
     took_s = time.monotonic() - begun
@@ -65,7 +66,7 @@ def test_a_stopwatch_tells_work_from_waiting() -> None:
     assert reading.steps == 5
     assert reading.work_s >= 5 * 0.03
     assert reading.wait_s >= 5 * 0.01
-    assert reading.work_s + reading.wait_s <= took_s + 0.01
+    assert reading.work_s + reading.wait_s <= took_s
     assert watch.read() == Reading(0, 0.0, 0.0)
     watch.pause()
     time.sleep(0.2)
@@ -184,6 +185,19 @@ def test_steps_are_named(text: str, steps: Steps) -> None:
     assert parse_steps(text) == steps
 
 
+def test_steps_are_numbered_through_epochs_and_restarts() -> None:
+    params = {"steps": 10, "epochs": 5}
+    from_scratch = StepCount(2, epoch=2)
+    assert from_scratch.begin(0, params) == (30, 0)
+    assert from_scratch.at(3) == 4
+    later = StepCount(2, epoch=4)
+    assert later.begin(6, params) == (30, 26)
+    assert later.at(6) == 27
+    told = StepCount(0, epoch=4, before=33)  # epochs need not be equally long
+    assert told.begin(1, {"steps": None, "epochs": 5}) == (None, 34)
+    assert StepCount(0, epoch=4).begin(1, {"steps": None, "epochs": 5}) == (None, None)
+
+
 @pytest.mark.parametrize("text", ["0", "0:3", "5:4"])
 def test_steps_that_are_none(text: str) -> None:
     with pytest.raises(SpecError, match="expected steps to profile from 1 on"):
@@ -264,6 +278,10 @@ def test_what_an_earlier_generation_has_done_is_not_profiled_in_part(tmp_path: P
         return Profiler(Steps(3, 7), tmp_path, "chief-0", scratch=tmp_path / "scratch",
                         tell=lambda message, facts: told.append((message, facts)))  # fmt: skip
 
+    unknown = profiler()
+    unknown.begins(None, 1, None)
+    unknown.step_begins(3)
+    unknown.ends()
     resumed = profiler()
     resumed.begins(12, 1, 4)
     resumed.step_begins(5)
@@ -273,6 +291,7 @@ def test_what_an_earlier_generation_has_done_is_not_profiled_in_part(tmp_path: P
     ended.begins(None, 1, 0)
     ended.ends()
     assert told == [
+        ("no profile of steps 3 to 7: training went on after a step of unknown number", {}),
         ("no profile of steps 3 to 7: training went on after step 4", {}),
         ("no profile of steps 3 to 7: training ended before", {}),
     ]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from timonel.training.settings import Settings, StrategyName
 from timonel.training.worker.evaluation.judgement import parse_stopping
-from timonel.training.worker.profiling import parse_steps
 from timonel.training.worker.state.best import parse_best
+from timonel.training.worker.step_numbers import parse_steps
 
 _REDUCING = frozenset({StrategyName.MIRRORED, StrategyName.MULTI_WORKER})
 """Where replicas add up their gradients among themselves."""

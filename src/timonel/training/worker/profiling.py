@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import SpecError
 from timonel.storage import write_bytes
+from timonel.training.worker.step_numbers import StepCount, Steps
 
 logger = logging.getLogger(__name__)
 
@@ -25,35 +25,6 @@ _LAYOUT = Path("plugins", "profile")
 _ENDING = ".xplane.pb"
 
 Tell = Callable[[str, dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The steps to profile, counted from 1 through all epochs of the call; both are included."""
-
-    first: int
-    last: int
-
-    @property
-    def name(self) -> str:
-        """What the profile is called."""
-        return f"steps_{self.first}_to_{self.last}"
-
-
-def parse_steps(text: str) -> Steps:
-    """Return the steps that ``10`` or ``10:20`` names.
-
-    Raises:
-        SpecError: They are none.
-    """
-    first, _, last = text.partition(":")
-    steps = Steps(int(first), int(last or first))
-    if not 1 <= steps.first <= steps.last:
-        raise SpecError(
-            f"expected steps to profile from 1 on, the first before the last, got {text!r}",
-            hint="as in --profile 10:20",
-        )
-    return steps
 
 
 class Profiler:
@@ -114,7 +85,8 @@ class Profiler:
         if done is None or done >= first:
             self._is_over = True
             if not self._path.exists():
-                self._give_up(f"training went on after step {done}" if done else "it went on")
+                at = "a step of unknown number" if done is None else f"step {done}"
+                self._give_up(f"training went on after {at}")
 
     def step_begins(self, step: int) -> None:
         """Note that the step of this number begins."""
@@ -227,39 +199,38 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
     """
     import numpy as np  # noqa: PLC0415 - TensorFlow has it
 
+    count = StepCount(initial_epoch)
+
     class ProfileCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
         _supports_tf_logs = True
 
-        def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
-            self._epoch, self._before, self._last, self._begun = initial_epoch, 0, 0, False
-
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            self._epoch = epoch
+            count.epoch = epoch
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            if not self._begun:
-                self._begin(batch)
-            profiler.step_begins(self._before + batch + 1)
+            if not count.has_begun:
+                total, done = count.begin(batch, self.params)
+                profiler.begins(total, _steps_at_once(self.model), done)
+            profiler.step_begins(count.at(batch))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self._last = self._before + batch + 1
+            count.last = count.at(batch)
             # Whoever has the values has waited for the step.
-            profiler.step_ends(self._last, lambda: [np.asarray(v) for v in (logs or {}).values()])
+            profiler.step_ends(count.last, lambda: [np.asarray(v) for v in (logs or {}).values()])
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            self._before = self._last
+            count.before = count.last
 
         def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
             profiler.ends()
 
-        def _begin(self, batch: int) -> None:
-            self._begun = True
-            steps, epochs = self.params.get("steps"), self.params["epochs"]
-            earlier = self._epoch - initial_epoch
-            done = None if earlier and steps is None else earlier * (steps or 0) + batch
-            self._before = (done or batch) - batch
-            total = None if steps is None else steps * (epochs - initial_epoch)
-            profiler.begins(total, _steps_at_once(self.model), done)
+        def get_state(self) -> dict[str, Any]:
+            """Return what is kept with a checkpoint."""
+            return {"before": count.before}
+
+        def set_state(self, state: Mapping[str, Any]) -> None:
+            """Go on where another generation was."""
+            count.before = state["before"]
 
     return ProfileCallback()
 

@@ -13,6 +13,7 @@ from timonel.training.worker.cluster import Cluster
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.fits import Fits
 from timonel.training.worker.ps.pace import PieceTeller
+from timonel.training.worker.step_numbers import parse_steps
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Seen:
         if asked is None:
             return None
         return profiling.Profiler(
-            profiling.parse_steps(asked),
+            parse_steps(asked),
             context.tensorboard_dir,
             context.cluster.task_id,
             scratch=task_dir / "profile",
