@@ -157,6 +157,8 @@ class Follower:
         after = record.model_copy(update=update)
         # Before the run is told: should this process be killed in between, the next one tells it.
         self._records.write(fit, after)
+        # A process that is lost after it got further is started again, however often.
+        self._checkpoints.note_steps(done.step, resting=True)
         self._tell(fit, done)
         self._stop_if_due(fit, after)
 
