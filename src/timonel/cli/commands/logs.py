@@ -29,6 +29,8 @@ def logs(
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
     engine = engine_of(workspace)
-    several = task is None and len(engine.status(job_id).tasks) > 1
+    names = [found.task_id for found in engine.status(job_id).tasks]
+    several = task is None and len(names) > 1
+    wide = max(map(len, names), default=0)
     for line in engine.logs(job_id, task_id=task, follow=follow):
-        typer.echo(f"{line.task_id}  {line.text}" if several else line.text)
+        typer.echo(f"{line.task_id:<{wide}}  {line.text}" if several else line.text)
