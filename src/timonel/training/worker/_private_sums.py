@@ -1,11 +1,12 @@
 """Where the optimizers of both Kerases keep the gradients of several batches, until an update.
 
-The sums are variables of the innermost optimizer, as its own are: checkpoints have them.
+The sums are variables of the innermost optimizer, as its own are, and each replica has its own:
+checkpoints hold them replica by replica (`named_sums`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from timonel.training.worker import gradients
@@ -13,6 +14,7 @@ from timonel.training.worker.gradients import Plan
 
 _SUMS = "_timonel_sums"
 _COUNT = "_timonel_batches"
+PREFIX = "gradient-sum-"
 
 
 def with_accumulation(
@@ -44,6 +46,12 @@ def with_accumulation(
     )
 
 
+def named_sums(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the sums of an optimizer, which each replica has of its own, with a name for each."""
+    for number, total in enumerate(getattr(innermost(optimizer), _SUMS, ())):
+        yield f"{PREFIX}{number}", total
+
+
 def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
     """Give an optimizer of Keras 3 its sums, when it is built."""
     from keras.src import backend  # noqa: PLC0415 - TensorFlow loads here
@@ -55,8 +63,7 @@ def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
 
     count = zeros((), "int", "batches", aggregation="only_first_replica")
     sums = [
-        # Each replica adds up its own; who reads it to save it gets their mean, and who restores
-        # that mean to all of them has the same sum again.
+        # Each replica adds up its own; whoever reads it from outside gets their mean.
         zeros(found.shape, found.dtype, "sum", aggregation="mean", synchronization="on_read")
         for found in variables
     ]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from timonel.training.worker import _private_state, building
+from timonel.training.worker import _private_state, _private_sums, building
 from timonel.training.worker.state import callback_state, randomness
 from timonel.training.worker.state.feeds import Feed
 from timonel.training.worker.state.files import FitState
@@ -103,7 +103,9 @@ def restore_model(model: Any, state: FitState, replicas: Replicas) -> None:
     )
     here = dict(zip([*_numbers(len(local) - len(names)), *names], local, strict=True))
     both = [name for name in here if name in saved]
-    replicas.assign([here[name] for name in both], [saved[name] for name in both], sums=False)
+    for sums in (True, False):
+        names = [name for name in both if name.startswith(_private_sums.PREFIX) is sums]
+        replicas.assign([here[name] for name in names], [saved[name] for name in names], sums=sums)
 
 
 def local_variables(model: Any, *, create: bool) -> tuple[list[str], list[Any]]:
@@ -111,6 +113,7 @@ def local_variables(model: Any, *, create: bool) -> tuple[list[str], list[Any]]:
     named = {
         **dict(_private_state.random_variables(model, create=create)),
         **dict(_private_state.schedule_variables(model)),
+        **dict(_private_sums.named_sums(getattr(model, "optimizer", None))),
     }
     return list(named), [*model.non_trainable_variables, *named.values()]
 
