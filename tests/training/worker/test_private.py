@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+from pathlib import Path
 
 import keras
 import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers import LossScaleOptimizer, base_optimizer
 from tensorflow.python.eager import context
 
 from timonel.errors import TimonelError
-from timonel.training.worker import _private
+from timonel.training.worker import _private, _private_gradients, _private_storage
 
 
 def test_the_hooks_still_have_their_places() -> None:
@@ -53,3 +57,21 @@ def test_where_a_dataset_came_from_can_still_be_seen() -> None:
     assert _private.dataset_inputs(first.prefetch(1)) == [first]
     assert _private.dataset_inputs(3) == []
     assert _private.compute_batch_size(first) == 2
+
+
+def test_optimizers_still_go_the_ways_that_are_changed() -> None:
+    assert _private_gradients.missing_names() == _private_storage.missing_names() == []
+    apply = inspect.getsource(base_optimizer.BaseOptimizer.apply)
+    assert "self._backend_apply_gradients(grads, trainable_variables)" in apply
+    assert "self._all_reduce_sum_gradients(grads_and_vars)" in inspect.getsource(
+        TFOptimizer._backend_update_step
+    )
+    assert "self.inner_optimizer.build(var_list)" in inspect.getsource(LossScaleOptimizer.build)
+    current = inspect.getsource(base_optimizer.BaseOptimizer.learning_rate.fget)
+    assert "self._get_current_learning_rate()" in current
+    package = Path(importlib.util.find_spec("tf_keras").origin).parent / "src"
+    optimizer = (package / "optimizers" / "optimizer.py").read_text()
+    assert "grads_and_vars = self.aggregate_gradients(grads_and_vars)" in optimizer
+    assert "return super().apply_gradients(grads_and_vars, name=name)" in optimizer
+    wrapper = (package / "mixed_precision" / "loss_scale_optimizer.py").read_text()
+    assert "self._optimizer.aggregate_gradients(grads_and_vars)" in wrapper
