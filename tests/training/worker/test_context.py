@@ -11,6 +11,7 @@ from timonel.data import Dataset, load, session
 from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
 from timonel.training.worker import exporting
+from timonel.training.worker.cluster import Cluster
 from timonel.training.worker.fits import Fitted
 
 
@@ -135,3 +136,9 @@ def test_rows_of_a_table(here: TrainingContext, tmp_path: Path) -> None:
         "kind": tf.constant([first.source["kind"]]),
     }
     assert np.allclose(served(**raw)["scores"][0], first.scores, atol=1e-6)
+
+
+def test_an_evaluator_exports_nothing(tmp_path: Path, model: object) -> None:
+    cluster = Cluster({"chief": ("127.0.0.1:1",)}, "evaluator", 0)
+    TrainingContext(cluster=cluster, job_dir=tmp_path).export(model)
+    assert not any(tmp_path.iterdir())

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -71,3 +73,66 @@ def test_a_tpu_is_looked_for_without_a_network(tmp_path: Path) -> None:
     assert devices.tpu_address({"TPU_NAME": "mine"}, tmp_path) == "mine"
     (tmp_path / "accel0").touch()
     assert devices.tpu_address({}, tmp_path) == "local"
+
+
+class FakeConfig:
+    """What an evaluator asks of ``tf.config`` on a host with so many GPUs."""
+
+    def __init__(self, gpus: int) -> None:
+        self.gpus = [SimpleNamespace(name=f"GPU:{number}") for number in range(gpus)]
+        self.visible: list[str] | None = None
+        self.grows: list[str] = []
+        self.parts = 1
+        self.experimental = SimpleNamespace(set_memory_growth=self._grow)
+        self.threading = SimpleNamespace(
+            set_intra_op_parallelism_threads=lambda count: None,
+            set_inter_op_parallelism_threads=lambda count: None,
+        )
+
+    def list_physical_devices(self, kind: str) -> list[SimpleNamespace]:
+        return self.gpus if kind == "GPU" else [SimpleNamespace(name="CPU:0")]
+
+    def set_visible_devices(self, found: list[SimpleNamespace], kind: str) -> None:
+        assert kind == "GPU"
+        self.visible = [gpu.name for gpu in found]
+
+    def set_logical_device_configuration(self, _: object, parts: list[object]) -> None:
+        self.parts = len(parts)
+
+    def set_soft_device_placement(self, wanted: bool) -> None:
+        assert wanted
+
+    def LogicalDeviceConfiguration(self) -> object:  # noqa: N802 - TensorFlow's name
+        return object()
+
+    def _grow(self, gpu: SimpleNamespace, wanted: bool) -> None:
+        self.grows += [gpu.name] * wanted
+
+
+@pytest.mark.parametrize(
+    ("gpus", "per_worker", "neighbours", "expected"),
+    [
+        (0, 1, 2, []),
+        (2, 1, 2, []),  # all of them train
+        (3, 1, 2, ["GPU:2"]),
+        (8, 2, 2, ["GPU:7"]),
+    ],
+)
+def test_an_evaluator_takes_the_last_gpu_if_trainers_leave_one(
+    gpus: int,
+    per_worker: int,
+    neighbours: int,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = FakeConfig(gpus)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    for name in devices._THREAD_VARIABLES:
+        monkeypatch.setenv(name, "1")
+    granted = devices.configure_evaluator(
+        devices.Place(0, neighbours), per_worker=per_worker, wanted_threads=None
+    )
+    assert (config.visible, config.grows) == (expected, expected)
+    assert granted.kind == ("GPU" if expected else "CPU")
+    # Layers that the script places by name find their devices.
+    assert config.parts == (1 if expected else per_worker)

@@ -126,6 +126,8 @@ def prepared(
     )
     optimizing.install(keras, fits, settings, replicas)
     if records is not None:
+        if run is not None:
+            records.begin_training()
         trainers = Trainers(keras, records, progress.parent)
         fits.before_fit.append(trainers.fit_begins)
         fits.after_fit.append(trainers.fit_ends)

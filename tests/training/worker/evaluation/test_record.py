@@ -48,3 +48,6 @@ def test_trainers_say_that_they_are_through(tmp_path: Path) -> None:
     assert not Records(tmp_path).is_trained
     Records(tmp_path).mark_trained()
     assert Records(tmp_path).is_trained
+    Records(tmp_path).begin_training()
+    assert not Records(tmp_path).is_trained
+    Records(tmp_path / "new").begin_training()

@@ -203,7 +203,7 @@ def test_without_validation_data_it_waits_for_the_weights(job: Job) -> None:
     final = job.follower().follow(0, None)
     assert final is not None
     assert final.progress.finished
-    assert (job.names, job.records.read(0).done) == ([], ())
+    assert (job.names, job.records.fits()) == ([], [])
 
 
 def test_trainers_that_never_make_the_call_are_not_waited_for(job: Job) -> None:

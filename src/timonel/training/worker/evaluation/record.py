@@ -123,6 +123,10 @@ class Records:
         self._folder.mkdir(exist_ok=True)
         (self._folder / _TRAINED).touch()
 
+    def begin_training(self) -> None:
+        """Note that trainers begin the script, maybe once more."""
+        (self._folder / _TRAINED).unlink(missing_ok=True)
+
     @property
     def is_trained(self) -> bool:
         """Whether the trainers are through the script."""

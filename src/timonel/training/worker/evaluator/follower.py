@@ -93,7 +93,7 @@ class Follower:
             is_last = folder is not None and folder.name == files.FINAL
             found = None
             if folder is not None and (is_last or evaluate is not None):
-                found = self._next(fit, folder)
+                found = self._next(fit, folder, holds=evaluate is not None)
             if found is not None and evaluate is not None:
                 self._evaluate(fit, found, evaluate)
             if found is not None and is_last:
@@ -110,14 +110,14 @@ class Follower:
             self._tell(fit, done)
         self._stop_if_due(fit, record)
 
-    def _next(self, fit: int, folder: Path) -> Checkpoint | None:
+    def _next(self, fit: int, folder: Path, *, holds: bool) -> Checkpoint | None:
         """Read a checkpoint, unless it was evaluated and others will come."""
         is_last = folder.name == files.FINAL
         record = self._records.read(fit)
         is_done = record.has(folder.name)
         if folder in self._left_out or (is_done and not is_last):
             return None
-        if not is_done:
+        if holds and not is_done:
             # Before it is read, so that it is not removed meanwhile.
             self._records.write(fit, record.model_copy(update={"evaluating": folder.name}))
         try:
