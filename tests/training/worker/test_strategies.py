@@ -44,6 +44,9 @@ SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"strategy": "none", "checkpoint_steps": 5}, "checkpoint"),
+        ({"strategy": "none", "stop_on_nan": True}, "stop"),
+        ({"keep_best": "val loss"}, "expected keep_best as a metric"),
         ({"cross_device_ops": "nccl"}, "expected the strategy 'mirrored'.*got one device"),
         ({"cross_device_ops": "hierarchical", **TWO_WORKERS}, "got 'multi-worker'"),
         ({"collectives": "ring"}, "expected several workers for --collectives, got one device"),

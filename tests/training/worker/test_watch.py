@@ -43,7 +43,7 @@ def generation(run: RunWriter, tmp_path: Path, checkpoints: Checkpoints, before:
     fits = Fits(
         keras=None, checkpoints=checkpoints, run=run, tensorboard=tmp_path / "tb", strategy=None
     )
-    reporter = fits._reporter(0, {"epochs": 4, "batch_size": 8}, before, 8)
+    reporter = fits._reporter(0, None, {"epochs": 4, "batch_size": 8}, before, 8)
     assert reporter is not None
     return Watch(
         checkpoints,

@@ -15,8 +15,12 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
+from timonel.storage import join
 from timonel.storage.atomic import sweep, unwritable
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.evaluation.judgement import judges
@@ -141,6 +145,17 @@ class Checkpoints:
             return None
         return (max if self._best.larger else min)(found, key=lambda folder: found[folder])
 
+    def beside(self, name: str) -> Checkpoints:
+        """Return other checkpoints of this job, in a folder below this one's."""
+        uri = self.policy.checkpoint_uri
+        copies = None if uri is None else join(uri, name)
+        return Checkpoints(
+            self.root / name,
+            writes=self._writes,
+            progress=self._progress,
+            policy=self.policy.model_copy(update={"checkpoint_uri": copies}),
+        )
+
     def tidy(self) -> None:
         """Remove what a chief that was killed has left half-written."""
         if self._writes:
@@ -155,6 +170,9 @@ class Checkpoints:
     def _publish(
         self, fit: int, target: Path, state: FitState, published: Published | None
     ) -> None:
+        if not state.progress.finished and _holds_nan(state.variables):
+            logger.warning("%s is not saved: there are weights that are NaN", target.name)
+            return
         metric = None
         if self._best is not None and not state.progress.step:
             value = self._best.value(state.progress.history)
@@ -165,7 +183,7 @@ class Checkpoints:
             raise unwritable(target, error) from None
         if published is not None:
             published(target, state.progress)
-        removed = self._thin_out(fit)
+        removed = [] if _holds_nan(state.variables) else self._thin_out(fit)
         self._copies.add(target, removed)
 
     def _thin_out(self, fit: int) -> list[Path]:
@@ -186,6 +204,12 @@ class Checkpoints:
 
     def _folder(self, fit: int) -> Path:
         return self.root / f"fit-{fit:03d}"
+
+
+def _holds_nan(variables: Sequence[Any]) -> bool:
+    return any(
+        array.dtype.kind == "f" and np.isnan(np.min(array, initial=0)) for array in variables
+    )
 
 
 def _metrics(folders: Sequence[Path], best: Best) -> dict[Path, float]:

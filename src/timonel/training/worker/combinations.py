@@ -26,10 +26,12 @@ def contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[s
 
 def _left_alone(settings: Settings) -> Iterator[tuple[str, str]]:
     usual = Settings()
-    for group in ("numerics", "batches", "devices", "profiling"):
+    for group in ("numerics", "batches", "checkpoints", "devices", "profiling"):
         for name, value in getattr(settings, group).model_dump().items():
             if value != getattr(getattr(usual, group), name):
                 yield _without(name, "the strategy 'none', which leaves all of it to the script")
+    if settings.faults.stop_on_nan:
+        yield _without("stop_on_nan", "the strategy 'none', under which fit is left alone")
     if settings.distribution.devices_per_worker > 1:
         yield _without("devices_per_worker", "the strategy 'none': the script sets up its devices")
 

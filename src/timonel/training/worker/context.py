@@ -96,6 +96,25 @@ class TrainingContext:
         own = exporting.OwnPreprocessing(preprocess, chosen, columns) if preprocess else None
         exporting.export_own(self.export_dir, model, own, labels)
 
+    def checkpointer(self, things: Mapping[str, Any], *, data: Any) -> Any:
+        """Return what saves and restores a training loop that the script writes itself.
+
+        ``checkpointer(...).epochs(n)`` yields the epochs that are left, ``.batches()`` the batches
+        that are left of one; ``.state`` is a dictionary of the script's own. Every task of a job
+        goes through the same loop.
+
+        Args:
+            things: Keras models, optimizers and metrics, and TensorFlow variables, by name; models
+                must be built.
+            data: A ``tf.data.Dataset`` of batches, such as what `timonel.data.load` returns.
+
+        Raises:
+            SpecError: These are others than before a restart.
+        """
+        from timonel.training.worker import loops  # noqa: PLC0415 - imports TensorFlow
+
+        return loops.checkpointer(things, data, self.job_dir)
+
 
 _entered: list[TrainingContext] = []
 

@@ -127,6 +127,10 @@ class Fits:
         """Replace ``fit`` of this process's Keras."""
         replace_fit(self._keras, self._fit)
 
+    def prepare(self) -> None:
+        """Say that the dataset that is distributed next is one to train on."""
+        self.is_preparing = True
+
     def take_training_data(self) -> bool:
         """Tell whether the dataset that is being distributed is one to train on.
 
@@ -201,7 +205,7 @@ class Fits:
         if arguments.get("verbose", "auto") == "auto":
             # Output goes to a log: one line for each epoch there, from one task.
             arguments["verbose"] = 2 if self._run is not None else 0
-        self.is_preparing = True
+        self.prepare()
         with self._termination.deferred(lambda: self._agreement.ask(Wish.LEAVE)):
             history = self._run_fit(original, model, arguments, watch)
             watch.finish()

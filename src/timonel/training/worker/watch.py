@@ -238,6 +238,8 @@ class Watch:
         raise Terminated
 
     def _save(self, progress: Progress, *, is_done: bool = False) -> None:
+        if self._losses.must_fail():
+            self._losses.fail(self._checkpoints.newest_folder(self._number))
         self._due.saved()
         state = self._snapshots.take(progress, self.trained)
         if is_done:

@@ -67,13 +67,15 @@ def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | N
     stream = Stream(None, kind(count, batch, shuffle=bool(shuffle), seed=seed))
     dataset = _dataset(tf, keras, stream, given)
     steps = arguments.get("steps_per_epoch")
-    if keras.__name__ == "tf_keras" and steps is not None and steps < stream.schedule.steps:
+    if keras.__name__ != "tf_keras" or steps is None or steps >= stream.schedule.steps:
+        steps = None
+    else:
         dataset = dataset.take(steps)  # it begins arrays anew with each epoch, but no dataset
     arguments["x"] = dataset
     for name in ("y", "sample_weight", "batch_size"):
         arguments.pop(name, None)
     arguments["shuffle"] = False
-    return StreamFeed(stream, _NOTE)
+    return StreamFeed(stream, _NOTE, steps)
 
 
 def _is_array(tf: Any, leaf: Any) -> bool:

@@ -55,12 +55,14 @@ class StreamFeed(Feed):
     Args:
         stream: The position of the next pass.
         note: What is said of it.
+        steps: Steps of a pass; by default those of the stream.
     """
 
     can_seek = True
 
-    def __init__(self, stream: Stream, note: str) -> None:
+    def __init__(self, stream: Stream, note: str, steps: int | None = None) -> None:
         self.note = note
+        self._steps = steps or stream.schedule.steps
         self._stream = stream
         self._armed: int | None = None
         self._pass: tuple[int, int] | None = None
@@ -93,7 +95,7 @@ class StreamFeed(Feed):
         if not position:
             return 0
         epoch, step = position["epoch"], position["step"]
-        if not within and step >= self._stream.schedule.steps:
+        if not within and step >= self._steps:
             return 0  # the pass ended with the epoch: the next one has its own order
         self._stream.seek(epoch, step)
         self._sought = True

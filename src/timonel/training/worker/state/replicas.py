@@ -29,6 +29,11 @@ class Replicas:
         self._workers = workers
         self._traced: Any = None
 
+    @property
+    def count(self) -> int:
+        """How many replicas all processes have together."""
+        return 1 if self._strategy is None else int(self._strategy.num_replicas_in_sync)
+
     def read_first(self, variables: Sequence[Any]) -> list[Array]:
         """Return the values on this process's first replica. No other process is asked."""
         return [np.asarray(self._parts(variable)[0].numpy()) for variable in variables]

@@ -1,0 +1,112 @@
+"""When state is saved, what is the best of it, and what is said when memory does not do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timonel.errors import SpecError, TimonelError
+from timonel.training.settings import CheckpointPolicy
+from timonel.training.worker.losses import Losses
+from timonel.training.worker.state import files, memory
+from timonel.training.worker.state.best import parse_best
+from timonel.training.worker.state.due import Due
+from timonel.training.worker.state.progress import Progress
+
+
+@given(st.integers(1, 50), st.integers(0, 200), st.integers(1, 60))
+def test_steps_are_due_when_a_multiple_is_passed(every: int, before: int, more: int) -> None:
+    due = Due(CheckpointPolicy(checkpoint_steps=every))
+    passed = any(step % every == 0 for step in range(before + 1, before + more + 1))
+    assert due.by_steps(before, before + more) == passed
+
+
+def test_seconds_are_due_since_the_last_one() -> None:
+    now = [0.0]
+    due = Due(CheckpointPolicy(checkpoint_seconds=10), clock=lambda: now[0])
+    now[0] = 9.0
+    assert not due.by_clock()
+    now[0] = 10.0
+    assert due.by_clock()
+    due.saved()
+    assert not due.by_clock()
+    assert not Due(CheckpointPolicy()).by_clock()
+    assert not Due(CheckpointPolicy()).by_steps(0, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "larger"),
+    [("val_loss", False), ("val_accuracy", True), ("auc", True), ("min:val_auc", False)],
+)
+def test_the_direction_of_a_metric(text: str, larger: bool) -> None:
+    best = parse_best(text)
+    assert best is not None
+    assert best.larger == larger
+    assert best.is_better(2.0, 1.0) == larger
+    assert best.value({best.metric: [1.0, 0.5]}) == 0.5
+    assert best.value({best.metric: [1.0, float("nan")]}) is None
+    assert best.value({}) is None
+
+
+@pytest.mark.parametrize("text", ["", "up:val_loss", "min:", "val loss", "min:max:x"])
+def test_what_names_no_metric(text: str) -> None:
+    with pytest.raises(SpecError, match="expected keep_best as a metric"):
+        parse_best(text)
+
+
+def test_names_of_folders_sort_by_age() -> None:
+    three = Progress((0, 1, 2), {}, 30)
+    progresses = [
+        Progress().within(4),
+        Progress((0,), {}, 10),
+        Progress((0,), {}, 10).within(3),
+        three,
+        three.within(10),
+        three.as_finished(),
+    ]
+    names = [files.name_of(progress) for progress in progresses]
+    assert sorted(names, key=files.age) == names
+    assert all(map(files.is_name, names))
+    assert names[-1] == "final"
+    assert not any(map(files.is_name, ["epoch-", "epoch-1-step-", ".tmp-1-x", "final2", "0001"]))
+
+
+def test_steps_within_an_epoch_are_counted_once() -> None:
+    progress = Progress((0,), {}, 10).within(3).within(7)
+    assert (progress.step, progress.steps, progress.steps_before_epoch) == (7, 17, 10)
+    assert progress.after(1, {}, 20).step == 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "replicas", "said"),
+    [(512, 1, "try 256"), (96, 4, "try 48"), (20, 4, "try 8"), (4, 4, None), (1, 1, None)],
+)
+def test_a_smaller_batch_is_proposed(batch: int, replicas: int, said: str | None) -> None:
+    advice = memory.advice(batch, replicas)
+    assert advice is None if said is None else said in str(advice)
+
+
+def test_only_a_lack_of_memory_is_explained() -> None:
+    with pytest.raises(MemoryError) as caught, memory.explained(64, 2):
+        raise MemoryError
+    assert caught.value.__notes__ == ["the batch size was 64: try 32"]
+    with pytest.raises(ValueError, match="x") as other, memory.explained(64, 2):
+        raise ValueError("x")
+    assert not hasattr(other.value, "__notes__")
+
+
+def test_the_first_loss_that_is_no_number_is_named() -> None:
+    losses = Losses(ends_job=True)
+    losses.note(1, 1, 0.5)
+    assert not losses.must_fail()
+    for step, loss in [(2, 0.4), (3, float("nan")), (4, float("nan"))]:
+        losses.note(1, step, loss)
+    assert losses.must_fail()
+    with pytest.raises(TimonelError, match=re.escape("got NaN at epoch 2, step 3; there is no")):
+        losses.fail(None)
+    ignoring = Losses()
+    ignoring.note(0, 1, float("nan"))
+    assert not ignoring.must_fail()
