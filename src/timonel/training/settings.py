@@ -137,7 +137,7 @@ class Evaluation(_Group):
     early_stopping: str | None = Field(
         default=None,
         description="METRIC or METRIC:PATIENCE; training ends when the evaluator's metric did not "
-        "get better for so many checkpoints.",
+        "get better for so many checkpoints, or for three.",
     )
 
 

@@ -152,7 +152,8 @@ CheckpointUri = Annotated[
 EarlyStopping = Annotated[
     str | None,
     typer.Option(
-        help="End when the evaluator's metric gets no better.", metavar="METRIC[:PATIENCE]"
+        help="End when so many checkpoints, or three, are no better for the evaluator.",
+        metavar="METRIC[:PATIENCE]",
     ),
 ]
 

@@ -39,14 +39,15 @@ class EvaluatorFits:
         self._follower = follower
         self._records = records
         self._report = report
-        self._count = 0
+        self.count = 0
+        """How many there were."""
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
         replace_fit(self._keras, lambda _, model, arguments: self._fit(model, arguments))
 
     def _fit(self, model: Any, arguments: dict[str, Any]) -> Any:
-        number, self._count = self._count, self._count + 1
+        number, self.count = self.count, self.count + 1
         wanted = validation.evaluation_of(arguments)
         looks = validation.who_validates(self._keras, arguments.get("callbacks"))
         self._report.fit_begins(is_shared=looks is not None)

@@ -8,6 +8,7 @@ k, evaluates them on the call's validation data, and returns what the trainers' 
 from __future__ import annotations
 
 import importlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ from timonel.training.worker.summaries import Summaries
 if TYPE_CHECKING:
     from timonel.training.worker.bootstrap import Task
     from timonel.training.worker.outcome import Termination
+
+
+logger = logging.getLogger(__name__)
 
 
 def run(task: Task, termination: Termination) -> None:
@@ -59,11 +63,14 @@ def run(task: Task, termination: Termination) -> None:
         tell=report.tell,
         saved=report.saved,
     )
-    EvaluatorFits(keras, follower, records, report).install()
+    fits = EvaluatorFits(keras, follower, records, report)
+    fits.install()
     (task.task_dir / "ready").touch()
     alive.begin(task.task_dir)
     with bootstrap.until_exit():
         bootstrap.run_program_of(task, None)
+    if not fits.count:
+        logger.warning("the script has called no fit: there was nothing to evaluate")
 
 
 def wanted_by(settings: Settings, job_dir: Path) -> Wanted:
