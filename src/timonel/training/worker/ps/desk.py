@@ -55,17 +55,22 @@ class Desk:
         self._worker = worker
         self._clock = clock
         self._changed = threading.Condition()
-        self._work: dict[int, Compute] = {}
+        self._work: dict[int, tuple[Compute, bool]] = {}
         self._results: dict[int, Any] = {}
         self._uncounted: list[int] = []
         self._pieces = 0
         self._is_open = True
 
-    def add(self, compute: Compute) -> int:
-        """Add a piece and return its number."""
+    def add(self, compute: Compute, *, leaves: bool = False) -> int:
+        """Add a piece and return its number.
+
+        Args:
+            compute: Computes it.
+            leaves: An attempt leaves something that is to be taken away if it does not count.
+        """
         with self._changed:
             self._pieces += 1
-            self._work[self._pieces] = compute
+            self._work[self._pieces] = compute, leaves
             self.ledger.add(self._pieces)
             self._changed.notify_all()
             return self._pieces
@@ -74,12 +79,13 @@ class Desk:
         """Compute what there is until the desk is closed; called by each worker's thread."""
         worker = self._worker()
         while (attempt := self._next(worker)) is not None:
+            compute, leaves = self._work_of(attempt)
             try:
-                result = self._work_of(attempt)(attempt.number)
+                result = compute(attempt.number)
             except BaseException:
                 self._lost(attempt)
                 raise
-            self._finished(attempt, result)
+            self._finished(attempt, result, leaves=leaves)
             if result is not None:
                 self._observe(worker, self._clock() - attempt.since)
 
@@ -111,7 +117,7 @@ class Desk:
             self._changed.notify_all()
 
     def take_uncounted(self) -> list[int]:
-        """Return the numbers of attempts that have finished in vain since the last call."""
+        """Return the attempts that were in vain and have left something, since the last call."""
         with self._changed:
             found, self._uncounted = self._uncounted, []
         return found
@@ -132,16 +138,16 @@ class Desk:
                 self._changed.wait(self.ledger.next_look(now))
         return None
 
-    def _work_of(self, attempt: Attempt) -> Compute:
+    def _work_of(self, attempt: Attempt) -> tuple[Compute, bool]:
         with self._changed:
             # Settled by another attempt in the meantime: there is nothing left to compute.
-            return self._work.get(attempt.piece, lambda _: None)
+            return self._work.get(attempt.piece, (lambda _: None, False))
 
-    def _finished(self, attempt: Attempt, result: Any) -> None:
+    def _finished(self, attempt: Attempt, result: Any, *, leaves: bool) -> None:
         with self._changed:
             if self.ledger.finish(attempt, self._clock()):
                 self._results[attempt.number] = result
-            elif result is not None:
+            elif leaves:
                 self._uncounted.append(attempt.number)
             self._changed.notify_all()
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from timonel.errors import TimonelError
 from timonel.training.worker import _private_ps
 from timonel.training.worker.inputs import bounds
-from timonel.training.worker.ps import tracing
+from timonel.training.worker.ps import roles, tracing
 from timonel.training.worker.ps.desk import Counted, Desk
 from timonel.training.worker.ps.ledger import Ledger, Policy
 from timonel.training.worker.ps.slots import Applier
@@ -169,7 +169,8 @@ class Phase:
         for part in range(parts):
             begin, end = bounds(rows, part, parts)
             mine = batch if parts == 1 else _slice(batch, begin, end)
-            self._rows[self._desk.add(self._computing(mine))] = end - begin
+            piece = self._desk.add(self._computing(mine), leaves=self._training)
+            self._rows[piece] = end - begin
 
     def _computing(self, batch: Any) -> Callable[[int], Any]:
         step = self._step
@@ -183,7 +184,8 @@ class Phase:
         draw = tf.constant(self._draw, tf.int64)
 
         def compute(attempt: int) -> Any:
-            return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
+            with roles.gate.passing():
+                return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
 
         return compute
 
@@ -221,9 +223,10 @@ class Phase:
             weights = [
                 each.gradient.weight * share for each, share in zip(found, shares, strict=True)
             ]
-            self._applier.apply([attempt.number for attempt in attempts], weights, shares)
-            for number in self._desk.take_uncounted():
-                self._applier.discard(number)
+            with roles.gate.passing():
+                self._applier.apply([attempt.number for attempt in attempts], weights, shares)
+                for number in self._desk.take_uncounted():
+                    self._applier.discard(number)
         self._add_local([each.result for each in found], shares)
         counter = _private_ps.train_counter(self._model)
         if self._training and counter is not None:
