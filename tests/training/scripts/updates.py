@@ -14,8 +14,14 @@ model = keras.Sequential(
     [keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(2, "softmax")]
 )
 model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
-slow = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: time.sleep(0.15))
-model.fit(x, y, batch_size=16, epochs=4, callbacks=[slow])
+
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.15)
+
+
+model.fit(x, y, batch_size=16, epochs=4, callbacks=[Slow()])
 job = context()
 found = {
     "weights": [weight.tolist() for weight in model.get_weights()],
