@@ -105,7 +105,8 @@ def report(found: dict[str, Found], failed: dict[str, str], minutes: float) -> s
         f"Measured {time.strftime('%Y-%m-%d')} at commit {_measure.commit()} on "
         f"{_measure.machine()}, in {minutes:.0f} minutes. Both sides ran in one run, most of them "
         "in turns of some steps; the ratio is the median of the ratios of the pairs, timonel's "
-        "figure divided by the other. The machine is shared: read the ratios, not the times."
+        "figure divided by the other. The machine is shared with others (load "
+        f"{os.getloadavg()[2]:.0f} on average): read the ratios, not the times."
     )
     lines = ["# Training against the same work by hand", "", intro, "", HEAD]
     lines += [row.markdown() for part in found.values() for row in part.rows]

@@ -48,5 +48,5 @@ def _compare(
             flags = ["--checkpoint-steps", str(every)] if job is saving else []
             turns = ["--turns", contest.options(side)]
             job.train(SCRIPTS / f"{script}.py", flags, [*shape, *turns])
-        times = contest.run([saving, plain], tasks=2, seconds=300)
+        times = contest.run([saving, plain], tasks=2, seconds=900)
     return whole_ms(times[0]), whole_ms(times[1])

@@ -30,7 +30,7 @@ def one_process(place: Place) -> Found:
     with Job(folder, "ours") as ours, Processes(folder, "bare") as bare:
         ours.train(script, [], [*shape, "--turns", contest.options(0)])
         bare.start([PYTHON, str(script), *shape, "--turns", contest.options(1)])
-        mine, theirs = contest.run([ours, bare], tasks=2, seconds=240)
+        mine, theirs = contest.run([ours, bare], tasks=2, seconds=900)
     return Found(
         [
             Row("step, one process, cats-and-dogs CNN", "ms", step_ms(mine), step_ms(theirs),
@@ -49,7 +49,7 @@ def two_workers(place: Place) -> Found:
     """25 M parameters: compressed, and as they are, against float32 by hand."""
     folder = place.sub("two-workers")
     digits = digits_npz(folder / "digits.npz", side=32)
-    steps, rounds = (4, 3) if place.quick else (10, 9)
+    steps, rounds = (4, 3) if place.quick else (10, 7)
     contest = Contest(folder, 3, steps, rounds)
     jobs = {
         side: Job(folder, f"ours-{name}")
@@ -68,7 +68,7 @@ def two_workers(place: Place) -> Found:
         ]  # fmt: skip
         for env in tf_configs(2):
             bare.start(command, env)
-        times = contest.run([*jobs.values(), bare], tasks=6, seconds=240)
+        times = contest.run([*jobs.values(), bare], tasks=6, seconds=900)
     return Found(_two_workers_rows(times), [_weights(folder, contest.total)])
 
 
