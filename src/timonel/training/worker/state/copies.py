@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from timonel.errors import InputError, NotFoundError, TimonelError
-from timonel.storage import join, publish_dir, remote
+from timonel.storage import is_local, join, local_path, publish_dir, remote
 from timonel.storage.uris import filesystem
 from timonel.training.worker.state import files
 
@@ -38,10 +38,11 @@ class Copies:
         """
         if self._uri is None:
             return
+        place = self._place(folder)
+        if is_local(place):
+            local_path(place).mkdir(parents=True, exist_ok=True)
         try:
-            _retried(
-                lambda: remote.publish(folder, self._place(folder), last=files.STATE, replace=True)
-            )
+            _retried(lambda: remote.publish(folder, place, last=files.STATE, replace=True))
         except TimonelError as error:
             logger.warning("%s is not copied: %s", folder.name, error)
             return

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from timonel.errors import CorruptError
+from timonel.training.worker.state import files
+from timonel.training.worker.state.copies import Copies
+from timonel.training.worker.state.files import FitState
+from timonel.training.worker.state.progress import Progress
+
+FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
+
+
+def test_a_checkpoint_of_format_1_is_read() -> None:
+    found = files.read(FORMATS / "1" / "checkpoint" / "epoch-0001")
+    assert found.progress == Progress((0, 1), {"loss": [0.5, 0.25]}, 12)
+    assert np.array_equal(found.state.variables[0], np.arange(6, dtype="float32").reshape(2, 3))
+    assert found.state.extra == {}
+
+
+def test_a_checkpoint_of_format_2_is_read() -> None:
+    found = files.read(FORMATS / "2" / "checkpoint" / "epoch-0002-step-0000003")
+    assert (found.progress.next_epoch, found.progress.step, found.progress.steps) == (2, 3, 15)
+    assert found.state.variables[1] == 15
+    assert found.state.local[0].shape == (2, 4)
+    assert list(found.state.metrics[0]) == [1.0, 2.0]
+    assert found.state.extra["callbacks"][0]["state"] == {"wait": 1, "best": 0.25}
+
+
+def test_all_types_of_arrays_come_back(tmp_path: Path) -> None:
+    arrays = [
+        np.array(3.5),
+        np.zeros((0, 4), np.float16),
+        np.arange(5, dtype=ml_dtypes.bfloat16),
+        np.array([[True], [False]]),
+        np.asfortranarray(np.arange(6, dtype=np.int8).reshape(2, 3)),
+    ]
+    files.write(tmp_path / "epoch-0000", FitState(Progress((0,)), arrays))
+    found = files.read(tmp_path / "epoch-0000").state.variables
+    for ours, theirs in zip(found, arrays, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs)
+        ours[...] = 0  # it is a copy that may be changed
+
+
+@pytest.mark.parametrize("cut", [1, 64])
+def test_arrays_that_were_cut_off_are_noticed(tmp_path: Path, cut: int) -> None:
+    folder = tmp_path / "epoch-0000"
+    files.write(folder, FitState(Progress((0,)), [np.arange(100)]))
+    content = (folder / "arrays.bin").read_bytes()
+    (folder / "arrays.bin").write_bytes(content[:-cut])
+    with pytest.raises(CorruptError, match="digest"):
+        files.read(folder)
+
+
+def test_copies_are_fetched_where_there_is_nothing(tmp_path: Path) -> None:
+    copies = Copies((tmp_path / "bucket").as_uri())
+    local = tmp_path / "checkpoints" / "fit-000"
+    for epoch in range(2):
+        target = local / f"epoch-{epoch:04d}"
+        files.write(target, FitState(Progress((epoch,)), [np.array(epoch)]))
+        copies.add(target, [local / "epoch-0000"] if epoch else [])
+    assert not (tmp_path / "bucket" / "fit-000" / "epoch-0000" / "state.json").exists()
+    # A copy that broke off has no manifest, and is none.
+    (tmp_path / "bucket" / "fit-000" / "epoch-0002").mkdir()
+    (tmp_path / "bucket" / "fit-000" / "epoch-0002" / "arrays.bin").write_bytes(b"1")
+    copies.fetch(tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other" / "fit-000").iterdir()] == ["epoch-0001"]
+    found = files.read(tmp_path / "other" / "fit-000" / "epoch-0001")
+    assert found.state.variables[0] == 1
+    Copies(None).fetch(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
