@@ -20,6 +20,15 @@ settings.load_profile("timonel")
 _CLEANED = ("TIMONEL_", "MLFLOW_", "WANDB_")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the soak written down where that was asked for."""
+    report = os.environ.get("TIMONEL_SOAK_REPORT")
+    if report:
+        from tests.soak_page import SoakPage
+
+        config.pluginmanager.register(SoakPage(Path(report)))
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the settings of the person who runs the tests, and mirror only where that is tested."""

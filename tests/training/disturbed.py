@@ -7,10 +7,13 @@ import os
 import random
 import signal
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from benchmarks import _measure
 
 from timonel.engines import JobState, JobStatus
 from timonel.engines.local.folder import JobFolder
@@ -20,6 +23,10 @@ Moment = Literal["start", "step", "checkpoint", "end"]
 """While tasks start; in a step, a checkpoint or more into a generation; while a checkpoint is being
 written or has just been; after the last epoch, while the model is exported."""
 
+COMMIT = _measure.commit()
+# Read here because a fixture hides the environment from tests.
+SEED = os.environ.get("TIMONEL_SOAK_SEED") or str(zlib.crc32(COMMIT.encode()))
+"""Picks the moments; the commit does where nobody else has."""
 _POLL_S = 0.02
 _PATIENCE_S = 90.0
 
@@ -56,6 +63,10 @@ class Disturbance:
         return self.cause is not None
 
 
+TOLD: list[tuple[str, Disturbance]] = []
+"""What the jobs of this session were disturbed by, and what each of these was."""
+
+
 @dataclass
 class DisturbedJob:
     """A job that runs, and what it is disturbed by."""
@@ -88,10 +99,16 @@ class DisturbedJob:
         self.disturbances.append(told)
         return told
 
-    def finish(self) -> list[Disturbance]:
-        """Wait for the job's end and return the disturbances with what it took to go on."""
+    def finish(self, name: str | None = None) -> list[Disturbance]:
+        """Wait for the job's end and return the disturbances with what it took to go on.
+
+        Args:
+            name: What the job is; the test's name by default.
+        """
         self.run.wait()
         self.disturbances = [self._resumed(told) for told in self.disturbances]
+        named = name or _present_test()
+        TOLD.extend((named, each) for each in self.disturbances)
         return self.disturbances
 
     def status(self) -> JobStatus:
@@ -167,6 +184,12 @@ class DisturbedJob:
         name = target.removeprefix("agent of ")
         pid = next(task.pid for task in self.status().tasks if task.task_id == name)
         return parent_of(pid) if pid is not None and target != name else pid
+
+
+def _present_test() -> str:
+    # Such as "tests/training/test_resume.py::test_ten_blows[keras-2] (call)".
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("::")[2].partition(" ")[0]
+    return test.removeprefix("test_").replace("_", " ").replace("[", ", ").rstrip("]")
 
 
 def parent_of(pid: int) -> int:

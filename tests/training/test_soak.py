@@ -2,26 +2,19 @@
 
 Every job is compared with one that nobody disturbed: the same History, the same weights to the
 last bit. ``TIMONEL_SOAK_SEED`` picks the moments; without it they follow from the commit.
-``TIMONEL_SOAK_REPORT`` names a page to write the figures to.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import time
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import _measure
 
 from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
-from tests.training.disturbed import Disturbance, DisturbedJob, Moment, left_behind, table
+from tests.training.disturbed import SEED, Disturbance, DisturbedJob, Moment, left_behind
 from timonel.data import Dataset
 from timonel.engines import FailureCause, JobState
 from timonel.errors import EngineError
@@ -32,32 +25,9 @@ from timonel.training import Run, train
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
-COMMIT = _measure.commit()
-# Read here because a fixture hides the environment from tests.
-SEED = os.environ.get("TIMONEL_SOAK_SEED") or str(zlib.crc32(COMMIT.encode()))
-REPORT = os.environ.get("TIMONEL_SOAK_REPORT")
 EPOCHS = 8
 MORE_EPOCHS = 5
 STEPS = 6
-
-Rows = list[tuple[str, Disturbance]]
-
-
-@pytest.fixture(scope="module")
-def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
-    """What the jobs were disturbed by; shown and written down at the end."""
-    found: Rows = []
-    begun = time.time()
-    failed_before = request.session.testsfailed
-    yield found
-    lines = table(found)
-    terminal = request.config.pluginmanager.getplugin("terminalreporter")
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        terminal.write_line(f"\nTIMONEL_SOAK_SEED={SEED}")
-        for line in lines:
-            terminal.write_line(line)
-    if REPORT and found and request.session.testsfailed == failed_before:
-        _write_page(Path(REPORT), lines, time.time() - begun)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +50,6 @@ class Soak:
     workspace: Workspace
     engine: BareEngine
     undisturbed: dict[str, Any]
-    rows: Rows
 
     def start(self, more_epochs: int = 0, *args: str) -> DisturbedJob:
         """Start a job of one fit, or of two."""
@@ -89,8 +58,7 @@ class Soak:
 
     def finish(self, name: str, job: DisturbedJob, *, fits: int = 1) -> list[Disturbance]:
         """Wait for its end, and check that nobody can tell that it was disturbed."""
-        told = job.finish()
-        self.rows.extend((name, each) for each in told)
+        told = job.finish(name)
         assert job.status().restarts == sum(each.landed for each in told)
         # What comes in the job's last half second may come too late.
         assert all(each.landed for each in told if each.moment != "end")
@@ -104,9 +72,8 @@ def soak(
     jobs_workspace: Workspace,
     engine: BareEngine,
     undisturbed: dict[str, Any],
-    rows: Rows,
 ) -> Soak:
-    return Soak(dataset, jobs_workspace, engine, undisturbed, rows)
+    return Soak(dataset, jobs_workspace, engine, undisturbed)
 
 
 @pytest.mark.parametrize("moments", [("start", "step", "end"), ("step", "checkpoint", "step")])
@@ -220,19 +187,3 @@ def _assert_undisturbed(run: Run, undisturbed: dict[str, Any], fits: int) -> Non
 
 def _assert_nothing_left(run: Run) -> None:
     eventually(lambda: not left_behind(run), explain=lambda: str(left_behind(run)))
-
-
-def _write_page(path: Path, lines: list[str], took_s: float) -> None:
-    figures = f"{time.strftime('%Y-%m-%d')}, commit {COMMIT}, {_measure.machine()}, seed {SEED}"
-    page = f"""# Soak
-
-{figures}, {took_s / 60:.0f} minutes.
-
-Jobs of two workers, forked from a warm parent, that are disturbed at random moments. All ended with
-the History and the weights, to the last bit, of a job that nobody disturbed. Seconds count from the
-signal and include the delay before a restart, which doubles from 1 s; where no epoch was left to
-train they are those to the end of the job.
-
-"""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page + "\n".join(lines) + "\n")
