@@ -1,8 +1,8 @@
 """Training against the same work by hand, side by side in one run.
 
 A part that fails is reported as failed, with its reason; the others go on. `--only` measures some
-parts and prints them; a whole run is also written down, as a page and as the data of the pictures
-in the documentation.
+parts and prints them; a whole run is also written down part by part, as a page and as the data of
+the pictures in the documentation.
 
 usage: training.py [--only PART ...] [--quick] [--output benchmarks/results/training.md]
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ HEAD = """| what | timonel | against | ratio | goal | met |
 
 
 def main() -> None:
-    """Measure, print the page, and write it where all parts were measured."""
+    """Measure, print the page, and write it where all parts are measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[], metavar="PART",
                         help=", ".join(PARTS))  # fmt: skip
@@ -58,21 +58,28 @@ def main() -> None:
     # An end in order: the jobs that run are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     begun = time.monotonic()
-    found, failed = measure(options.only or list(PARTS), quick=options.quick)
-    page = report(found, failed, (time.monotonic() - begun) / 60)
+    commit = _measure.commit()  # before what is written changes a file
+    found: dict[str, Found] = {}
+    failed: dict[str, str] = {}
+    for _ in measure(options.only or list(PARTS), found, failed, quick=options.quick):
+        page = report(commit, found, failed, (time.monotonic() - begun) / 60)
+        if not (options.only or options.quick):
+            write(options.output, page, document(commit, found, failed))
     print(page)
-    if not (options.only or options.quick):
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(page)
-        data = json.dumps(document(found, failed), indent=1)
-        options.output.with_suffix(".json").write_text(data + "\n")
     sys.exit(1 if failed else 0)
 
 
-def measure(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Found], dict[str, str]]:
-    """Measure some parts; return what each has found, and why others have found nothing."""
-    found: dict[str, Found] = {}
-    failed: dict[str, str] = {}
+def write(output: Path, page: str, content: dict[str, Any]) -> None:
+    """Write the page, and its data beside it."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page)
+    output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def measure(
+    names: Sequence[str], found: dict[str, Found], failed: dict[str, str], *, quick: bool
+) -> Iterator[str]:
+    """Measure some parts; yield each when what it found, or why it found nothing, was added."""
     with tempfile.TemporaryDirectory(prefix="timonel-bench-") as name:
         folder = Path(name)
         # Warm parents of its own, which it may end.
@@ -84,9 +91,9 @@ def measure(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Found], dic
                 _measure_part(part, Place(folder, quick), found, failed)
                 for used in set(folder.iterdir()) - {runtime}:
                     end_what_is_left(used)
+                yield part
         finally:
             end_what_is_left(folder)
-    return found, failed
 
 
 def _measure_part(part: str, place: Place, found: dict[str, Found], failed: dict[str, str]) -> None:
@@ -99,10 +106,10 @@ def _measure_part(part: str, place: Place, found: dict[str, Found], failed: dict
     print(f"{part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
 
-def report(found: dict[str, Found], failed: dict[str, str], minutes: float) -> str:
+def report(commit: str, found: dict[str, Found], failed: dict[str, str], minutes: float) -> str:
     """Return the result as a Markdown page."""
     intro = (
-        f"Measured {time.strftime('%Y-%m-%d')} at commit {_measure.commit()} on "
+        f"Measured {time.strftime('%Y-%m-%d')} at commit {commit} on "
         f"{_measure.machine()}, in {minutes:.0f} minutes. Both sides ran in one run, most of them "
         "in turns of some steps; the ratio is the median of the ratios of the pairs, timonel's "
         "figure divided by the other. The machine is shared with others (load "
@@ -115,11 +122,11 @@ def report(found: dict[str, Found], failed: dict[str, str], minutes: float) -> s
     return "\n".join([*lines, "", *remarks, ""])
 
 
-def document(found: dict[str, Found], failed: dict[str, str]) -> dict[str, Any]:
+def document(commit: str, found: dict[str, Found], failed: dict[str, str]) -> dict[str, Any]:
     """Return the result as JSON holds it."""
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _measure.commit(),
+        "commit": commit,
         "machine": _measure.machine(),
         "rows": [row.document() for part in found.values() for row in part.rows],
         "failed": failed,
