@@ -5,7 +5,9 @@ Each row counts itself in a metric, so the logs of an epoch say whether any was 
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
 import signal
 import threading
 from pathlib import Path
@@ -72,6 +74,30 @@ def test_a_stopped_worker_holds_nobody_up_with_a_backup_worker(
     assert "divided among 2 of 3 workers" in log_of(run)
 
 
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_divided_among_workers_it_trains_as_one_process_does(
+    flavour: str,
+    jobs_workspace: Workspace,
+    engine: BareEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = _script(tmp_path, "equal.py", flavour)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script))
+    alone = json.loads((tmp_path / "timonel-job" / "chief-0.json").read_text())
+    run = train(script, workspace=jobs_workspace, engine=engine, ps=2, workers=2, backup_workers=0)
+    found = results(run)["chief-0"]
+    assert found["calls"] == alone["calls"]
+    assert set(found["history"]) == set(alone["history"])
+    for name, values in alone["history"].items():
+        assert np.allclose(found["history"][name], values, atol=1e-5), name
+    for name in ("evaluated", "predicted"):
+        assert np.allclose(found[name], alone[name], atol=1e-5), name
+    for ours, theirs in zip(found["weights"], alone["weights"], strict=True):
+        assert np.allclose(ours, theirs, atol=1e-5)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize("task", ["ps-0", "chief-0"])
@@ -104,11 +130,8 @@ def _train(
     epochs: int,
     **options: Any,
 ) -> Run:
-    script = tmp_path / "served.py"
-    text = (SCRIPTS / "served.py").read_text()
-    script.write_text(text.replace("import keras\n", f"import {flavour} as keras\n"))
     return train(
-        script,
+        _script(tmp_path, "served.py", flavour),
         args=["--epochs", str(epochs), "--rows", str(ROWS)],
         workspace=workspace,
         engine=engine,
@@ -117,6 +140,13 @@ def _train(
         seed=7,
         **options,
     )
+
+
+def _script(folder: Path, name: str, flavour: str) -> Path:
+    path = folder / name
+    text = (SCRIPTS / name).read_text()
+    path.write_text(text.replace("import keras\n", f"import {flavour} as keras\n"))
+    return path
 
 
 def _assert_each_row_counted_once(run: Run, *, epochs: int) -> None:

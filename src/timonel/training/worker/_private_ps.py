@@ -72,18 +72,6 @@ def run_on_workers(coordinator: Any, function: Callable[[], Any], count: int) ->
         coordinator._cluster.schedule(function, (), {})
 
 
-def replace_cluster_update(replacement: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace what the coordinator calls when a worker is back.
-
-    Args:
-        replacement: Takes the original, returns what is called instead.
-    """
-    from tensorflow.python.eager import context  # noqa: PLC0415
-
-    found = context.context()
-    found.update_server_def = replacement(found.update_server_def)
-
-
 def worker_index() -> int:
     """Return which worker the present thread of the coordinator works for."""
     from tensorflow.python.distribute.coordinator import coordinator_context  # noqa: PLC0415

@@ -13,7 +13,6 @@ All of them are started with the same command and told apart by ``TIMONEL_CLUSTE
 further environment is needed. ``roles.serve`` is all that a worker or ps does.
 
     ledger      pure: which worker computes what, which gradients count and how much
-    gate        keeps functions from running while a worker is taken back into the cluster
     desk        the ledger between the chief's thread and those of the workers
     tracing     a model's train step as a function that changes nothing but a worker's slots
     slots       where gradients wait on the parameter servers, and how they are applied

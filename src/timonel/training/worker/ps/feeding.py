@@ -22,7 +22,7 @@ import tensorflow as tf
 from timonel.errors import TimonelError
 from timonel.training.worker import _private_ps
 from timonel.training.worker.inputs import bounds
-from timonel.training.worker.ps import roles, tracing
+from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.desk import Counted, Desk
 from timonel.training.worker.ps.ledger import Ledger, Policy
 from timonel.training.worker.ps.slots import Applier
@@ -184,8 +184,7 @@ class Phase:
         draw = tf.constant(self._draw, tf.int64)
 
         def compute(attempt: int) -> Any:
-            with roles.gate.passing():
-                return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
+            return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
 
         return compute
 
@@ -223,10 +222,9 @@ class Phase:
             weights = [
                 each.gradient.weight * share for each, share in zip(found, shares, strict=True)
             ]
-            with roles.gate.passing():
-                self._applier.apply([attempt.number for attempt in attempts], weights, shares)
-                for number in self._desk.take_uncounted():
-                    self._applier.discard(number)
+            self._applier.apply([attempt.number for attempt in attempts], weights, shares)
+            for number in self._desk.take_uncounted():
+                self._applier.discard(number)
         self._add_local([each.result for each in found], shares)
         counter = _private_ps.train_counter(self._model)
         if self._training and counter is not None:

@@ -134,8 +134,11 @@ class Ledger:
         limit = self.policy.attempts
         if worker in self._running or (limit is not None and len(self._useful()) >= limit):
             return None
-        if self.policy.synchronous and self._is_waited_for(worker):
+        if self.policy.synchronous and (self._is_waited_for(worker) or self._is_full()):
             return None
+        bound = self.policy.max_staleness
+        if bound is not None and len(self._held) > bound:
+            return None  # it would be dropped: those that wait come before it
         piece = heapq.heappop(self._waiting) if self._waiting else self._overdue(now)
         if piece is None:
             return None
@@ -160,9 +163,12 @@ class Ledger:
         if attempt.piece not in self._open or self._is_held(attempt.piece):
             self.tally.repeated += 1
             return False
-        staleness = self.version - attempt.version
+        # Those that wait to be applied are updates that come before this one.
+        ahead = 0 if self.policy.synchronous else len(self._held)
+        staleness = self.version + ahead - attempt.version
         weight = self.policy.weight(staleness)
-        if (staleness and self.policy.synchronous) or not weight:
+        late = self.policy.synchronous and (staleness > 0 or self._is_full())
+        if late or not weight:
             self.tally.dropped += 1
             self._give_back(attempt.piece)
             return False
@@ -182,8 +188,7 @@ class Ledger:
 
     def due(self) -> list[Gradient]:
         """Return the gradients of the next update if it is complete, else nothing."""
-        needed = min(self.policy.needed, len(self._open))
-        return self._held[:needed] if self._held and len(self._held) >= needed else []
+        return self._held[: self._needed()] if self._held and self._is_full() else []
 
     def apply(self, gradients: list[Gradient]) -> None:
         """Note that gradients that were due have been applied, together."""
@@ -213,6 +218,13 @@ class Ledger:
         wanted = piece in self._open and not self._is_held(piece)
         if wanted and not fresh and piece not in self._waiting:
             heapq.heappush(self._waiting, piece)
+
+    def _needed(self) -> int:
+        return min(self.policy.needed, len(self._open))
+
+    def _is_full(self) -> bool:
+        """Tell whether the present update has all its gradients."""
+        return len(self._held) >= self._needed()
 
     def _is_waited_for(self, worker: int) -> bool:
         """Tell whether a worker has done its part of the present update: more would be in vain."""

@@ -13,12 +13,8 @@ import tensorflow as tf
 
 from timonel.training.worker import _private_ps, alive
 from timonel.training.worker.cluster import Cluster
-from timonel.training.worker.ps.gate import Gate, guarded
 
 logger = logging.getLogger(__name__)
-
-gate = Gate()
-"""What everyone passes who runs functions on the cluster; there is one cluster in a process."""
 
 _CHIEFS_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 
@@ -51,9 +47,6 @@ def strategy_for(cluster: Cluster) -> Any:
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     tf.distribute.coordinator.ClusterCoordinator(strategy)
-    _private_ps.replace_cluster_update(
-        lambda update: guarded(update, gate, cluster.tasks["worker"])
-    )
     # What one number is enough for stays with the chief, who needs it at each step; and servers
     # cannot read each other's variables: TensorFlow lets them see workers and the chief only.
     _private_ps.place_variables(

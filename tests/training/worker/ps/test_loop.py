@@ -1,0 +1,78 @@
+"""What is decided before the first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import pytest
+import tf_keras
+
+from timonel.errors import TimonelError
+from timonel.training.settings import Settings
+from timonel.training.worker.ps.feeding import Horizon
+from timonel.training.worker.ps.ledger import Policy
+from timonel.training.worker.ps.loop import check_model, describe, policy_of
+
+KERASES = pytest.mark.parametrize("flavour", [keras, tf_keras])
+
+
+def _settings(**given: Any) -> Settings:
+    return Settings.of({"strategy": "parameter-server", "ps": 1, "workers": 3, **given})
+
+
+def _model(flavour: Any, *layers: Any, **options: Any) -> Any:
+    model = flavour.Sequential([flavour.layers.Input((4,)), *layers, flavour.layers.Dense(1)])
+    model.compile("sgd", **{"loss": "mse", **options})
+    return model
+
+
+def test_how_updates_are_made() -> None:
+    assert policy_of(_settings(max_staleness=2), 3, 0) == Policy(max_staleness=2)
+    assert policy_of(_settings(backup_workers=1), 3, 0) == Policy(needed=2, synchronous=True)
+    # An elastic job may have begun with fewer workers than backup workers were asked for.
+    assert policy_of(_settings(backup_workers=2), 1, 0).needed == 1
+    warming = _settings(backup_workers=1, warmup_epochs=2)
+    assert policy_of(warming, 3, 1) == Policy(attempts=1)
+    assert policy_of(warming, 3, 2).synchronous
+
+
+def test_what_a_batch_is_is_said() -> None:
+    assert "3 workers takes a whole batch" in describe(_settings(max_staleness=4), 3)
+    assert "4 updates old" in describe(_settings(max_staleness=4), 3)
+    assert "divided among 2 of 3 workers" in describe(_settings(backup_workers=1), 3)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "limit"),
+    [
+        (Horizon(), None),
+        (Horizon(steps=5), 5),
+        (Horizon(steps=5, every=4, done=6), 2),
+        (Horizon(every=4, done=8), 4),
+        (Horizon(steps=1, every=4, done=8), 1),
+    ],
+)
+def test_nothing_is_taken_ahead_beyond_a_checkpoint(horizon: Horizon, limit: int | None) -> None:
+    assert horizon.limit() == limit
+
+
+@KERASES
+def test_models_that_workers_cannot_train_are_refused(flavour: Any) -> None:
+    check_model(flavour, _model(flavour), _settings())
+    with pytest.raises(TimonelError, match="run_eagerly=False"):
+        check_model(flavour, _model(flavour, run_eagerly=True), _settings())
+    summed = _model(flavour, loss=flavour.losses.MeanSquaredError(reduction="sum"))
+    check_model(flavour, summed, _settings())
+    with pytest.raises(TimonelError, match="reduction='sum'"):
+        check_model(flavour, summed, _settings(backup_workers=0))
+
+
+@KERASES
+def test_layers_that_go_on_from_batch_to_batch_are_refused(flavour: Any) -> None:
+    begin = flavour.layers.Input(batch_shape=(2, 3, 4))
+    end = flavour.layers.LSTM(2, stateful=True, name="going_on")(begin)
+    model = flavour.Model(begin, end)
+    model.compile("sgd", "mse")
+    with pytest.raises(TimonelError, match="stateful going_on"):
+        check_model(flavour, model, _settings())
