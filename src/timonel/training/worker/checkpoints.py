@@ -81,6 +81,8 @@ class Checkpoints:
             state: Its state. Nobody may change its arrays any more.
             published: Called once it is there, from another thread.
         """
+        self._tell_at = 0.0
+        self.note_steps(state.progress.steps, resting=state.progress.finished)
         if not self._writes:
             return None
         target = self._folder(fit) / files.name_of(state.progress)
@@ -96,7 +98,9 @@ class Checkpoints:
         """
         now = time.monotonic()
         if resting or now >= self._tell_at:
-            self._tell_at = now + _TELL_EVERY_S
+            # A state that is saved is told of at once, and so is the first step after a rest: who
+            # is killed after that has got further than who was killed before.
+            self._tell_at = 0.0 if resting else now + _TELL_EVERY_S
             self._progress.write_text(f"{steps} resting" if resting else str(steps))
 
     def wait(self) -> None:
@@ -170,7 +174,8 @@ class Checkpoints:
     def _publish(
         self, fit: int, target: Path, state: FitState, published: Published | None
     ) -> None:
-        if not state.progress.finished and _holds_nan(state.variables):
+        is_spoilt = _holds_nan(state.variables)
+        if is_spoilt and not state.progress.finished:
             logger.warning("%s is not saved: there are weights that are NaN", target.name)
             return
         metric = None
@@ -183,7 +188,7 @@ class Checkpoints:
             raise unwritable(target, error) from None
         if published is not None:
             published(target, state.progress)
-        removed = [] if _holds_nan(state.variables) else self._thin_out(fit)
+        removed = [] if is_spoilt else self._thin_out(fit)
         self._copies.add(target, removed)
 
     def _thin_out(self, fit: int) -> list[Path]:
