@@ -35,6 +35,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,7 @@ def _dump(value: str) -> None:
         "path": sys.path,
         "name": __name__,
         "random": random.random(),
+        "temporary": tempfile.mkdtemp(),
         "session": os.getsid(0),
         "pid": os.getpid(),
         "term_is_default": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,

@@ -30,6 +30,7 @@ from timonel.engines.local.processes import (
     reap,
 )
 from timonel.engines.local.pulse import ALIVE, PROGRESS, Pulse, read_beat, read_progress
+from timonel.engines.local.scratch import Scratch
 from timonel.storage import append_line
 
 READY = "ready"
@@ -52,25 +53,30 @@ def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None =
         note: Something to say in the task's log, such as why it was started plain.
     """
     code = 1
+    scratch = Scratch()
     try:
         os.setsid()
         adopt_orphans()
         close_inherited(keep=(sock.fileno(),))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        Agent(Channel(sock), run, note).serve()
+        Agent(Channel(sock), run, note, scratch).serve()
         code = 0
     finally:
         kill_all(lambda: descendants(os.getpid()))
+        scratch.remove()
         os._exit(code)
 
 
 class Agent:
     """Watches at most one child at a time."""
 
-    def __init__(self, channel: Channel, run: Runner | None, note: str | None = None) -> None:
+    def __init__(
+        self, channel: Channel, run: Runner | None, note: str | None, scratch: Scratch
+    ) -> None:
         self._channel = channel
         self._run = run
         self._note = note
+        self._scratch = scratch
         self._loop = Loop(_SIGNALS)
         self._loop.watch_channel(channel, self._obey)
         self._oom = OomWatch()
@@ -120,7 +126,7 @@ class Agent:
             command = Command(
                 module=order["module"],
                 args=order["args"],
-                env=order["env"],
+                env=self._scratch.renew(order["env"]),
                 cwd=order["cwd"],
                 output=Path(order["log"]),
             )
@@ -233,6 +239,7 @@ class Agent:
             report=_read(self._folder / REPORT),
             progress=read_progress(self._folder),
         )
+        self._scratch.remove()
 
     def _report(self, event: str, **fields: object) -> None:
         numbers = {"generation": self._generation, "attempt": self._attempt}

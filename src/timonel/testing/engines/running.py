@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.engines import JobState, RoleSpec
+from timonel.engines import JobState, RestartPolicy, RoleSpec
 from timonel.errors import AlreadyExistsError, NotFoundError
 from timonel.testing.engines.harness import EngineHarness
 
@@ -59,6 +59,19 @@ class RunningContract:
         # The listing of the folder itself is the fourth.
         assert first["descriptors"] == ["0", "1", "2", "3"]
         assert first["random"] != second["random"]
+
+    def test_temporary_files_go_with_the_task_that_made_them(self, engine: EngineHarness) -> None:
+        steps = (
+            "worker-0@dump:worker-0.json",
+            "worker-1@dump:worker-1.json",
+            "await:worker-0.json",
+        )
+        engine.run(*steps, "await:worker-1.json", "signal:9", restart=RestartPolicy(max_restarts=0))
+        told = [json.loads(engine.file(f"worker-{n}.json").read_text()) for n in (0, 1)]
+        folders = {Path(task["environ"]["TMPDIR"]) for task in told}
+        assert {Path(task["temporary"]).parent for task in told} == folders
+        assert len(folders) == 2
+        assert not any(folder.exists() for folder in folders)
 
     def test_status_tells_of_every_task(self, engine: EngineHarness) -> None:
         job_id = engine.submit("ready", "await:go")

@@ -15,6 +15,7 @@ import os
 import random
 import runpy
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,7 @@ def run_module(command: Command) -> int:
 def _become(command: Command) -> None:
     os.environ.clear()
     os.environ.update(command.env)
+    tempfile.tempdir = None  # found anew in this environment
     mark_process({name: command.env[name] for name in (MARKER, TASK_DIR) if name in command.env})
     name_process("task")
     if not sys.flags.safe_path:
