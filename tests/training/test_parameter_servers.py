@@ -74,7 +74,7 @@ def test_a_stopped_worker_holds_nobody_up_with_a_backup_worker(
     assert "divided among 2 of 3 workers" in log_of(run)
 
 
-@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+@pytest.mark.parametrize("flavour", ["keras", pytest.param("tf_keras", marks=pytest.mark.soak)])
 def test_divided_among_workers_it_trains_as_one_process_does(
     flavour: str,
     jobs_workspace: Workspace,

@@ -18,6 +18,7 @@ further environment is needed. ``roles.serve`` is all that a worker or ps does.
     slots       where gradients wait on the parameter servers, and how they are applied
     feeding     Keras' own loop, with steps that workers compute
     loop        what stands behind ``fit``, ``evaluate`` and ``predict``
+    terms       what is decided, and refused, before the first step
     roles       the cluster: servers, the strategy, its coordinator
 """
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from timonel.errors import TimonelError
 from timonel.training.settings import Settings
 from timonel.training.worker import _private_ps, _private_resume
 from timonel.training.worker.ps.desk import Desk, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
+from timonel.training.worker.ps.terms import check_model, describe, policy_of
 from timonel.training.worker.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -29,17 +29,6 @@ SETTLE_S = 2.0
 """About how often an asynchronous run comes to rest, so that it can save, stop or leave."""
 
 _names = itertools.count()
-
-
-def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
-    """Return how updates are made in an epoch, counting from 0, with so many workers."""
-    asked = settings.parameter_servers
-    if epoch < asked.warmup_epochs:
-        return Policy(attempts=1)
-    if asked.backup_workers is not None:
-        needed = max(1, workers - asked.backup_workers)
-        return Policy(needed=needed, synchronous=True)
-    return Policy(max_staleness=asked.max_staleness)
 
 
 class ParameterServerLoop:
@@ -244,60 +233,6 @@ def localised(model: Any) -> Iterator[None]:
         replaced = {key: (variable, copy.handle) for key, (variable, copy) in copies.items()}
         with _private_ps.handles(replaced):
             yield
-
-
-def describe(settings: Settings, workers: int) -> str:
-    """Return in one line what a batch is here."""
-    asked = settings.parameter_servers
-    if asked.backup_workers is None:
-        bound = "any age" if asked.max_staleness is None else f"{asked.max_staleness} updates old"
-        return (
-            f"asynchronous: each of {workers} workers takes a whole batch at a time, and each "
-            f"batch is an update; gradients may be {bound}"
-        )
-    needed = max(1, workers - asked.backup_workers)
-    return (
-        f"synchronous: the batch size is global, divided among {needed} of {workers} workers; the "
-        "fastest count"
-    )
-
-
-def check_model(keras: Any, model: Any, settings: Settings) -> None:
-    """Check that workers can do what a model's ``fit`` is to do.
-
-    Raises:
-        TimonelError: They cannot; the message names what it is.
-    """
-    if model.run_eagerly:
-        raise TimonelError(
-            "expected run_eagerly=False with parameter servers, got True",
-            hint="workers run what was traced: leave it out of compile()",
-        )
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
-    for layer in layers:
-        if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise TimonelError(
-                f"expected layers that begin each batch anew, got the stateful {layer.name}",
-                hint="batches go to several workers at once: use stateful=False",
-            )
-    synchronous = settings.parameter_servers.backup_workers is not None
-    if synchronous and any(_sums(loss) for loss in _losses(model)):
-        raise TimonelError(
-            "expected a loss that is a mean over the batch, got one with reduction='sum'",
-            hint="each batch is divided among workers, and their gradients are averaged: use "
-            "reduction='sum_over_batch_size'",
-        )
-
-
-def _losses(model: Any) -> list[Any]:
-    given = getattr(model, "loss", None)
-    if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _sums(loss: Any) -> bool:
-    return getattr(loss, "reduction", None) == "sum"
 
 
 def _steps_per_execution(model: Any) -> int:

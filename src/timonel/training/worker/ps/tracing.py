@@ -18,32 +18,8 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.worker import _private_ps
+from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.slots import Entry, stage
-
-_READS = frozenset(
-    {
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "Identity",
-        "NoOp",
-    }
-)
-_CALLS = frozenset(
-    {
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "If",
-        "StatelessIf",
-        "While",
-        "StatelessWhile",
-        "Case",
-        "StatelessCase",
-    }
-)
-_PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 @dataclass(frozen=True)
@@ -125,8 +101,8 @@ def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -
         assigned = _assigned(found.graph, found.temporary)
         states = [state for state in candidates if id(state.variable) in assigned]
         traced = _traced(model, strategy, batch, states, training=training, name=name)
-    _refuse_python(traced.graph)
-    _refuse_writes(traced.graph, {id(_private_ps.raw(v)): v for v in model.variables})
+    refuse_python(traced.graph)
+    refuse_writes(traced.graph, {id(_private_ps.raw(v)): v for v in model.variables})
     return traced.step
 
 
@@ -293,51 +269,10 @@ def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:
     for operation in graph.get_operations():
         for value in operation.inputs:
             is_ours = value.dtype == tf.resource and value.ref() in names
-            if is_ours and operation.type not in _READS:
+            if is_ours and operation.type not in READS:
                 found[names[value.ref()]] += 1
     # Two of them are ours: the first value, and the end.
     return {key for key, count in found.items() if count > 2}
-
-
-def _refuse_python(graph: Any) -> None:
-    for operation in _operations(graph):
-        if operation.type in _PYTHON_OPS or getattr(operation, "op", "") in _PYTHON_OPS:
-            raise TimonelError(
-                "expected a train step of TensorFlow operations, got one that calls Python "
-                f"({operation.name})",
-                hint="parameter servers' workers do not run the script: write it without "
-                "tf.py_function and tf.numpy_function, or do it in the dataset",
-            )
-
-
-def _operations(graph: Any) -> Iterator[Any]:
-    yield from graph.get_operations()
-    for function in graph.as_graph_def().library.function:
-        yield from function.node_def
-
-
-def _refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
-    """Refuse steps that assign what is not watched: nobody could take it back."""
-    captured = {inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource}
-    known = {
-        variable.handle.ref() if hasattr(variable, "handle") else None: variable
-        for variable in map(_private_ps.raw, names.values())
-    }
-    for operation in graph.get_operations():
-        if operation.type in _READS | _CALLS:
-            continue
-        for value in operation.inputs:
-            outer = captured.get(value.ref()) if value.dtype == tf.resource else None
-            if outer is not None and operation.type.startswith(
-                ("Assign", "ResourceS", "ResourceA")
-            ):
-                variable = known.get(outer.ref())
-                raise TimonelError(
-                    "expected a train step that changes trained variables through its optimizer, "
-                    f"got one that assigns {getattr(variable, 'name', outer)} ({operation.type})",
-                    hint="make the variable one with trainable=False, or train with --strategy "
-                    "multi-worker",
-                )
 
 
 def _spec(value: Any) -> Any:

@@ -12,7 +12,7 @@ from timonel.errors import TimonelError
 from timonel.training.settings import Settings
 from timonel.training.worker.ps.feeding import Horizon
 from timonel.training.worker.ps.ledger import Policy
-from timonel.training.worker.ps.loop import check_model, describe, policy_of
+from timonel.training.worker.ps.terms import check_model, describe, policy_of
 
 KERASES = pytest.mark.parametrize("flavour", [keras, tf_keras])
 

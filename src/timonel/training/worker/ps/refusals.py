@@ -1,0 +1,86 @@
+"""Which traced steps cannot be sent to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.errors import TimonelError
+from timonel.training.worker import _private_ps
+
+READS = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "Identity",
+        "NoOp",
+    }
+)
+"""What a step may do with a variable that is not its own."""
+_CALLS = frozenset(
+    {
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "If",
+        "StatelessIf",
+        "While",
+        "StatelessWhile",
+        "Case",
+        "StatelessCase",
+    }
+)
+_PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def refuse_python(graph: Any) -> None:
+    """Refuse steps that call Python: workers do not have the script.
+
+    Raises:
+        TimonelError: The graph has such an operation.
+    """
+    for name, kind in _operations(graph):
+        if kind in _PYTHON_OPS:
+            raise TimonelError(
+                "expected a train step of TensorFlow operations, got one that calls Python "
+                f"({name})",
+                hint="parameter servers' workers do not run the script: write it without "
+                "tf.py_function and tf.numpy_function, or do it in the dataset",
+            )
+
+
+def _operations(graph: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and kind of each operation, of those in inner functions too."""
+    for operation in graph.get_operations():
+        yield operation.name, operation.type
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            yield node.name, node.op
+
+
+def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
+    """Refuse steps that assign what is not watched: nobody could take it back."""
+    captured = {inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource}
+    known = {
+        variable.handle.ref() if hasattr(variable, "handle") else None: variable
+        for variable in map(_private_ps.raw, names.values())
+    }
+    for operation in graph.get_operations():
+        if operation.type in READS | _CALLS:
+            continue
+        for value in operation.inputs:
+            outer = captured.get(value.ref()) if value.dtype == tf.resource else None
+            if outer is not None and operation.type.startswith(
+                ("Assign", "ResourceS", "ResourceA")
+            ):
+                variable = known.get(outer.ref())
+                raise TimonelError(
+                    "expected a train step that changes trained variables through its optimizer, "
+                    f"got one that assigns {getattr(variable, 'name', outer)} ({operation.type})",
+                    hint="make the variable one with trainable=False, or train with --strategy "
+                    "multi-worker",
+                )
