@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 
 @dataclass
@@ -55,6 +56,11 @@ class Row:
     def document(self) -> dict[str, Any]:
         """Return the line as JSON holds it."""
         return {**asdict(self), "ratio": self.ratio, "met": self.met}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the line that a document holds."""
+        return cls(**{each.name: document[each.name] for each in fields(cls)})
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Training against the same work by hand, side by side in one run.
 
-A part that fails is reported as failed, with its reason; the others go on. `--only` measures some
-parts and prints them; a whole run is also written down part by part, as a page and as the data of
-the pictures in the documentation.
+A part that fails is reported as failed, with its reason; the others go on. What was found is
+written down part by part, as a page and as the data of the pictures in the documentation; `--only`
+measures some parts anew and leaves the others as they are.
 
 usage: training.py [--only PART ...] [--quick] [--output benchmarks/results/training.md]
 """
@@ -17,13 +17,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import _measure
 from _jobs import Place, end_what_is_left
-from _rows import Found
+from _rows import Found, Row
 from rows.checkpoints import checkpoints
 from rows.curve import curve
 from rows.kills import kills
@@ -32,6 +32,8 @@ from rows.step_time import one_process, two_workers
 from rows.workers import workers
 
 Part = Callable[[Place], Found]
+Document = dict[str, Any]
+"""A part of the result, as JSON holds it."""
 PARTS: dict[str, Part] = {
     "one-process": one_process,
     "two-workers": two_workers,
@@ -47,7 +49,7 @@ HEAD = """| what | timonel | against | ratio | goal | met |
 
 
 def main() -> None:
-    """Measure, print the page, and write it where all parts are measured."""
+    """Measure, and write and print the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[], metavar="PART",
                         help=", ".join(PARTS))  # fmt: skip
@@ -57,81 +59,79 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # An end in order: the jobs that run are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    begun = time.monotonic()
+    data = options.output.with_suffix(".json")
+    parts = json.loads(data.read_text())["parts"] if options.only and data.exists() else {}
     commit = _measure.commit()  # before what is written changes a file
-    found: dict[str, Found] = {}
-    failed: dict[str, str] = {}
-    for _ in measure(options.only or list(PARTS), found, failed, quick=options.quick):
-        page = report(commit, found, failed, (time.monotonic() - begun) / 60)
-        if not (options.only or options.quick):
-            write(options.output, page, document(commit, found, failed))
-    print(page)
-    sys.exit(1 if failed else 0)
+    for name, document in measure(options.only or list(PARTS), quick=options.quick):
+        parts[name] = {"commit": commit, "date": time.strftime("%Y-%m-%d"), **document}
+        parts = {name: parts[name] for name in PARTS if name in parts}
+        if not options.quick:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(report(parts))
+            about = {"machine": _measure.machine(), "parts": parts}
+            data.write_text(json.dumps(about, indent=1) + "\n")
+    print(report(parts))
+    sys.exit(any(part["failed"] for part in parts.values()))
 
 
-def write(output: Path, page: str, content: dict[str, Any]) -> None:
-    """Write the page, and its data beside it."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page)
-    output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-
-
-def measure(
-    names: Sequence[str], found: dict[str, Found], failed: dict[str, str], *, quick: bool
-) -> Iterator[str]:
-    """Measure some parts; yield each when what it found, or why it found nothing, was added."""
-    with tempfile.TemporaryDirectory(prefix="timonel-bench-") as name:
-        folder = Path(name)
+def measure(names: Sequence[str], *, quick: bool) -> Iterator[tuple[str, Document]]:
+    """Measure some parts; yield each with what it found, or why it found nothing."""
+    with tempfile.TemporaryDirectory(prefix="timonel-bench-") as scratch:
+        folder = Path(scratch)
         # Warm parents of its own, which it may end.
         runtime = folder / "runtime"
         runtime.mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(runtime)
         try:
-            for part in names:
-                _measure_part(part, Place(folder, quick), found, failed)
+            for name in names:
+                yield name, _measure_part(name, Place(folder, quick))
                 for used in set(folder.iterdir()) - {runtime}:
                     end_what_is_left(used)
-                yield part
         finally:
             end_what_is_left(folder)
 
 
-def _measure_part(part: str, place: Place, found: dict[str, Found], failed: dict[str, str]) -> None:
+def _measure_part(name: str, place: Place) -> Document:
     begun = time.monotonic()
+    found, failed = Found(), None
     try:
-        found[part] = PARTS[part](place)
+        found = PARTS[name](place)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the others go on
         traceback.print_exc()
-        failed[part] = f"{type(error).__name__}: {error}"
-    print(f"{part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        failed = f"{type(error).__name__}: {error}"
+    print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    return {
+        "load": round(os.getloadavg()[1], 1),
+        "failed": failed,
+        "rows": [row.document() for row in found.rows],
+        "remarks": found.remarks,
+        "data": found.data,
+    }
 
 
-def report(commit: str, found: dict[str, Found], failed: dict[str, str], minutes: float) -> str:
-    """Return the result as a Markdown page."""
+def report(parts: Mapping[str, Document]) -> str:
+    """Return what was found as a Markdown page."""
+    commits: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        commits.setdefault(f"{part['commit']} ({part['date']})", []).append(name)
+    measured = "; ".join(
+        f"at commit {commit}" + (f": {', '.join(names)}" if len(commits) > 1 else "")
+        for commit, names in commits.items()
+    )
+    loads = [part["load"] for part in parts.values()]
     intro = (
-        f"Measured {time.strftime('%Y-%m-%d')} at commit {commit} on "
-        f"{_measure.machine()}, in {minutes:.0f} minutes. Both sides ran in one run, most of them "
-        "in turns of some steps; the ratio is the median of the ratios of the pairs, timonel's "
-        "figure divided by the other. The machine is shared with others (load "
-        f"{os.getloadavg()[2]:.0f} on average): read the ratios, not the times."
+        f"Measured on {_measure.machine()}, {measured}. Both sides ran in one run, most of them in "
+        "turns of some steps; the ratio is the median of the ratios of the pairs, timonel's figure "
+        "divided by the other. The machine was shared with others "
+        f"(load {min(loads):.0f} to {max(loads):.0f}): read the ratios, not the times."
     )
     lines = ["# Training against the same work by hand", "", intro, "", HEAD]
-    lines += [row.markdown() for part in found.values() for row in part.rows]
-    lines += [f"| {part} | **failed** | {reason} | | | **no** |" for part, reason in failed.items()]
-    remarks = [f"- {remark}" for part in found.values() for remark in part.remarks]
+    for name, part in parts.items():
+        lines += [Row.of(row).markdown() for row in part["rows"]]
+        if part["failed"]:
+            lines.append(f"| {name} | **failed** | {part['failed']} | | | **no** |")
+    remarks = [f"- {remark}" for part in parts.values() for remark in part["remarks"]]
     return "\n".join([*lines, "", *remarks, ""])
-
-
-def document(commit: str, found: dict[str, Found], failed: dict[str, str]) -> dict[str, Any]:
-    """Return the result as JSON holds it."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit,
-        "machine": _measure.machine(),
-        "rows": [row.document() for part in found.values() for row in part.rows],
-        "failed": failed,
-        "data": {name: part.data for name, part in found.items() if part.data},
-    }
 
 
 if __name__ == "__main__":

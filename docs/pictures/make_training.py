@@ -39,10 +39,10 @@ STYLE = {
 def main() -> None:
     """Write the pictures beside this file."""
     mpl.rcParams.update(STYLE)
-    figures = json.loads(FIGURES.read_text())
-    draw_curve(figures["data"]["curve"])
-    draw_workers(figures["data"]["workers"])
-    draw_kill(figures["data"]["kills"])
+    parts = json.loads(FIGURES.read_text())["parts"]
+    draw_curve(parts["curve"]["data"])
+    draw_workers(parts["workers"]["data"])
+    draw_kill(parts["kills"]["data"])
 
 
 def draw_curve(found: Mapping[str, Any]) -> None:
