@@ -144,7 +144,7 @@ def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel
     (listed,) = json.loads(timonel("jobs", "--json").out)["jobs"]
     assert set(listed) == {
         "id", "state", "created_at", "started_at", "ended_at", "duration_s", "generation",
-        "restarts", "cause", "message", "failed_task", "tasks",
+        "restarts", "cause", "message", "failed_task", "sizes", "tasks",
     }  # fmt: skip
     assert timonel("stop", job).out == f"{job} has stopped\n"
     (run,) = json.loads(timonel("runs", "--json").out)["runs"]

@@ -31,7 +31,7 @@ ENTRIES = (
     Entry("init", DAILY, "Write a project that runs: a training script and its commands."),
     Entry("demo", DAILY, "Run the whole path on real handwritten digits."),
     Entry("convert", DAILY, "Turn a folder of images or a CSV into a dataset."),
-    Entry("train", DAILY, "Run a training script, on as many workers as you say."),
+    Entry("train", DAILY, "Run a script, notebook or module, on as many workers as you say."),
     Entry("export", DAILY, "Publish the model of a run as the next version of a name."),
     Entry("serve", DAILY, "Serve a model over REST and gRPC, as TensorFlow Serving does."),
     Entry("predict", DAILY, "Ask a model about files or rows."),

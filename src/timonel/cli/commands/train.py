@@ -102,7 +102,7 @@ def train(
         bool, typer.Option("--detach", help="Return at once; see 'timonel jobs' and 'logs'.")
     ] = False,
 ) -> None:
-    """Train: run a script, notebook or module, on as many workers as you say.
+    """Run a script, notebook or module, on as many workers as you say.
 
     It is plain Keras; where it runs and with how many others is not its business. Ctrl-C stops the
     job; its checkpoints are kept.
