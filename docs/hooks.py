@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,17 @@ def on_files(files: Files, config: Any) -> Files:
     for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Put files of the repository where a page wants them, without their titles."""
+    del page, files
+    root = Path(config.config_file_path).parent
+
+    def content(found: re.Match[str]) -> str:
+        return (root / found[1]).read_text().partition("\n")[2].strip()
+
+    return re.sub(r"<!-- content of (\S+) -->", content, markdown)
 
 
 def command_line() -> str:

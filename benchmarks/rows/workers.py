@@ -14,7 +14,8 @@ from _rows import Found, Row
 Rates = dict[str, dict[int, float]]
 """Examples per second, by side and by number of workers."""
 
-_MOST = 4
+_COUNTS = (1, 2, 4)
+_MOST = _COUNTS[-1]
 
 
 def workers(place: Place) -> Found:
@@ -42,7 +43,7 @@ def workers(place: Place) -> Found:
     warm(1)  # leaves a warm parent behind, as an earlier job of the user's would
     again, by_hand_again = main_path.in_turn(lambda: warm(_MOST), lambda: bare(_MOST), pairs)
     data: Rates = {"timonel": {}, "by hand": {}}
-    for count in range(1, _MOST + 1):
+    for count in _COUNTS:
         mine, theirs = (again[-1], by_hand_again[-1]) if count == _MOST else (
             warm(count), bare(count)
         )  # fmt: skip
@@ -73,7 +74,7 @@ def _remark(rates: Rates) -> str:
         for side, found in rates.items()
     ]
     return (
-        f"Throughput in examples/s with 1 to {_MOST} workers, global batch {BATCH}: "
+        f"Throughput in examples/s with 1, 2 and {_MOST} workers, global batch {BATCH}: "
         f"{'; '.join(told)}. One process computes on all cores already, so more of them on one "
         "machine can only share these and pay for the exchange; this shows what that costs, not "
         "what several machines gain."

@@ -41,7 +41,8 @@ def main() -> None:
     mpl.rcParams.update(STYLE)
     parts = json.loads(FIGURES.read_text())["parts"]
     draw_curve(parts["curve"]["data"])
-    draw_workers(parts["workers"]["data"])
+    if parts["workers"]["data"]:
+        draw_workers(parts["workers"]["data"])
     draw_kill(parts["kills"]["data"])
 
 
