@@ -31,7 +31,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 
 def test_each_tutorial_is_run_here() -> None:
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index"}
-    assert pages == {"dataset", "job", "run", "model", "serving", "table"}
+    assert pages == {"dataset", "job", "run", "model", "serving", "scale", "table"}
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
@@ -48,7 +48,7 @@ def test_blocks_are_found_and_folders_followed(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", ["dataset", "job", "run", "model", "serving"])
+@pytest.mark.parametrize("page", ["dataset", "job", "run", "model", "serving", "scale"])
 def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> None:
     reader["folder"], printed = run_page(TUTORIALS / f"{page}.md", reader["folder"])
     if page == "serving":

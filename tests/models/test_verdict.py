@@ -93,3 +93,18 @@ def test_an_answer_agrees_with_itself(scores: list[float]) -> None:
     best = LABELS[max(range(2), key=scores.__getitem__)]
     result = judge([expected(*scores)], answered(*scores, label=best), LABELS)
     assert (result.status, result.max_abs_diff, result.label_agreement) == ("passed", 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "off", "status"),
+    [
+        ("float32", 0.001, "failed"),
+        ("float16", 0.001, "passed"),
+        ("float16", 0.01, "failed"),
+        ("bfloat16", 0.01, "passed"),
+        ("bfloat16", 0.05, "failed"),
+    ],
+)
+def test_fewer_bits_may_be_further_off(precision: str, off: float, status: str) -> None:
+    found = answered(0.1 + off, 0.9 - off, label="yes")
+    assert judge([expected(0.1, 0.9)], found, LABELS, precision).status == status

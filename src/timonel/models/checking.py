@@ -62,7 +62,7 @@ def check_saved_model(
             "dataset": dataset,
         }
     )
-    return judge(examples, _ask(request, log), export.labels)
+    return judge(examples, _ask(request, log), export.labels, export.model.precision)
 
 
 def _why_not(export: Export, examples: Sequence[ReferenceExample]) -> str | None:

@@ -85,7 +85,15 @@ def summary_of(model: Any) -> ModelSummary:
         type=type(model).__name__,
         parameters=int(model.count_params()),
         trainable_parameters=_size(model.trainable_variables),
+        precision=_precision(model),
     )
+
+
+def _precision(model: Any) -> str:
+    flatten = getattr(model, "_flatten_layers", None)
+    layers = list(flatten()) if callable(flatten) else [model]
+    used = {str(getattr(layer, "compute_dtype", "float32")) for layer in layers}
+    return next((name for name in ("bfloat16", "float16") if name in used), "float32")
 
 
 def keras_of(model: Any) -> tuple[str, str]:

@@ -102,6 +102,9 @@ class ModelSummary(Stored):
     type: str = Field(description="Its class.")
     parameters: int = Field(description="How many numbers it has.")
     trainable_parameters: int = Field(description="How many of them training changes.")
+    precision: str = Field(
+        default="float32", description="The coarsest type that a layer computes in."
+    )
 
 
 class Export(Stored):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -12,9 +13,26 @@ from timonel.models.evaluation import Confusion, accuracy, confusion_matrix
 from timonel.models.reference import ReferenceExample
 from timonel.models.schema import CheckResult, Stored
 
-ABSOLUTE_TOLERANCE = 1e-4
-RELATIVE_TOLERANCE = 1e-3
-"""Both together allow for other kernels and fused operations, not for another resize or scale."""
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an answer may be from the prediction: for other kernels and fused operations."""
+
+    absolute: float
+    relative: float
+
+    def at(self, value: float) -> float:
+        """Return how far from ``value`` is near enough."""
+        return self.absolute + self.relative * abs(value)
+
+
+TOLERANCES = {
+    "float32": Tolerance(1e-4, 1e-3),
+    # Layers that compute in fewer bits (11 and 8 of them) round each sum differently.
+    "float16": Tolerance(1e-3, 5e-3),
+    "bfloat16": Tolerance(8e-3, 4e-2),
+}
+"""By the precision in which layers compute. Another resize or scale is off by more than float32 is."""
 
 
 class Answer(Stored):
@@ -34,7 +52,10 @@ class Answers(Stored):
 
 
 def judge(
-    examples: Sequence[ReferenceExample], found: Answers, labels: Sequence[str] | None
+    examples: Sequence[ReferenceExample],
+    found: Answers,
+    labels: Sequence[str] | None,
+    precision: str = "float32",
 ) -> CheckResult:
     """Compare answers with the predictions of the training pipeline.
 
@@ -42,7 +63,9 @@ def judge(
         examples: What training predicted.
         found: What the exported model answered.
         labels: The labels of a classification; none of a regression.
+        precision: The coarsest type that the model computes in.
     """
+    near = TOLERANCES[precision]
     pairs = [(each, found.answers[each.key]) for each in examples if each.key in found.answers]
     if not pairs:
         message = "not checked: neither a raw file nor a record of the held-out examples is left"
@@ -55,30 +78,33 @@ def judge(
         "load_seconds": found.load_seconds,
         **(_classified(pairs, labels) if labels else _regressed(pairs)),
     }
-    wrong = [example.key for example, answer in pairs if not _agrees(example, answer, labels)]
+    wrong = [each.key for each, answer in pairs if not _agrees(each, answer, labels, near)]
     measured["status"] = "failed" if wrong else "passed"
     measured["message"] = _message(measured, wrong, len(examples))
     return CheckResult.model_validate(measured)
 
 
-def _agrees(example: ReferenceExample, answer: Answer, labels: Sequence[str] | None) -> bool:
+def _agrees(
+    example: ReferenceExample, answer: Answer, labels: Sequence[str] | None, near: Tolerance
+) -> bool:
     if len(example.scores) != len(answer.scores):
         return False
-    close = all(map(_is_close, answer.scores, example.scores))
+    scores = zip(answer.scores, example.scores, strict=True)
+    close = all(_is_close(found, expected, near) for found, expected in scores)
     # Within the tolerance of a tie either label is right.
     highest = max(example.scores)
     likely = {
         labels[number]
         for number, score in enumerate(example.scores)
-        if labels and score >= highest - 2 * (ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * highest)
+        if labels and score >= highest - 2 * near.at(highest)
     }
     return close and (not labels or answer.label in likely)
 
 
-def _is_close(found: float, expected: float) -> bool:
+def _is_close(found: float, expected: float, near: Tolerance) -> bool:
     if math.isnan(found) or math.isnan(expected):
         return math.isnan(found) and math.isnan(expected)
-    return abs(found - expected) <= ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * abs(expected)
+    return abs(found - expected) <= near.at(expected)
 
 
 def _difference(example: ReferenceExample, answer: Answer) -> float:
