@@ -32,7 +32,7 @@ TOLERANCES = {
     "float16": Tolerance(1e-3, 5e-3),
     "bfloat16": Tolerance(8e-3, 4e-2),
 }
-"""By the precision in which layers compute. Another resize or scale is off by more than float32 is."""
+"""By the precision in which layers compute. Another resize is off by more than float32 is."""
 
 
 class Answer(Stored):

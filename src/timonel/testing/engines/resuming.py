@@ -17,7 +17,9 @@ class ResumingContract:
     def test_a_failed_job_goes_on_where_it_ended(self, engine: EngineHarness) -> None:
         resuming = resuming_engine(engine)
         epilogue = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
-        failed = engine.run("ready", "g1@raise:no luck", "print:done", epilogue=epilogue)
+        failed = engine.run(
+            "ready", "worker-1,g1@wait", "g1@raise:no luck", "print:done", epilogue=epilogue
+        )
         assert failed.state is JobState.FAILED
         resuming.resume("job")
         status = engine.wait("job")
