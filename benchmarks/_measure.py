@@ -128,7 +128,8 @@ def _collect(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     for process, output in zip(processes, outputs, strict=True):
         if process.returncode:
             sys.stderr.write(output[-3000:])
-            raise SystemExit(f"{process.args} ended with {process.returncode}")
+            what = " ".join(Path(word).name for word in process.args[:3])
+            raise SystemExit(f"{what} ended with {process.returncode}")
     return outputs
 
 
