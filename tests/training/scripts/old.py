@@ -19,3 +19,7 @@ found = {**vars(options), "job_dir": None, "tf_config": json.loads(os.environ["T
 place.write_text(json.dumps(found))
 if options.job_name == "ps":
     time.sleep(300)
+# Workers of those days wait for their parameter servers too.
+deadline = time.monotonic() + 60
+while not (options.job_dir / "ps-0.json").exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
