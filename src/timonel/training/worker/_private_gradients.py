@@ -129,15 +129,11 @@ def _install_keras3(plan: Plan, rule: Rule) -> None:
             add_sums_keras3(optimizer, list(variables))
         return result
 
-    def build_wrapper(optimizer: Any, variables: Any) -> Any:
-        setattr(optimizer.inner_optimizer, _WRAPPED, True)
-        return wrapper_build(optimizer, variables)
-
-    base_build, wrapper_build = BaseOptimizer.build, LossScaleOptimizer.build
+    base_build = BaseOptimizer.build
     _replace(BaseOptimizer, "apply", apply_of(BaseOptimizer.apply))
     _replace(LossScaleOptimizer, "apply", apply_of(LossScaleOptimizer.apply))
     _replace(BaseOptimizer, "build", functools.wraps(base_build)(build))
-    _replace(LossScaleOptimizer, "build", functools.wraps(wrapper_build)(build_wrapper))
+    _mark_what_is_wrapped_by(LossScaleOptimizer)
     _replace(TFOptimizer, "_all_reduce_sum_gradients", lambda _, pairs: list(pairs))
     _replace(
         BaseOptimizer,
@@ -191,11 +187,7 @@ def _install_tf_keras(plan: Plan, rule: Rule) -> None:
             add_sums_tf_keras(optimizer, list(var_list))
         return result
 
-    def build_wrapper(optimizer: Any, var_list: Any) -> Any:
-        setattr(optimizer.inner_optimizer, _WRAPPED, True)
-        return wrapper_build(optimizer, var_list)
-
-    base_build, wrapper_build = _BaseOptimizer.build, LossScaleOptimizerV3.build
+    base_build = _BaseOptimizer.build
     own_rate: Any = _BaseOptimizer.learning_rate
     _replace(Optimizer, "apply_gradients", apply_of(Optimizer.apply_gradients))
     _replace(
@@ -203,9 +195,21 @@ def _install_tf_keras(plan: Plan, rule: Rule) -> None:
     )
     _replace(Optimizer, "aggregate_gradients", functools.wraps(reduce)(aggregate))
     _replace(_BaseOptimizer, "build", functools.wraps(base_build)(build))
-    _replace(LossScaleOptimizerV3, "build", functools.wraps(wrapper_build)(build_wrapper))
+    _mark_what_is_wrapped_by(LossScaleOptimizerV3)
     _replace(_BaseOptimizer, "apply_gradients", _while_updating(_BaseOptimizer.apply_gradients))
     _replace(_BaseOptimizer, "learning_rate", property(_scaled(own_rate.fget, rule), own_rate.fset))
+
+
+def _mark_what_is_wrapped_by(scaler: Any) -> None:
+    """Let a loss-scaling optimizer mark its inner one, which has nothing left to reduce."""
+    original = scaler.build
+
+    @functools.wraps(original)
+    def build(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(optimizer.inner_optimizer, _WRAPPED, True)
+        return original(optimizer, *args, **kwargs)
+
+    _replace(scaler, "build", build)
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:

@@ -200,12 +200,6 @@ class Termination:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def is_leaving(self) -> None:
-        """Wait no longer for somebody to leave: he does."""
-        self._ask = None
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         ask, self._ask = self._ask, None
         first, self.requested = not self.requested, True
