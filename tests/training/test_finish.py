@@ -11,8 +11,8 @@ from timonel.tracking import read_run, start_run
 from timonel.training.finish import OUTCOME, finish_run, main
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
-from timonel.training.worker.checkpoints import FitState, Progress
 from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.worker.fit.checkpoints import FitState, Progress
 from timonel.training.worker.state import files
 
 

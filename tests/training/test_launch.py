@@ -285,7 +285,7 @@ def test_a_notebook_and_a_module_are_told_apart(
 def test_mpirun_is_asked_for_as_one_task(
     script: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timonel.training.worker.ranks.find_mpirun", lambda: "mpirun")
+    monkeypatch.setattr("timonel.training.worker.task.ranks.find_mpirun", lambda: "mpirun")
     engine = FakeEngine(SUCCEEDED)
     train(script, workspace=workspace, engine=engine, workers=3, launcher="mpi")
     (spec,) = engine.specs

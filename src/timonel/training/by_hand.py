@@ -19,8 +19,8 @@ from timonel.training.job import environment
 from timonel.training.options import JobOptions
 from timonel.training.request import Request
 from timonel.training.settings import Settings
-from timonel.training.worker import ranks
-from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.task import ranks
+from timonel.training.worker.task.cluster import Cluster
 
 
 @dataclass(frozen=True)

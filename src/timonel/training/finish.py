@@ -19,8 +19,8 @@ from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME, read_spec
-from timonel.training.worker.checkpoints import Checkpoints
 from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.state.files import STATE
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"

@@ -26,7 +26,7 @@ from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirror import mirror_in_background
 from timonel.training.finish import finish_run
 from timonel.training.terminal import Output
-from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster
+from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster
 
 _TASK_MODULE = "timonel.training.worker"
 _STOP_GRACE_S = 25.0

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from timonel.engines import RoleName
 from timonel.errors import NotFoundError, SpecError
-from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.task.cluster import Cluster
 
 ENVIRONMENT = "env"
 """What is given in place of a file for the variable ``TF_CONFIG``."""

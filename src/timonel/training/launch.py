@@ -18,7 +18,7 @@ from timonel.training.job import job_spec
 from timonel.training.options import JobOptions
 from timonel.training.request import Request, check_request
 from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
-from timonel.training.worker import ranks
+from timonel.training.worker.task import ranks
 
 Progress = Callable[[Mapping[str, Any]], None]
 

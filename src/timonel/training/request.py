@@ -13,7 +13,7 @@ from timonel.errors import SpecError
 from timonel.training import functions
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.settings import Settings
-from timonel.training.worker.strategies import check_settings
+from timonel.training.worker.strategy.strategies import check_settings
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _DATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

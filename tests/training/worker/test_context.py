@@ -11,8 +11,8 @@ from timonel.data import Dataset, load, session
 from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
 from timonel.training.worker import exporting
-from timonel.training.worker.cluster import Cluster
-from timonel.training.worker.fits import Fitted
+from timonel.training.worker.fit.fits import Fitted
+from timonel.training.worker.task.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from timonel.engines import EXIT_RETRYABLE, FailureCause
 from timonel.errors import CorruptError, InputError
 from timonel.training.worker import outcome
 from timonel.training.worker.outcome import Terminated, of_exception, write_report
-from timonel.training.worker.script import run_script
+from timonel.training.worker.task.script import run_script
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_error_of_ours_below_the_scripts_call_is_one_line(tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from timonel.training.worker.checkpoints import Checkpoints, FitState, Progress\n"
+        "from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress\n"
         "place = Path('/dev/null/checkpoints')\n"
         "saved = Checkpoints(place, writes=True, progress=Path('/dev/null'))\n"
         "saved.save(0, FitState(Progress((0,), {'loss': (1.0,)}, 1)))\nsaved.wait()\n"

@@ -111,7 +111,7 @@ def train(
     import timonel
     from timonel.cli.follow import pairs_of
     from timonel.errors import Interrupted
-    from timonel.training.worker.ranks import is_rank
+    from timonel.training.worker.task.ranks import is_rank
 
     workspace = Settings.of(ctx).find(create=True)
     own = {"ctx", "entry", "args", "data", "params", "detach"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.errors import FormatError, TimonelError
-from timonel.training.worker.devices import usable_cores
+from timonel.training.worker.strategy.devices import usable_cores
 from timonel.units import format_bytes
 
 AREA = "machine"

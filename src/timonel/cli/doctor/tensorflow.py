@@ -14,8 +14,8 @@ from typing import Any
 
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.engines.local.warm.client import parent_environment
-from timonel.training.worker.devices import threads as share_of_cores
-from timonel.training.worker.devices import tpu_address, usable_cores
+from timonel.training.worker.strategy.devices import threads as share_of_cores
+from timonel.training.worker.strategy.devices import tpu_address, usable_cores
 from timonel.units import format_seconds
 
 AREA = "tensorflow"

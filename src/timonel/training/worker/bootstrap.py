@@ -24,12 +24,15 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import alive, devices, numerics, outcome, results, strategies
-from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
+from timonel.training.worker import outcome
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.numerics import precision
 from timonel.training.worker.outcome import EXIT_FAILED, Outcome, Termination
-from timonel.training.worker.script import run_program
+from timonel.training.worker.strategy import devices, strategies
+from timonel.training.worker.task import alive, results
+from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
+from timonel.training.worker.task.script import run_program
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +152,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     keras = importlib.import_module(task.spec.keras)
     managed.require_supported(keras, name)
     keras.utils.set_random_seed(task.spec.seed)
-    numerics.configure(keras, settings.numerics)
+    precision.configure(keras, settings.numerics)
     strategy = strategies.build(name, task.cluster, settings)
     # The coordination service of several workers has put a handler of its own in the place of ours,
     # one that only takes note of SIGTERM.
@@ -158,7 +161,9 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     enter(context)
     run = _open_run(task)
     if run is not None:
-        run.event("devices", **numerics.record(keras, name, strategy, settings), **granted.record())
+        run.event(
+            "devices", **precision.record(keras, name, strategy, settings), **granted.record()
+        )
     own_run = run or open_run(_workspace(task), task.spec.run_id)
     shown = seen.Seen(keras, context, own_run, settings, task.task_dir)
     with managed.prepared(

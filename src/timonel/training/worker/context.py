@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.task.cluster import Cluster
 
 LOCAL_FOLDER = "timonel-job"
 
@@ -111,7 +111,7 @@ class TrainingContext:
         Raises:
             SpecError: These are others than before a restart.
         """
-        from timonel.training.worker import loops  # noqa: PLC0415 - imports TensorFlow
+        from timonel.training.worker.fit import loops  # noqa: PLC0415 - imports TensorFlow
 
         return loops.checkpointer(things, data, self.job_dir)
 

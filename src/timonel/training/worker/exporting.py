@@ -22,9 +22,9 @@ from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.reference import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
-from timonel.training.worker import building
-from timonel.training.worker.fits import Fitted
-from timonel.training.worker.loaded import find_loaded
+from timonel.training.worker.fit.fits import Fitted
+from timonel.training.worker.inputs import building
+from timonel.training.worker.inputs.loaded import find_loaded
 
 logger = logging.getLogger(__name__)
 

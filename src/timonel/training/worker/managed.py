@@ -13,22 +13,17 @@ from timonel.data import session
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings, StrategyName
-from timonel.training.worker import (
-    _private,
-    _private_state,
-    _private_storage,
-    exporting,
-    inputs,
-    loops,
-    optimizing,
-)
-from timonel.training.worker.agreement import Agreement, exchange_over
-from timonel.training.worker.checkpoints import Checkpoints
+from timonel.training.worker import exporting, optimizing
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluation.trainers import Trainers
-from timonel.training.worker.fits import Fits
+from timonel.training.worker.fit import loops
+from timonel.training.worker.fit.agreement import Agreement, exchange_over
+from timonel.training.worker.fit.checkpoints import Checkpoints
+from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.inputs import sharding
 from timonel.training.worker.outcome import Termination
+from timonel.training.worker.private import central_storage, hidden_state, keras_fit
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +35,7 @@ def require_supported(keras: Any, name: StrategyName) -> None:
         TimonelError: It was not.
     """
     if name is not StrategyName.NONE:
-        _private.require_supported(keras.__name__, keras.__version__)
+        keras_fit.require_supported(keras.__name__, keras.__version__)
 
 
 @contextlib.contextmanager
@@ -77,7 +72,7 @@ def prepared(
             per_replica=settings.batches.batch_size_is == "per-replica",
         )
     )
-    _private_state.make_generators_restorable(keras)
+    hidden_state.make_generators_restorable(keras)
     several = strategy is not None and workers > 1
     records = Records(context.job_dir) if settings.evaluation.evaluator else None
     checkpoints = Checkpoints(
@@ -140,8 +135,8 @@ def prepared(
         yield fits
         return
     if keras.__name__ == "keras" and not served:
-        _private.install_keras_hooks()
-        _private_storage.add_in_place()
+        keras_fit.install_keras_hooks()
+        central_storage.add_in_place()
     if replicas > 1:
         _deal_out_inputs(strategy, workers, fits.take_training_data)
     with strategy.scope():
@@ -205,7 +200,7 @@ def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[
     original = strategy.experimental_distribute_dataset
 
     def distribute(dataset: Any, options: Any = None) -> Any:
-        dealt = inputs.distribute(
+        dealt = sharding.distribute(
             strategy,
             dataset,
             sharded=workers > 1 and session.is_sharded(dataset),

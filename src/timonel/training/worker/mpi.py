@@ -21,9 +21,9 @@ from timonel.engines.cluster import Assignment, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report, root_failure
 from timonel.storage import write_text
 from timonel.training.spec import read_spec
-from timonel.training.worker import ranks
 from timonel.training.worker.bootstrap import run
-from timonel.training.worker.cluster import ENVIRONMENT_VARIABLE, Cluster
+from timonel.training.worker.task import ranks
+from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster
 
 _MODULE = "timonel.training.worker.mpi"
 _REPORT = "report.json"

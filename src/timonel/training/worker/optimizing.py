@@ -1,4 +1,4 @@
-"""Bringing a job's numerics, gradients, learning rate and batches to its fits and loops."""
+"""Bringing a job's precision, gradients, learning rate and batches to its fits and loops."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from timonel.errors import SpecError
 from timonel.training.settings import Settings
-from timonel.training.worker import _private_gradients, batches, learning_rate, numerics
-from timonel.training.worker.fits import Fits
-from timonel.training.worker.gradients import Plan
-from timonel.training.worker.learning_rate import Rule
+from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.inputs import batches
+from timonel.training.worker.numerics import learning_rate, precision
+from timonel.training.worker.numerics.gradients import Plan
+from timonel.training.worker.numerics.learning_rate import Rule
+from timonel.training.worker.private import optimizers
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +32,14 @@ def install(keras: Any, fits: Fits, settings: Settings, replicas: int) -> None:
     rule = learning_rate.rule(
         asked.scale_learning_rate, replicas=replicas, warmup=asked.learning_rate_warmup
     )
-    _private_gradients.install(keras, plan, rule)
+    optimizers.install(keras, plan, rule)
     if not rule.changes_nothing:
         logger.info("%s", learning_rate.described(rule, asked.scale_learning_rate, replicas))
     per_replica = asked.batch_size_is == "per-replica"
     fits.before_fit.append(
         functools.partial(_prepare, keras, settings, plan, rule, replicas if per_replica else 1)
     )
-    fits.learning_rate = lambda model: _private_gradients.learning_rate(model.optimizer, rule)
+    fits.learning_rate = lambda model: optimizers.learning_rate(model.optimizer, rule)
     fits.describe_batches = functools.partial(
         batches.described,
         replicas=replicas,
@@ -56,17 +58,17 @@ def _prepare(
     arguments: dict[str, Any],
 ) -> None:
     """Prepare a model and the arguments of its ``fit`` call, before its state is restored."""
-    numerics.warn_of_own_policy(keras, settings.numerics)
+    precision.warn_of_own_policy(keras, settings.numerics)
     if settings.numerics.xla:
-        numerics.compile_with_xla(model)
+        precision.compile_with_xla(model)
     if plan != Plan() or not rule.changes_nothing:
         _check_optimizer(model.optimizer, plan)
     batches.make_global(arguments, batch_factor)
 
 
 def _check_optimizer(optimizer: Any, plan: Plan) -> None:
-    _private_gradients.require_supported(optimizer)
-    if plan.accumulate > 1 and _private_gradients.accumulates_by_itself(optimizer):
+    optimizers.require_supported(optimizer)
+    if plan.accumulate > 1 and optimizers.accumulates_by_itself(optimizer):
         raise SpecError(
             "expected gradients to be accumulated by the job or by the script's optimizer, got "
             "both",

@@ -8,12 +8,15 @@ from typing import Any
 
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings
-from timonel.training.worker import _private_pace, building, gradients, pace, profiling
-from timonel.training.worker.cluster import Cluster
 from timonel.training.worker.context import TrainingContext
-from timonel.training.worker.fits import Fits
+from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.inputs import building
+from timonel.training.worker.numerics import gradients
+from timonel.training.worker.private import end_of_data
 from timonel.training.worker.ps.pace import PieceTeller
-from timonel.training.worker.step_numbers import parse_steps
+from timonel.training.worker.reports import pace, profiling
+from timonel.training.worker.reports.step_numbers import parse_steps
+from timonel.training.worker.task.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class Seen:
     def install(self, fits: Fits) -> None:
         """Show the calls of ``fits``; after whatever changes their arguments."""
         if self._stopwatch is not None:
-            _private_pace.watch_batches(self._stopwatch.has_batch, self._stopwatch.have_batches)
+            end_of_data.watch_batches(self._stopwatch.has_batch, self._stopwatch.have_batches)
             gradients.before_reduce.append(self._stopwatch.arrive)
             gradients.after_reduce.append(self._stopwatch.leave)
             self._teller = self._make_teller(self._stopwatch)

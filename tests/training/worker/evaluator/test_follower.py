@@ -12,10 +12,10 @@ import pytest
 
 from timonel.errors import CorruptError, SpecError
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.checkpoints import Checkpoint, Checkpoints, FitState, Progress
 from timonel.training.worker.evaluation.judgement import parse_stopping
 from timonel.training.worker.evaluation.record import Evaluated, Records
 from timonel.training.worker.evaluator.follower import Follower, Wanted, passed_over
+from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress
 from timonel.training.worker.state.best import parse_best
 
 

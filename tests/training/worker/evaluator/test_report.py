@@ -9,9 +9,9 @@ import pytest
 
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
-from timonel.training.worker.checkpoints import Checkpoint, FitState, Progress
 from timonel.training.worker.evaluation.record import Evaluated, evaluated
 from timonel.training.worker.evaluator.report import Report
+from timonel.training.worker.fit.checkpoints import Checkpoint, FitState, Progress
 
 
 class Summaries:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.losses import Losses
+from timonel.training.worker.fit.losses import Losses
 from timonel.training.worker.state import files, memory
 from timonel.training.worker.state.best import parse_best
 from timonel.training.worker.state.due import Due

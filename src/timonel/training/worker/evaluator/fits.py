@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from timonel.training.worker import building
-from timonel.training.worker.checkpoints import Checkpoint
 from timonel.training.worker.evaluation import validation
 from timonel.training.worker.evaluation.history import add_to_history
 from timonel.training.worker.evaluation.judgement import PREFIX
 from timonel.training.worker.evaluation.record import Record, Records
 from timonel.training.worker.evaluator.follower import Follower
 from timonel.training.worker.evaluator.report import Report
-from timonel.training.worker.fits import replace_fit
+from timonel.training.worker.fit.checkpoints import Checkpoint
+from timonel.training.worker.fit.fits import replace_fit
+from timonel.training.worker.fit.watch import recall
+from timonel.training.worker.inputs import building
 from timonel.training.worker.state.variables import restore
-from timonel.training.worker.watch import recall
 
 logger = logging.getLogger(__name__)
 

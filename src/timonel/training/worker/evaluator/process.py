@@ -17,17 +17,20 @@ from timonel.storage import find_workspace
 from timonel.storage.atomic import write_text
 from timonel.tracking import open_run
 from timonel.training.settings import Settings
-from timonel.training.worker import alive, bootstrap, devices, numerics
-from timonel.training.worker.agreement import Wish
-from timonel.training.worker.checkpoints import Checkpoints
+from timonel.training.worker import bootstrap
 from timonel.training.worker.context import enter
 from timonel.training.worker.evaluation.judgement import judges, parse_stopping
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluator.fits import EvaluatorFits
 from timonel.training.worker.evaluator.follower import Follower, Wanted
 from timonel.training.worker.evaluator.report import Report
+from timonel.training.worker.fit.agreement import Wish
+from timonel.training.worker.fit.checkpoints import Checkpoints
+from timonel.training.worker.numerics import precision
+from timonel.training.worker.reports.summaries import Summaries
 from timonel.training.worker.state.best import parse_best
-from timonel.training.worker.summaries import Summaries
+from timonel.training.worker.strategy import devices
+from timonel.training.worker.task import alive
 
 if TYPE_CHECKING:
     from timonel.training.worker.bootstrap import Task
@@ -47,7 +50,7 @@ def run(task: Task, termination: Termination) -> None:
     )
     keras = importlib.import_module(task.spec.keras)
     keras.utils.set_random_seed(task.spec.seed)
-    numerics.configure(keras, settings.numerics)
+    precision.configure(keras, settings.numerics)
     termination.install()
     context = bootstrap.context_of(task, None)
     enter(context)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.training.worker import _private_ps
+from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps.ledger import Attempt, Gradient, Ledger
 
 _CHECK_S = 0.25
@@ -46,7 +46,7 @@ class Desk:
     def __init__(
         self,
         ledger: Ledger,
-        worker: Callable[[], int] = _private_ps.worker_index,
+        worker: Callable[[], int] = ps_variables.worker_index,
         clock: Callable[[], float] = time.monotonic,
         observe: Observe = lambda *_: None,
     ) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker import _private_ps
-from timonel.training.worker.inputs import bounds
+from timonel.training.worker.inputs.sharding import bounds
+from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.desk import Counted, Desk
 from timonel.training.worker.ps.ledger import Ledger, Policy
@@ -226,7 +226,7 @@ class Phase:
             for number in self._desk.take_uncounted():
                 self._applier.discard(number)
         self._add_local([each.result for each in found], shares)
-        counter = _private_ps.train_counter(self._model)
+        counter = ps_variables.train_counter(self._model)
         if self._training and counter is not None:
             counter.assign_add(1)
 

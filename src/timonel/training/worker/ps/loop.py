@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from timonel.training.settings import Settings
-from timonel.training.worker import _private_ps, _private_resume
+from timonel.training.worker.fit.watch import Watch
+from timonel.training.worker.private import mid_epoch, ps_variables
 from timonel.training.worker.ps.desk import Desk, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
 from timonel.training.worker.ps.terms import check_model, describe, policy_of
-from timonel.training.worker.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ParameterServerLoop:
         """Train, and return the ``History``; see `fits.Loop`."""
         check_model(self._keras, model, self._settings)
         logger.info("%s", describe(self._settings, self._workers))
-        with self._serving() as desk, _private_ps.detached(model):
+        with self._serving() as desk, ps_variables.detached(model):
             phase = self._phase(model, desk, training=True)
             watch.report_beside(desk.ledger.tally.metrics)
             follow = self._follower(phase, watch)
@@ -86,8 +86,8 @@ class ParameterServerLoop:
                 with (
                     _functions(model, train=self._stepping(model, phase)),
                     self._testing(model, desk),
-                    _private_resume.entering(self._keras),
-                    _private_resume.stepping(model, self._boundary(phase, watch)),
+                    mid_epoch.entering(self._keras),
+                    mid_epoch.stepping(model, self._boundary(phase, watch)),
                 ):
                     return self._fit(model, **arguments)
             finally:
@@ -130,12 +130,12 @@ class ParameterServerLoop:
         if self._desk is not None:  # Keras validates within fit
             self._begin_evaluation(model, arguments)
             return original(model, **arguments)
-        with self._serving() as desk, _private_ps.detached(model), self._testing(model, desk):
+        with self._serving() as desk, ps_variables.detached(model), self._testing(model, desk):
             self._begin_evaluation(model, arguments)
             return original(model, **arguments)
 
     def _predict(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
-        with _private_ps.detached(model):
+        with ps_variables.detached(model):
             return original(model, **arguments)
 
     def _begin_evaluation(self, model: Any, arguments: Mapping[str, Any]) -> None:
@@ -185,7 +185,7 @@ class ParameterServerLoop:
         """Have the workers compute what is put on a desk, for a while."""
         desk = Desk(Ledger(), observe=self.observe)
         self._desk = desk
-        _private_ps.run_on_workers(self._coordinator, desk.serve, self._workers)
+        ps_variables.run_on_workers(self._coordinator, desk.serve, self._workers)
         try:
             yield desk
         finally:
@@ -223,15 +223,15 @@ def localised(model: Any) -> Iterator[None]:
     """Have a model's variables in this process for a while: what is exported needs no cluster."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    with _private_ps.detached(model):
-        found = {id(variable): variable for variable in map(_private_ps.raw, model.variables)}
+    with ps_variables.detached(model):
+        found = {id(variable): variable for variable in map(ps_variables.raw, model.variables)}
         copies = {
             key: (variable, tf.Variable(variable.read_value()))
             for key, variable in found.items()
             if "/job:ps" in variable.device
         }
         replaced = {key: (variable, copy.handle) for key, (variable, copy) in copies.items()}
-        with _private_ps.handles(replaced):
+        with ps_variables.handles(replaced):
             yield
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from timonel.tracking import RunWriter
 from timonel.tracking.pace import PACE
-from timonel.training.worker.pace import INTERVAL_S, Slowest
+from timonel.training.worker.reports.pace import INTERVAL_S, Slowest
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker import _private_ps
+from timonel.training.worker.private import ps_variables
 
 READS = frozenset(
     {
@@ -67,7 +67,7 @@ def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
     captured = {inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource}
     known = {
         variable.handle.ref() if hasattr(variable, "handle") else None: variable
-        for variable in map(_private_ps.raw, names.values())
+        for variable in map(ps_variables.raw, names.values())
     }
     for operation in graph.get_operations():
         if operation.type in READS | _CALLS:

@@ -11,8 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from timonel.training.worker import _private_ps, alive
-from timonel.training.worker.cluster import Cluster
+from timonel.training.worker.private import ps_variables
+from timonel.training.worker.task import alive
+from timonel.training.worker.task.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def strategy_for(cluster: Cluster) -> Any:
     tf.distribute.coordinator.ClusterCoordinator(strategy)
     # What one number is enough for stays with the chief, who needs it at each step; and servers
     # cannot read each other's variables: TensorFlow lets them see workers and the chief only.
-    _private_ps.place_variables(
+    ps_variables.place_variables(
         strategy, lambda shape: shape.rank == 0 or _is_local[0], _CHIEFS_DEVICE
     )
     return strategy

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from timonel.training.worker import _private_ps
+from timonel.training.worker.private import ps_variables
 
 Staged = Mapping[str, Sequence["Entry"]]
 """What is staged under one number, by device."""
@@ -191,7 +191,7 @@ class Applier:
         """
         count = len(attempts)
         if count not in self._functions:
-            with _private_ps.inside_scope(self._strategy):
+            with ps_variables.inside_scope(self._strategy):
                 self._functions[count] = tf.function(
                     self._update, autograph=False
                 ).get_concrete_function(

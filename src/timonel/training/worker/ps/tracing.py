@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker import _private_ps
+from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.slots import Entry, stage
 
@@ -37,7 +37,7 @@ class State:
     @property
     def is_seed(self) -> bool:
         """Whether it is the state of a random generator: each piece draws numbers of its own."""
-        return _private_ps.SEED_STATE in self.variable.name
+        return ps_variables.SEED_STATE in self.variable.name
 
     @property
     def is_local(self) -> bool:
@@ -76,8 +76,8 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
         training: Whether it is going to be trained.
     """
     x, y, sample_weight = unpack(batch)
-    with _private_ps.inside_scope(strategy):
-        _private_ps.build_compiled(model, x, y, sample_weight)
+    with ps_variables.inside_scope(strategy):
+        ps_variables.build_compiled(model, x, y, sample_weight)
         optimizer = getattr(model, "optimizer", None)
         if training and optimizer is not None and not getattr(optimizer, "built", False):
             optimizer.build(model.trainable_variables)
@@ -95,14 +95,14 @@ def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -
     Raises:
         TimonelError: The step does what cannot be sent to workers; the message names it.
     """
-    with _private_ps.inside_scope(strategy):
+    with ps_variables.inside_scope(strategy):
         candidates = _states(model)
         found = _traced(model, strategy, batch, candidates, training=training, name=name)
         assigned = _assigned(found.graph, found.temporary)
         states = [state for state in candidates if id(state.variable) in assigned]
         traced = _traced(model, strategy, batch, states, training=training, name=name)
     refuse_python(traced.graph)
-    refuse_writes(traced.graph, {id(_private_ps.raw(v)): v for v in model.variables})
+    refuse_writes(traced.graph, {id(ps_variables.raw(v)): v for v in model.variables})
     return traced.step
 
 
@@ -128,7 +128,7 @@ def _traced(
             id(state.variable): (state.variable, before[id(state.variable)][0]) for state in states
         }
         step = model.train_step if training else model.test_step
-        with _private_ps.handles(swapped), _recording(model, recorded if training else []):
+        with ps_variables.handles(swapped), _recording(model, recorded if training else []):
             logs = strategy.run(step, args=(tensors,))
         changes = [
             (state, _change(state, *before[id(state.variable)]))
@@ -173,7 +173,7 @@ def _result(
     optimizer, pairs = recorded[0] if recorded else (None, [])
     variables = tuple(variable for _, variable in pairs)
     entries = [
-        Entry.of_gradient(place, gradient, _private_ps.raw(variable))
+        Entry.of_gradient(place, gradient, ps_variables.raw(variable))
         for place, (gradient, variable) in enumerate(pairs)
         if gradient is not None
     ]
@@ -225,13 +225,13 @@ def _attributes(model: Any) -> Iterator[Any]:
 
 def _states(model: Any) -> list[State]:
     """Return what a step may change: the state of metrics, and what is not trained by gradients."""
-    trained = {id(_private_ps.raw(variable)) for variable in model.trainable_variables}
+    trained = {id(ps_variables.raw(variable)) for variable in model.trainable_variables}
     metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
     found: dict[int, State] = {}
-    for variable in map(_private_ps.raw, metrics):
+    for variable in map(ps_variables.raw, metrics):
         found[id(variable)] = State(variable, is_metric=True)
     others = [*model.non_trainable_variables, *_scalars(model)]
-    for variable in map(_private_ps.raw, others):
+    for variable in map(ps_variables.raw, others):
         if id(variable) not in trained:
             found.setdefault(id(variable), State(variable, is_metric=False))
     return list(found.values())
@@ -249,7 +249,7 @@ def _begin(state: State, piece: Any) -> tuple[Any, Any]:
     if state.is_seed:
         # The same however often the piece is computed.
         value += tf.cast(tf.stack([0, piece << 16]), variable.dtype)
-    handle = _private_ps.temporary(variable.dtype, variable.shape)
+    handle = ps_variables.temporary(variable.dtype, variable.shape)
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     return handle, value
 

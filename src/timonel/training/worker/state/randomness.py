@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from timonel.training.worker import _private_state
+from timonel.training.worker.private import hidden_state
 
 
 def capture() -> dict[str, Any]:
@@ -21,8 +21,8 @@ def capture() -> dict[str, Any]:
     return {
         "python": random.getstate(),
         "numpy": (name, np.array(keys), int(position), int(has_gauss), float(cached)),
-        "tensorflow": _private_state.op_seed_state(),
-        "tf_keras": _private_state.tf_keras_seed_state(),
+        "tensorflow": hidden_state.op_seed_state(),
+        "tf_keras": hidden_state.tf_keras_seed_state(),
     }
 
 
@@ -30,5 +30,5 @@ def restore(saved: Mapping[str, Any]) -> None:
     """Give back what `capture` has found."""
     random.setstate(saved["python"])
     np.random.set_state(saved["numpy"])
-    _private_state.set_op_seed_state(saved["tensorflow"])
-    _private_state.set_tf_keras_seed_state(saved["tf_keras"])
+    hidden_state.set_op_seed_state(saved["tensorflow"])
+    hidden_state.set_tf_keras_seed_state(saved["tf_keras"])

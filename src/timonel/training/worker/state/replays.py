@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from timonel.training.worker import _private_data
+from timonel.training.worker.private import tf_data
 from timonel.training.worker.state.feeds import Feed
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ReplayFeed(Feed):
     ) -> None:
         self._is_sized = is_sized
         self._inner = dataset
-        self._memory = _private_data.memory_of(dataset)
+        self._memory = tf_data.memory_of(dataset)
         self._keeps_pass = keeps_pass
         self._armed: int | None = None
         self._passes = 0
@@ -90,7 +90,7 @@ class ReplayFeed(Feed):
         if not position:
             return 0
         step, number = position["step"], position["pass"]
-        size = _private_data.size_of(self._inner)
+        size = tf_data.size_of(self._inner)
         if not within and not self._keeps_pass:
             step, number = 0, number + 1
         elif size and step >= size:
@@ -103,7 +103,7 @@ class ReplayFeed(Feed):
     def _go_through(self, passes: int) -> None:
         begun = time.monotonic()
         # A pass that has no end was never left: Keras has only looked at the first of its elements.
-        endless = _private_data.is_endless(self._inner)
+        endless = tf_data.is_endless(self._inner)
         if self._memory.must_be_read:
             for _ in range(passes):
                 for _ in self._inner.take(1) if endless else self._inner:
@@ -127,7 +127,7 @@ class ReplayFeed(Feed):
 
         inner = self._inner
         found = tf.data.Dataset.from_tensors(0).map(begin).flat_map(inner.skip)
-        size = _private_data.size_of(inner)
+        size = tf_data.size_of(inner)
         if size is not None and self._is_sized:
             # Keras asks for the size. After a skip there are fewer, and it asks for no more.
             found = found.apply(tf.data.experimental.assert_cardinality(size))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from timonel.training.worker import _private_state
+from timonel.training.worker.private import hidden_state
 
 Array = np.ndarray[Any, Any]
 
@@ -74,7 +74,7 @@ class Replicas:
         return self._traced(values)
 
     def _parts(self, variable: Any) -> Sequence[Any]:
-        found = _private_state.tensor_variable(variable)
+        found = hidden_state.tensor_variable(variable)
         if self._strategy is None:
             return (found,)
         return tuple(self._strategy.experimental_local_results(found))

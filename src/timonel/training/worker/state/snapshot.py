@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from timonel.training.worker import _private_state, _private_sums, building
+from timonel.training.worker.inputs import building
+from timonel.training.worker.private import gradient_sums, hidden_state
 from timonel.training.worker.state import callback_state, randomness
 from timonel.training.worker.state.feeds import Feed
 from timonel.training.worker.state.files import FitState
@@ -39,7 +40,7 @@ class Snapshot:
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps of the call, copied to host memory."""
         names, local = local_variables(self._model, create=False)
-        metrics = _private_state.metric_variables(self._model) if progress.step else []
+        metrics = hidden_state.metric_variables(self._model) if progress.step else []
         values = self._replicas.read([*local, *metrics])
         extra: dict[str, Any] = {"trained": trained, "named_variables": names}
         if not progress.finished:
@@ -74,7 +75,7 @@ class Snapshot:
 
     def hold_metrics(self) -> None:
         """Keep the metrics of the epoch as they are now: validation uses the same variables."""
-        self._held = self._replicas.read(_private_state.metric_variables(self._model))
+        self._held = self._replicas.read(hidden_state.metric_variables(self._model))
 
     def release_metrics(self) -> None:
         """Keep them no longer: another epoch begins."""
@@ -82,7 +83,7 @@ class Snapshot:
 
     def restore_metrics(self, state: FitState) -> None:
         """Give back the metrics of an epoch that was broken off."""
-        found = _private_state.metric_variables(self._model)
+        found = hidden_state.metric_variables(self._model)
         if len(found) != len(state.metrics):
             logger.warning("the epoch's metrics begin anew: they are others than before")
             return
@@ -104,16 +105,16 @@ def restore_model(model: Any, state: FitState, replicas: Replicas) -> None:
     here = dict(zip([*_numbers(len(local) - len(names)), *names], local, strict=True))
     both = [name for name in here if name in saved]
     for sums in (True, False):
-        names = [name for name in both if name.startswith(_private_sums.PREFIX) is sums]
+        names = [name for name in both if name.startswith(gradient_sums.PREFIX) is sums]
         replicas.assign([here[name] for name in names], [saved[name] for name in names], sums=sums)
 
 
 def local_variables(model: Any, *, create: bool) -> tuple[list[str], list[Any]]:
     """Return what each replica changes by itself: the model's own first, then the named ones."""
     named = {
-        **dict(_private_state.random_variables(model, create=create)),
-        **dict(_private_state.schedule_variables(model)),
-        **dict(_private_sums.named_sums(getattr(model, "optimizer", None))),
+        **dict(hidden_state.random_variables(model, create=create)),
+        **dict(hidden_state.schedule_variables(model)),
+        **dict(gradient_sums.named_sums(getattr(model, "optimizer", None))),
     }
     return list(named), [*model.non_trainable_variables, *named.values()]
 

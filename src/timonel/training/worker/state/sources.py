@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from timonel.training.worker import _private_data, _private_state
-from timonel.training.worker.building import is_dataset
+from timonel.training.worker.inputs.building import is_dataset
+from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state.arrays import feed_of_arrays
 from timonel.training.worker.state.feeds import Feed, StreamFeed
 from timonel.training.worker.state.generators import feed_of_generator
@@ -23,9 +23,9 @@ def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool
         resumes: Whether it goes on from a checkpoint.
     """
     data = arguments.get("x")
-    seed = _private_state.global_seed() + number
+    seed = hidden_state.global_seed() + number
     if is_dataset(data):
-        stream = _private_data.stream_behind_maps(data)
+        stream = tf_data.stream_behind_maps(data)
         if stream is not None:
             return StreamFeed(stream, "timonel.data.load goes on at its exact batch")
         return feed_of_pipeline(arguments, resumes=resumes)

@@ -1,0 +1,1 @@
+"""``fit`` as a job runs it: numbered, watched, checkpointed, resumed."""

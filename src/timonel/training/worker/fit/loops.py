@@ -1,0 +1,212 @@
+"""Exact resume for a loop that the script writes itself: ``timonel.training.context()``.
+
+    saved = context().checkpointer({"model": model, "optimizer": optimizer}, data=train)
+    for epoch in saved.epochs(10):
+        for x, y in saved.batches():
+            train_step(x, y)
+
+Started anew, the loop goes on at the epoch and the batch where it was. Between two batches state is
+saved when it is due, and the job left when it is asked to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import SpecError
+from timonel.training.worker.fit.agreement import Agreement, Wish
+from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
+from timonel.training.worker.inputs import building
+from timonel.training.worker.outcome import Terminated, Termination
+from timonel.training.worker.private import hidden_state, tf_data
+from timonel.training.worker.state import randomness
+from timonel.training.worker.state.due import Due
+from timonel.training.worker.state.feeds import Feed, StreamFeed
+from timonel.training.worker.state.replays import ReplayFeed
+from timonel.training.worker.state.replicas import Replicas
+from timonel.training.worker.state.variables import restore
+
+
+@dataclass(frozen=True)
+class Services:
+    """What a job gives to loops.
+
+    Attributes:
+        checkpoints: Where state is kept.
+        strategy: The strategy that the script runs under, if any.
+        workers: How many processes train.
+        agreement: What all of them do at the same step.
+        termination: What knows whether the process was asked to leave.
+        part: Lets the tasks leave together.
+        prepare: Says that the next dataset that is distributed is one to train on.
+    """
+
+    checkpoints: Checkpoints
+    strategy: Any = None
+    workers: int = 1
+    agreement: Agreement = field(default_factory=Agreement)
+    termination: Termination = field(default_factory=Termination)
+    part: Callable[[], None] = lambda: None
+    prepare: Callable[[], None] = lambda: None
+
+
+_given: list[Services] = []
+_numbers = itertools.count()
+
+
+def configure(services: Services) -> None:
+    """Set what the loops of this process are given; called once, before the script runs."""
+    _given[:] = [services]
+
+
+def checkpointer(things: Mapping[str, Any], data: Any, job_dir: Path) -> LoopCheckpointer:
+    """Return what saves a loop of this process; see `TrainingContext.checkpointer`."""
+    if _given:
+        return LoopCheckpointer(_given[0], next(_numbers), things, data)
+    folder = job_dir / "checkpoints" / "loops"
+    folder.mkdir(parents=True, exist_ok=True)
+    own = Checkpoints(folder, writes=True, progress=folder / "progress")
+    return LoopCheckpointer(Services(own), next(_numbers), things, data)
+
+
+class LoopCheckpointer:
+    """Saves and restores a loop. All tasks of a job go through the same loop.
+
+    Args:
+        services: What the job gives.
+        number: Which of the process's loops this is.
+        things: Keras models, optimizers and metrics, and TensorFlow variables, by name.
+        data: The ``tf.data`` pipeline that is trained on.
+
+    Attributes:
+        state: Plain data of the script's own, which is saved as well.
+    """
+
+    def __init__(
+        self, services: Services, number: int, things: Mapping[str, Any], data: Any
+    ) -> None:
+        self.state: dict[str, Any] = {}
+        self._services = services
+        self._number = number
+        self._things = things
+        self._replicas = Replicas(services.strategy, services.workers)
+        self._due = Due(services.checkpoints.policy)
+        saved = services.checkpoints.latest(number)
+        self._saved = saved.state if saved is not None else None
+        self._progress = saved.progress if saved is not None else Progress()
+        self._trained = self._progress.steps
+        self._step = self._progress.step
+        self._feed, self._data = _feed_of(data, resumes=saved is not None)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of the epochs that are left of ``count``; state is restored first."""
+        services = self._services
+        self._restore()
+        with services.termination.deferred(lambda: services.agreement.ask(Wish.LEAVE)):
+            services.agreement.begin()
+            for epoch in range(self._progress.next_epoch, count):
+                yield epoch
+                self._feed.steps_end()
+                self._progress = self._progress.after(epoch, {}, self._trained)
+                self._step = 0
+                self._save(self._progress)
+            services.checkpoints.wait()
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches that are left of the epoch, dealt out to the replicas if need be."""
+        self._feed.epoch_begins(self._progress.next_epoch)
+        if self._saved is not None:
+            saved, self._saved = self._saved, None
+            self._feed.seek(saved.extra["data"], self._trained, within=saved.progress.step > 0)
+            randomness.restore(saved.extra["random"])
+        batches = iter(self._data if self._replicas.count == 1 else self._distributed())
+        while True:
+            self._feed.step_begins(self._trained)
+            batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            self._step, self._trained = self._step + 1, self._trained + 1
+            self._boundary()
+
+    def _boundary(self) -> None:
+        services = self._services
+        services.checkpoints.note_steps(self._trained)
+        due = services.agreement.is_due() and self._due.by_clock()
+        decided = services.agreement.at_boundary([Wish.SAVE] if due else [])
+        by_steps = self._due.by_steps(self._trained - 1, self._trained)
+        if Wish.SAVE in decided or Wish.LEAVE in decided or by_steps:
+            self._save(self._progress.within(self._step))
+        if Wish.LEAVE in decided:
+            services.checkpoints.wait()
+            services.part()
+            raise Terminated
+
+    def _save(self, progress: Progress) -> None:
+        self._due.saved()
+        same, local = self._variables()
+        extra = {
+            "data": self._feed.position(self._trained),
+            "random": randomness.capture(),
+            "state": dict(self.state),
+        }
+        first, each = self._replicas.read_first(same), self._replicas.read(local)
+        self._services.checkpoints.save(self._number, FitState(progress, first, each, (), extra))
+
+    def _restore(self) -> None:
+        self._build_optimizers()
+        if self._saved is None:
+            return
+        same, local = self._variables()
+        restore(same, self._saved.variables)
+        if len(local) != len(self._saved.local):
+            raise SpecError(
+                f"expected {len(self._saved.local)} variables besides those that are trained, got "
+                f"{len(local)}",
+                hint="give the checkpointer the same things each time the script is started",
+            )
+        self._replicas.assign(local, self._saved.local, sums=False)
+        self.state.update(self._saved.extra["state"])
+
+    def _build_optimizers(self) -> None:
+        models = [thing for thing in self._things.values() if hasattr(thing, "trainable_variables")]
+        trained = [variable for model in models for variable in model.trainable_variables]
+        for thing in self._things.values():
+            if hasattr(thing, "apply_gradients") and not getattr(thing, "built", False):
+                thing.build(trained)
+
+    def _variables(self) -> tuple[list[Any], list[Any]]:
+        """Return the variables that are the same on all replicas, and those that need not be."""
+        same: list[Any] = []
+        local: list[Any] = []
+        for thing in self._things.values():
+            if hasattr(thing, "apply_gradients"):
+                same += building.optimizer_variables(thing)
+            elif hasattr(thing, "trainable_variables"):
+                same += thing.trainable_variables
+                local += thing.non_trainable_variables
+                local += dict(hidden_state.random_variables(thing)).values()
+            else:
+                local += getattr(thing, "variables", [thing])
+        return same, local
+
+    def _distributed(self) -> Any:
+        self._services.prepare()
+        return self._services.strategy.experimental_distribute_dataset(self._data)
+
+
+def _feed_of(data: Any, *, resumes: bool) -> tuple[Feed, Any]:
+    if not building.is_dataset(data):
+        raise SpecError(
+            f"expected a tf.data.Dataset as data, got {type(data).__name__}",
+            hint="for example what timonel.data.load() returns",
+        )
+    stream = tf_data.stream_behind_maps(data)
+    if stream is not None:
+        return StreamFeed(stream, ""), data
+    feed = ReplayFeed(data, keeps_pass=False, wraps=resumes, is_sized=False)
+    return feed, feed.dataset

@@ -1,0 +1,147 @@
+"""What is known of a model and its data before ``fit`` runs, for both Kerases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from timonel.errors import TimonelError
+from timonel.training.worker.inputs.loaded import find_loaded
+from timonel.training.worker.private import hidden_state, keras_fit
+
+_DEFAULT_BATCH_SIZE = 32
+
+
+def variables(model: Any) -> list[Any]:
+    """Return all state of a model that training changes: its own, then its optimizer's."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return list(model.variables)
+    return [*model.variables, *optimizer_variables(optimizer)]
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """Return the state of an optimizer."""
+    own = optimizer.variables
+    return list(own() if callable(own) and not isinstance(own, list) else own)
+
+
+def ensure_built(keras: Any, model: Any, data: Any) -> None:
+    """Build a model, its optimizer and its metrics, so that saved state can be assigned to them.
+
+    Raises:
+        TimonelError: The model takes its shapes from the data, and one cannot look at those
+            without using them up.
+    """
+    if not _is_built(model):
+        model(_first_rows(data))
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not getattr(optimizer, "built", False):
+        optimizer.build(model.trainable_variables)
+    if is_dataset(data):
+        hidden_state.build_metrics(keras, model, data.element_spec)
+
+
+def averaging(model: Any, strategy: Any) -> Callable[[], None]:
+    """Return a function that makes state agree which each replica has changed by itself.
+
+    The moving averages of BatchNormalization, and whatever else a layer assigns without training
+    it, are kept on each replica apart: workers would validate and export different models. The
+    function takes all tasks of a job, as training does.
+
+    Args:
+        model: A built model.
+        strategy: A strategy with several replicas.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    local = [found for found in model.non_trainable_variables if "float" in str(found.dtype)]
+    if not local:
+        return lambda: None
+
+    def average() -> None:
+        for found in local:
+            found.assign(_mean(tf, strategy, found))
+
+    return tf.function(average)  # type: ignore[no-any-return] # TensorFlow has no types
+
+
+def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
+    if callable(variable.value):  # tf-keras has TensorFlow's variables, which average when read
+        return variable.read_value()
+    return strategy.reduce("MEAN", strategy.run(lambda: tf.identity(variable.value)), axis=None)
+
+
+def learning_rate(model: Any) -> float | None:
+    """Return the rate of a model's next update; None where its optimizer has none."""
+    optimizer: Any = getattr(model, "optimizer", None)
+    rate = getattr(optimizer, "learning_rate", None)
+    if callable(rate) and not hasattr(rate, "numpy"):
+        rate = rate(optimizer.iterations)  # a schedule of tf-keras
+    # A variable of several replicas is no number to float().
+    return None if rate is None else float(rate.numpy() if hasattr(rate, "numpy") else rate)
+
+
+def batch_size(data: Any, given: int | None) -> int | None:
+    """Return the global batch size of a ``fit`` call, if it can be seen.
+
+    Args:
+        data: The call's ``x``.
+        given: The call's ``batch_size``.
+    """
+    if given is not None:
+        return int(given)
+    if is_dataset(data):
+        loaded = find_loaded(data)
+        return loaded.record.batch_size if loaded else keras_fit.compute_batch_size(data)
+    return _DEFAULT_BATCH_SIZE if is_arrays(data) else None
+
+
+def data_spec(data: Any) -> Any:
+    """Return the structure of ``tf.TensorSpec`` of a ``fit`` call's ``x``, if it can be seen."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if is_dataset(data):
+        spec = data.element_spec
+        return spec[0] if isinstance(spec, tuple) else spec
+    if not is_arrays(data):
+        return None
+    return tf.nest.map_structure(
+        lambda value: tf.TensorSpec([None, *value.shape[1:]], tf.as_dtype(value.dtype)), data
+    )
+
+
+def _is_built(model: Any) -> bool:
+    return bool(model.built) and bool(model.variables)
+
+
+def _first_rows(data: Any) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if is_dataset(data):
+        batch = next(iter(data.take(1)))
+        return batch[0] if isinstance(batch, tuple) else batch
+    if hasattr(data, "__next__"):
+        raise TimonelError(
+            "expected a model whose shapes are known when training resumes, got one that takes "
+            "them from a generator",
+            hint="begin the model with keras.Input(...)",
+        )
+    return tf.nest.map_structure(lambda value: tf.convert_to_tensor(value[:1]), data)
+
+
+def is_dataset(data: Any) -> bool:
+    """Tell whether data is a ``tf.data.Dataset``."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    return isinstance(data, tf.data.Dataset)
+
+
+def is_arrays(data: Any) -> bool:
+    """Tell whether data is arrays or tensors, in whatever structure."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    values = tf.nest.flatten(data)
+    return bool(values) and all(
+        hasattr(value, "shape") and hasattr(value, "dtype") for value in values
+    )

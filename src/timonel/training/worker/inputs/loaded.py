@@ -1,0 +1,55 @@
+"""What ``timonel.data.load`` gave that a model was fitted on, through the user's own transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.data import session
+
+# Datasets that change which elements come and when, not what they hold.
+_HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Shard", "Model")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A load that a dataset comes from.
+
+    Attributes:
+        stream: The load's stream.
+        is_changed: The user has transformed what ``load`` returned.
+    """
+
+    stream: session.Stream
+    is_changed: bool
+
+    @property
+    def record(self) -> session.LoadRecord:
+        """What was loaded, and what was done to it."""
+        return self.stream.record
+
+
+def find_loaded(dataset: Any) -> Loaded | None:
+    """Return the load that ``dataset`` comes from; None if it comes from none or from several."""
+    found = list(_ancestors(dataset, is_changed=False))
+    return found[0] if len(found) == 1 else None
+
+
+def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
+    from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - imports TensorFlow
+
+    try:
+        stream = session.stream_of(dataset)
+    except TypeError:  # not hashable, as arrays are not
+        return
+    if stream is not None:
+        yield Loaded(stream, is_changed)
+        return
+    changed = is_changed or not _is_harmless(dataset)
+    for parent in keras_fit.dataset_inputs(dataset):
+        yield from _ancestors(parent, is_changed=changed)
+
+
+def _is_harmless(dataset: Any) -> bool:
+    return type(dataset).__name__.lstrip("_").startswith(_HARMLESS)

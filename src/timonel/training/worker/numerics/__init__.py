@@ -1,0 +1,1 @@
+"""In which numbers a job computes, and what becomes of its gradients."""

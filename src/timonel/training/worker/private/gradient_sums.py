@@ -1,0 +1,109 @@
+"""Where the optimizers of both Kerases keep the gradients of several batches, until an update.
+
+The sums are variables of the innermost optimizer, as its own are, and each replica has its own:
+checkpoints hold them replica by replica (`named_sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from timonel.training.worker.numerics import gradients
+from timonel.training.worker.numerics.gradients import Plan
+
+_SUMS = "_timonel_sums"
+_COUNT = "_timonel_batches"
+PREFIX = "gradient-sum-"
+
+
+def with_accumulation(
+    optimizer: Any,
+    found: list[Any],
+    variables: list[Any],
+    plan: Plan,
+    update: Callable[[list[Any]], None],
+) -> Any:
+    """Call ``update`` with the gradients of this batch, or with the means of several when due."""
+    if plan.accumulate == 1:
+        return update(found)
+    inner = innermost(optimizer)
+    all_sums, indices = getattr(inner, _SUMS), [_index(inner, variable) for variable in variables]
+    trained = [place for place, gradient in enumerate(found) if gradient is not None]
+
+    def update_all(means: list[Any]) -> None:
+        complete: list[Any] = [None] * len(found)
+        for place, mean in zip(trained, means, strict=True):
+            complete[place] = mean
+        update(complete)
+
+    return gradients.accumulated(
+        [all_sums[indices[place]] for place in trained],
+        getattr(inner, _COUNT),
+        [found[place] for place in trained],
+        plan.accumulate,
+        update_all,
+    )
+
+
+def named_sums(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the sums of an optimizer, which each replica has of its own, with a name for each."""
+    for number, total in enumerate(getattr(innermost(optimizer), _SUMS, ())):
+        yield f"{PREFIX}{number}", total
+
+
+def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
+    """Give an optimizer of Keras 3 its sums, when it is built."""
+    from keras.src import backend  # noqa: PLC0415 - TensorFlow loads here
+
+    def zeros(shape: Any, dtype: str, name: str, **kind: str) -> Any:
+        made = backend.Variable("zeros", shape, dtype, trainable=False, name=name, **kind)
+        optimizer._track_variable(made)
+        return made
+
+    count = zeros((), "int", "batches", aggregation="only_first_replica")
+    sums = [
+        # Each replica adds up its own; whoever reads it from outside gets their mean.
+        zeros(found.shape, found.dtype, "sum", aggregation="mean", synchronization="on_read")
+        for found in variables
+    ]
+    optimizer.__dict__[_COUNT], optimizer.__dict__[_SUMS] = count, sums
+
+
+def add_sums_tf_keras(optimizer: Any, variables: list[Any]) -> None:
+    """Give an optimizer of tf-keras its sums, when it is built."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if _SUMS in optimizer.__dict__:
+        return
+    count = tf.Variable(
+        tf.constant(0, tf.int64),
+        trainable=False,
+        name="batches",
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+    sums = [
+        tf.Variable(
+            tf.zeros(found.shape, getattr(found, "true_dtype", found.dtype)),
+            trainable=False,
+            name="sum",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+        )
+        for found in variables
+    ]
+    optimizer._variables += [count, *sums]
+    optimizer.__dict__[_COUNT], optimizer.__dict__[_SUMS] = count, sums
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer that others, which scale the loss, are wrapped around."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return optimizer
+
+
+def _index(optimizer: Any, variable: Any) -> int:
+    if hasattr(optimizer, "_get_variable_index"):
+        return int(optimizer._get_variable_index(variable))
+    return int(optimizer._index_dict[optimizer._var_key(variable)])

@@ -1,0 +1,168 @@
+"""Every private name of TensorFlow and Keras that training leans on, and nothing else.
+
+Keras 3's ``fit`` fails under MultiWorkerMirroredStrategy in two places: the symbolic build is
+given a batch that is still spread over replicas, and step results of rank 0 are gathered along an
+axis they do not have. Both are replaced. A test calls `missing_names` and pins the signatures, so
+that a release that moves something fails there and not in a user's job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from timonel.errors import TimonelError
+from timonel.training.worker.task.cluster import Cluster
+
+SUPPORTED_KERAS = ("3.15",)
+SUPPORTED_TF_KERAS = ("2.21",)
+
+HEARTBEAT_TIMEOUT_MS = 5000
+"""A task that hangs is found after about this; TensorFlow's default took 8.6 s."""
+
+
+def configure_coordination(cluster: Cluster) -> None:
+    """Set up the coordination service with a heartbeat that finds a hung peer early."""
+    from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
+
+    role, index = cluster.leader
+    jobs = [
+        context.coordination_config_pb2.CoordinatedJob(name=name, num_tasks=len(addresses))
+        for name, addresses in cluster.tasks.items()
+        if name in {"chief", "worker"}
+    ]
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{role}/replica:0/task:{index}",
+        coordinated_jobs=jobs,
+        heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
+    )
+
+
+def require_supported(flavour: str, version: str) -> None:
+    """Check that distributed ``fit`` was verified with this release of Keras.
+
+    Raises:
+        TimonelError: It was not.
+    """
+    supported = SUPPORTED_KERAS if flavour == "keras" else SUPPORTED_TF_KERAS
+    if ".".join(version.split(".")[:2]) not in supported:
+        raise TimonelError(
+            f"expected {flavour} {' or '.join(supported)} for distributed training, got {version}",
+            hint=f"pip install '{flavour.replace('_', '-')}=={supported[-1]}.*', or use one worker "
+            "with one device",
+        )
+
+
+def missing_names() -> list[str]:
+    """Return the private names of Keras 3 that the hooks need and that are not there."""
+    from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
+
+    owner = trainer.TensorFlowTrainer
+    wanted = {
+        "reduce_per_replica": trainer,
+        "_maybe_symbolic_build": owner,
+        "_symbolic_build": owner,
+    }
+    return [name for name, holder in wanted.items() if not hasattr(holder, name)]
+
+
+def install_keras_hooks() -> None:
+    """Make Keras 3's fit, evaluate and predict work under several replicas. Idempotent."""
+    from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
+
+    if getattr(trainer.reduce_per_replica, "is_timonels", False):
+        return
+    trainer.TensorFlowTrainer._maybe_symbolic_build = _build_from_local_batch
+    trainer.reduce_per_replica = _with_mean_over_workers(trainer.reduce_per_replica)
+
+
+def is_deterministic() -> bool:
+    """Tell whether TensorFlow was told to use deterministic operations only."""
+    from tensorflow.python.framework import config  # noqa: PLC0415 - TensorFlow loads here
+
+    return bool(config.is_op_determinism_enabled())
+
+
+def compute_batch_size(dataset: Any) -> int | None:
+    """Return the batch size that a dataset's own graph shows, if it does."""
+    from tensorflow.python.data.experimental.ops import distribute  # noqa: PLC0415
+
+    size = int(distribute.compute_batch_size(dataset))
+    return size if size > 0 else None
+
+
+def dataset_inputs(dataset: Any) -> list[Any]:
+    """Return the datasets that a dataset was made from; none of what is no dataset."""
+    inputs = getattr(dataset, "_inputs", None)
+    return list(inputs()) if callable(inputs) else []
+
+
+def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    """Build the model, its metrics and its optimizer from what one local replica would see."""
+    strategy = model._distribute_strategy
+    if strategy is None:
+        return
+    if iterator is not None:
+        data_batch = _first_local_batch(strategy, iterator)
+    with strategy.scope():
+        model._symbolic_build(data_batch=data_batch)
+
+
+def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
+    import keras  # noqa: PLC0415 - TensorFlow loads here
+
+    for _, _, iterator in epoch_iterator:
+        return keras.tree.map_structure(
+            lambda value: strategy.experimental_local_results(value)[0], next(iterator)
+        )
+    return None
+
+
+def _with_mean_over_workers(original: Any) -> Any:
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        several_workers = strategy.extended._in_multi_worker_mode()
+        if several_workers and reduction in {"auto", "mean"}:
+            return _mean(values, strategy)
+        return original(values, strategy, reduction)
+
+    reduce_per_replica.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
+    return reduce_per_replica
+
+
+def _mean(values: Any, strategy: Any) -> Any:
+    """Return the mean of each value over all replicas.
+
+    Scalars, which is what losses and metrics are, go over the network together: one message a
+    step instead of one for each.
+    """
+    if not isinstance(values, Mapping):
+        return _mean_of_each(values, strategy)
+    scalars = [name for name, value in values.items() if _is_scalar(value, strategy)]
+    if len(scalars) < 2:
+        return _mean_of_each(values, strategy)
+    together = _mean_together([values[name] for name in scalars], strategy)
+    others = {name: value for name, value in values.items() if name not in scalars}
+    reduced = {**dict(zip(scalars, together, strict=True)), **_mean_of_each(others, strategy)}
+    return {name: reduced[name] for name in values}
+
+
+def _mean_of_each(values: Any, strategy: Any) -> Any:
+    import keras  # noqa: PLC0415 - TensorFlow loads here
+
+    return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+
+
+def _mean_together(values: list[Any], strategy: Any) -> list[Any]:
+    import tensorflow as tf  # noqa: PLC0415 - TensorFlow loads here
+
+    stacked = strategy.run(tf.stack, args=(values,))
+    return list(tf.unstack(strategy.reduce("MEAN", stacked, axis=None), num=len(values)))
+
+
+def _is_scalar(value: Any, strategy: Any) -> bool:
+    locals_ = strategy.experimental_local_results(value)
+    return all(
+        getattr(local, "shape", None) == () and getattr(local, "dtype", None) == "float32"
+        for local in locals_
+    )

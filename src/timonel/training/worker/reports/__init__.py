@@ -1,0 +1,1 @@
+"""What a job tells of its training while it runs."""

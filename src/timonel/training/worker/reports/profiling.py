@@ -1,0 +1,242 @@
+"""Profiling so many steps of the first ``fit`` call, in the form that TensorBoard opens.
+
+A profile covers exactly the steps that were asked for, from before the first one to the end of the
+last, or there is none. Every task that trains writes one, under its own name, into one folder of
+the job: TensorBoard shows them as the hosts of one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import SpecError
+from timonel.storage import write_bytes
+from timonel.training.worker.reports.step_numbers import StepCount, Steps
+
+logger = logging.getLogger(__name__)
+
+_LAYOUT = Path("plugins", "profile")
+"""Where TensorBoard's plugin looks: ``<logdir>/plugins/profile/<name>/<host>.xplane.pb``."""
+_ENDING = ".xplane.pb"
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class Profiler:
+    """Profiles the steps of one ``fit`` call. Used by the thread that trains.
+
+    Args:
+        steps: Which ones.
+        logdir: TensorBoard's folder of the job.
+        host: What this task is called there.
+        scratch: A folder that is this task's own, for the while.
+        tell: Is told of the profile, or why there is none: a message, and a profile's facts.
+        marks_steps: Whether nobody else marks in the profile where steps begin and end.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        logdir: Path,
+        host: str,
+        *,
+        scratch: Path,
+        tell: Tell,
+        marks_steps: bool = True,
+    ) -> None:
+        self._steps = steps
+        self._logdir = logdir
+        self._host = host
+        self._scratch = scratch
+        self._tell = tell
+        self._marks_steps = marks_steps
+        self._is_running = False
+        self._trace: Any = None
+        self._is_over = False
+
+    def begins(self, total: int | None, per_call: int, done: int | None) -> None:
+        """Note what the call is going to do, before its first step.
+
+        Args:
+            total: The steps it will have, if that is known.
+            per_call: Steps that are taken at once.
+            done: Steps that an earlier generation has done; None if nobody knows.
+
+        Raises:
+            SpecError: These steps cannot be profiled.
+        """
+        first, last = self._steps.first, self._steps.last
+        if (first - 1) % per_call or last % per_call:
+            raise SpecError(
+                f"expected steps to profile that begin and end where {per_call} are taken at once, "
+                f"got {first}:{last}",
+                hint=f"as in --profile {per_call + 1}:{2 * per_call}",
+            )
+        if total is not None and last > total:
+            raise SpecError(
+                f"expected steps to profile of the {total} that there are, got {first}:{last}",
+                hint="give fewer with --profile",
+            )
+        if done is None or done >= first:
+            self._is_over = True
+            if not self._path.exists():
+                at = "a step of unknown number" if done is None else f"step {done}"
+                self._give_up(f"training went on after {at}")
+
+    def step_begins(self, step: int) -> None:
+        """Note that the step of this number begins."""
+        if self._is_over:
+            return
+        if step == self._steps.first:
+            self._start()
+        # Where others mark steps, these two are open when the profile begins and ends.
+        if self._is_running and (
+            self._marks_steps or step in {self._steps.first, self._steps.last}
+        ):
+            self._mark(step)
+
+    def step_ends(self, step: int, finish: Callable[[], object]) -> None:
+        """Note that the step of this number was taken.
+
+        Args:
+            step: Its number.
+            finish: Returns once it is done on the device too.
+        """
+        if not self._is_running:
+            return
+        if step >= self._steps.last:
+            finish()
+        self._unmark()
+        if step >= self._steps.last:
+            self._save()
+
+    def ends(self) -> None:
+        """Note that the call is through, or broken off."""
+        if self._is_over:
+            return
+        if self._is_running:
+            self._unmark()
+            self._stop()
+        self._give_up("training ended before")
+
+    @property
+    def _path(self) -> Path:
+        return self._logdir / _LAYOUT / self._steps.name / f"{self._host}{_ENDING}"
+
+    def _start(self) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+        self._forget()  # of a task that was killed while it profiled
+        try:
+            tf.profiler.experimental.start(str(self._scratch))
+        except tf.errors.AlreadyExistsError:
+            self._give_up("the script profiles by itself")
+            return
+        self._is_running = True
+
+    def _mark(self, step: int) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - see above
+
+        # With these TensorBoard knows where a step begins and ends.
+        self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+        self._trace.__enter__()
+
+    def _unmark(self) -> None:
+        if self._trace is not None:
+            self._trace.__exit__(None, None, None)
+            self._trace = None
+
+    def _save(self) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - see above
+
+        tf.profiler.experimental.stop()
+        (made,) = self._scratch.rglob(f"*{_ENDING}")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(self._path, made.read_bytes())
+        self._forget()
+        self._is_over = True
+        self._tell(
+            f"profiled steps {self._steps.first} to {self._steps.last}",
+            {
+                "first_step": self._steps.first,
+                "last_step": self._steps.last,
+                "path": str(self._path),
+                "logdir": str(self._logdir),
+            },
+        )
+
+    def _stop(self) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - see above
+
+        with contextlib.suppress(tf.errors.OpError):
+            tf.profiler.experimental.stop(save=False)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_running = False
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _give_up(self, why: str) -> None:
+        self._is_over = True
+        self._tell(f"no profile of steps {self._steps.first} to {self._steps.last}: {why}", {})
+
+
+def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
+    """Return a callback of ``keras`` that has steps profiled.
+
+    It is not safe to be called beside the training loop, so Keras waits for it: a step that is
+    profiled begins after the profile does.
+
+    Args:
+        keras: The Keras module.
+        profiler: What profiles them.
+        initial_epoch: The epoch with which the call, as the script made it, begins.
+    """
+    import numpy as np  # noqa: PLC0415 - TensorFlow has it
+
+    count = StepCount(initial_epoch)
+
+    class ProfileCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
+        _supports_tf_logs = True
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+            count.epoch = epoch
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+            if not count.has_begun:
+                total, done = count.begin(batch, self.params)
+                profiler.begins(total, _steps_at_once(self.model), done)
+            profiler.step_begins(count.at(batch))
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            count.last = count.at(batch)
+            # Whoever has the values has waited for the step.
+            profiler.step_ends(count.last, lambda: [np.asarray(v) for v in (logs or {}).values()])
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+            count.before = count.last
+
+        def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+            profiler.ends()
+
+        def get_state(self) -> dict[str, Any]:
+            """Return what is kept with a checkpoint."""
+            return {"before": count.before}
+
+        def set_state(self, state: Mapping[str, Any]) -> None:
+            """Go on where another generation was."""
+            count.before = state["before"]
+
+    return ProfileCallback()
+
+
+def _steps_at_once(model: Any) -> int:
+    found = getattr(model, "steps_per_execution", None)
+    if found is None:
+        found = getattr(model, "_steps_per_execution", None)
+    return 1 if found is None else int(found)

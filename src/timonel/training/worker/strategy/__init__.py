@@ -1,0 +1,1 @@
+"""The strategy a job trains under: which, on which devices, with which options."""

@@ -1,0 +1,182 @@
+"""Which distribution strategy a task uses, and how it is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timonel.errors import SpecError
+from timonel.training.settings import Settings, StrategyName
+from timonel.training.worker.strategy.combinations import contradictions
+from timonel.training.worker.task.cluster import Cluster
+
+_OF_ONE_WORKER = frozenset(
+    {
+        StrategyName.ONE_DEVICE,
+        StrategyName.MIRRORED,
+        StrategyName.CENTRAL_STORAGE,
+        StrategyName.TPU,
+    }
+)
+
+
+def check_settings(settings: Settings) -> None:
+    """Check that what was asked for goes together.
+
+    Raises:
+        SpecError: It does not; the message says what would.
+    """
+    wanted = settings.distribution
+    chosen = choose(
+        wanted.strategy,
+        workers=wanted.workers,
+        devices=wanted.devices_per_worker,
+        ps=settings.parameter_servers.ps,
+    )
+    for message, hint in contradictions(settings, chosen):
+        raise SpecError(message, hint=hint)
+
+
+def choose(
+    wanted: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
+) -> StrategyName:
+    """Return the strategy that a job of this size uses; ``none`` for one device without one.
+
+    Left to itself it follows tensorflow-cloud's rule: a TPU where there is one, several workers
+    multi-worker, several devices mirrored, else nothing; and parameter servers where they are
+    asked for.
+
+    Args:
+        wanted: What the user asked for.
+        workers: How many processes train.
+        devices: How many devices each of them has.
+        ps: How many parameter servers there are.
+        tpu: Whether this machine has a TPU, as far as that is known.
+
+    Raises:
+        SpecError: The strategy cannot be used with that many workers.
+    """
+    if wanted in _OF_ONE_WORKER and workers > 1:
+        raise SpecError(
+            f"expected one worker with the strategy '{wanted.value}', got {workers}",
+            hint="use --strategy auto, or --devices-per-worker instead of --workers",
+        )
+    if wanted is not StrategyName.AUTO:
+        return wanted
+    if ps:
+        return StrategyName.PARAMETER_SERVER
+    if workers > 1:
+        return StrategyName.MULTI_WORKER
+    if tpu:
+        return StrategyName.TPU
+    return StrategyName.MIRRORED if devices > 1 else StrategyName.NONE
+
+
+def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
+    """Build a strategy; with several workers this blocks until all of them have come.
+
+    TensorFlow must be configured but not initialised.
+
+    Returns:
+        A ``tf.distribute.Strategy``, or None for one replica without a strategy.
+
+    Raises:
+        SpecError: This machine lacks what the strategy needs.
+    """
+    if name is StrategyName.ONE_DEVICE:
+        return _one_device(settings.distribution.devices_per_worker)
+    if name is StrategyName.MIRRORED:
+        return _mirrored(settings)
+    if name is StrategyName.CENTRAL_STORAGE:
+        return _central_storage()
+    if name is StrategyName.MULTI_WORKER:
+        return _multi_worker(cluster, settings)
+    if name is StrategyName.PARAMETER_SERVER:
+        from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
+
+        return roles.strategy_for(cluster)
+    return _tpu() if name is StrategyName.TPU else None
+
+
+def _one_device(devices: int) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if devices > 1:
+        # OneDeviceStrategy would keep all variables on the first: here the script places its
+        # layers itself.
+        return None
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    return tf.distribute.OneDeviceStrategy(f"/device:{kind}:0")
+
+
+def _mirrored(settings: Settings) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    wanted = settings.distribution.cross_device_ops
+    if wanted == "nccl":
+        _require_gpus("--cross-device-ops nccl", "use hierarchical or one-device")
+    makers = {
+        "nccl": tf.distribute.NcclAllReduce,
+        "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+        "one-device": tf.distribute.ReductionToOneDevice,
+    }
+    # Named one by one: left to itself the strategy takes GPUs only where it finds any, and given
+    # a GPU that is not there it does not fail but trains on something else.
+    return tf.distribute.MirroredStrategy(
+        _compute_devices(), cross_device_ops=makers[wanted]() if wanted else None
+    )
+
+
+def _central_storage() -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    return tf.distribute.experimental.CentralStorageStrategy(_compute_devices(), "/device:CPU:0")
+
+
+def _multi_worker(cluster: Cluster, settings: Settings) -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - imports TensorFlow
+
+    wanted = settings.distribution.collectives
+    if wanted == "nccl":
+        _require_gpus("--collectives nccl", "use ring or auto")
+    if len(cluster.trainers) > 1:
+        keras_fit.configure_coordination(cluster)
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=kinds[wanted.upper()]
+        )
+    )
+
+
+def _tpu() -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    from timonel.training.worker.strategy import devices  # noqa: PLC0415 - as late as its TensorFlow
+
+    address = devices.tpu_address()
+    if address is None:
+        raise SpecError(
+            "expected a TPU for the strategy 'tpu', found neither /dev/accel0 nor TPU_NAME",
+            hint="run on a TPU machine, name one in TPU_NAME, or use --strategy auto",
+        )
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+    if address != "local":
+        tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _compute_devices() -> list[str]:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [device.name for device in found]
+
+
+def _require_gpus(option: str, otherwise: str) -> None:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    if not tf.config.list_logical_devices("GPU"):
+        raise SpecError(f"expected GPUs for {option}, found none", hint=otherwise)

@@ -1,0 +1,155 @@
+"""MPI as the launcher: where mpirun is, which rank this is, and how the ranks become a cluster.
+
+mpirun starts the ranks, once. They tell each other their addresses, leave MPI, and train as tasks
+of any other launcher do: over TensorFlow's own collectives. Rank 0 is the chief.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from timonel.engines.local.ports import PortReservation
+from timonel.errors import MissingExtraError, SpecError
+from timonel.training.settings import Settings
+from timonel.training.worker.task.cluster import Cluster
+
+_FEATURE, _EXTRA = "--launcher mpi", "mpi"
+# Of Open MPI, MPICH and Intel MPI.
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOOPBACK = "127.0.0.1"
+_SIGKILL_AFTER_S = 20
+_OF_MPIRUN = {
+    # Ranks share what cores there are, as other tasks do; Open MPI would refuse more ranks than
+    # cores, or bind each to a single core. Older and newer releases have other names for it.
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    # What the others need to save and leave when one is gone.
+    "OMPI_MCA_odls_base_sigkill_timeout": str(_SIGKILL_AFTER_S),
+    "PRTE_MCA_odls_base_sigkill_timeout": str(_SIGKILL_AFTER_S),
+}
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This process among those that mpirun has started.
+
+    Attributes:
+        cluster: All of them, with addresses, and this one's place.
+        port: Keeps this one's address from others while it trains.
+    """
+
+    cluster: Cluster
+    port: PortReservation
+
+
+def is_rank(environ: Mapping[str, str]) -> bool:
+    """Tell whether mpirun has started this process."""
+    return any(name in environ for name in _RANKS)
+
+
+def rank_count(environ: Mapping[str, str]) -> int | None:
+    """Return how many ranks mpirun has started, if it says so before one has joined them."""
+    found = (environ.get(name, "") for name in _SIZES)
+    return next((int(text) for text in found if text.isdecimal()), None)
+
+
+def check_launcher(settings: Settings) -> None:
+    """Check that mpirun could start a job with these settings.
+
+    Raises:
+        SpecError: It needs roles that MPI has not.
+        MissingExtraError: MPI is not installed.
+    """
+    wanted = settings.distribution
+    if settings.uses_parameter_servers or settings.parameter_servers.ps:
+        raise SpecError("expected --launcher processes with parameter servers, got mpi")
+    if settings.evaluation.evaluator:
+        raise SpecError("expected --launcher processes with an evaluator, got mpi")
+    if wanted.min_workers < wanted.workers:
+        raise SpecError(
+            "expected a fixed number of workers with --launcher mpi, got "
+            f"{wanted.min_workers}:{wanted.workers}",
+            hint="ranks of MPI start and end together",
+        )
+    if importlib.util.find_spec("mpi4py") is None:
+        raise MissingExtraError(_FEATURE, _EXTRA)
+
+
+def find_mpirun() -> str:
+    """Return the path of mpirun: the one that is installed beside this Python, else the system's.
+
+    Raises:
+        MissingExtraError: There is none.
+    """
+    own = Path(sys.executable).with_name("mpirun")
+    found = str(own) if os.access(own, os.X_OK) else shutil.which("mpirun")
+    if found is None:
+        raise MissingExtraError(_FEATURE, _EXTRA)
+    return found
+
+
+def mpirun(program: Sequence[str], ranks: int) -> tuple[list[str], dict[str, str]]:
+    """Return the command that starts ``program`` as so many ranks, and its environment."""
+    as_root = _AS_ROOT if os.geteuid() == 0 else {}
+    # What the user has set is the user's to know.
+    environ = {**_OF_MPIRUN, **as_root, **os.environ}
+    return [find_mpirun(), "-np", str(ranks), *program], environ
+
+
+def join() -> tuple[Rank, Any]:
+    """Meet the other ranks; return the cluster that they are, and the communicator.
+
+    Raises:
+        MissingExtraError: mpi4py is not installed.
+    """
+    world = _mpi().COMM_WORLD
+    port = PortReservation(1)
+    number = port.addresses[0].rpartition(":")[2]
+    places = world.allgather((socket.gethostname(), _address(), number))
+    addresses = _addresses(places)
+    return Rank(_cluster(addresses, world.Get_rank()), port), world
+
+
+def leave() -> None:
+    """Leave MPI: a rank that ends badly afterwards still ends the others."""
+    _mpi().Finalize()
+
+
+def _cluster(addresses: Sequence[str], rank: int) -> Cluster:
+    tasks = {"chief": tuple(addresses[:1]), "worker": tuple(addresses[1:])}
+    present = {role: found for role, found in tasks.items() if found}
+    return Cluster(present, "worker" if rank else "chief", max(0, rank - 1))
+
+
+def _addresses(places: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return where each rank listens: on the loopback interface if all are on one host."""
+    is_one_host = len({host for host, _, _ in places}) == 1
+    return [f"{_LOOPBACK if is_one_host else address}:{port}" for _, address, port in places]
+
+
+def _address() -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return _LOOPBACK  # a host that does not know its own name has no others beside it
+
+
+def _mpi() -> ModuleType:
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+    except ImportError as error:
+        raise MissingExtraError(_FEATURE, _EXTRA) from error
+    return MPI

@@ -1,0 +1,77 @@
+"""Fails when a release of TensorFlow or Keras moves what training leans on."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers import LossScaleOptimizer, base_optimizer
+from tensorflow.python.eager import context
+
+from timonel.errors import TimonelError
+from timonel.training.worker.private import central_storage, keras_fit, optimizers
+
+
+def test_the_hooks_still_have_their_places() -> None:
+    assert keras_fit.missing_names() == []
+    assert list(inspect.signature(trainer.reduce_per_replica).parameters) == [
+        "values",
+        "strategy",
+        "reduction",
+    ]
+    build = inspect.signature(trainer.TensorFlowTrainer._maybe_symbolic_build)
+    assert list(build.parameters)[1:] == ["iterator", "data_batch"]
+    assert "data_batch" in inspect.signature(keras.Model._symbolic_build).parameters
+    source = inspect.getsource(trainer.TensorFlowTrainer.fit)
+    assert "self._maybe_symbolic_build(iterator=epoch_iterator)" in source
+    assert "experimental_distribute_dataset" in inspect.getsource(trainer.TFEpochIterator)
+
+
+def test_the_coordination_service_can_still_be_configured() -> None:
+    parameters = inspect.signature(context.Context.configure_coordination_service).parameters
+    assert {"service_type", "service_leader", "coordinated_jobs", "heartbeat_timeout_in_ms"} <= set(
+        parameters
+    )
+    assert context.coordination_config_pb2.CoordinatedJob(name="chief", num_tasks=1).num_tasks == 1
+
+
+def test_these_releases_are_supported() -> None:
+    keras_fit.require_supported("keras", keras.__version__)
+    keras_fit.require_supported("tf_keras", "2.21.0")
+
+
+@pytest.mark.parametrize(("flavour", "version"), [("keras", "3.99.0"), ("tf_keras", "3.0.0")])
+def test_an_unknown_release_is_refused(flavour: str, version: str) -> None:
+    with pytest.raises(TimonelError, match=f"got {version}.*pip install"):
+        keras_fit.require_supported(flavour, version)
+
+
+def test_where_a_dataset_came_from_can_still_be_seen() -> None:
+    first = tf.data.Dataset.range(4).batch(2)
+    assert keras_fit.dataset_inputs(first.prefetch(1)) == [first]
+    assert keras_fit.dataset_inputs(3) == []
+    assert keras_fit.compute_batch_size(first) == 2
+
+
+def test_optimizers_still_go_the_ways_that_are_changed() -> None:
+    assert optimizers.missing_names() == central_storage.missing_names() == []
+    apply = inspect.getsource(base_optimizer.BaseOptimizer.apply)
+    assert "self._backend_apply_gradients(grads, trainable_variables)" in apply
+    assert "self._all_reduce_sum_gradients(grads_and_vars)" in inspect.getsource(
+        TFOptimizer._backend_update_step
+    )
+    assert "self.inner_optimizer.build(var_list)" in inspect.getsource(LossScaleOptimizer.build)
+    current = inspect.getsource(base_optimizer.BaseOptimizer.learning_rate.fget)
+    assert "self._get_current_learning_rate()" in current
+    package = Path(importlib.util.find_spec("tf_keras").origin).parent / "src"
+    optimizer = (package / "optimizers" / "optimizer.py").read_text()
+    assert "grads_and_vars = self.aggregate_gradients(grads_and_vars)" in optimizer
+    assert "return super().apply_gradients(grads_and_vars, name=name)" in optimizer
+    wrapper = (package / "mixed_precision" / "loss_scale_optimizer.py").read_text()
+    assert "self._optimizer.aggregate_gradients(grads_and_vars)" in wrapper

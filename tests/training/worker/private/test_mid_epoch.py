@@ -1,0 +1,83 @@
+"""Fails when a release of TensorFlow or a Keras moves what resuming leans on."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from keras.src.trainers.epoch_iterator import EpochIterator
+from tf_keras.src.engine.data_adapter import DataHandler
+
+from timonel.training.worker.private import hidden_state, mid_epoch, tf_data
+
+
+def test_the_names_of_state_are_still_there() -> None:
+    tf.random.set_seed(1)  # which makes one of them
+    assert hidden_state.missing_names() == []
+    state = hidden_state.op_seed_state()
+    tf.random.uniform(())
+    assert hidden_state.op_seed_state() != state
+    hidden_state.set_op_seed_state(state)
+    assert hidden_state.op_seed_state() == state
+    assert hidden_state.global_seed() == 1
+
+
+def test_fit_of_keras_3_still_numbers_its_steps_as_we_do() -> None:
+    source = inspect.getsource(inspect.unwrap(keras.Model.fit))
+    assert "for begin_step, end_step, iterator in epoch_iterator:" in source
+    assert "logs = self.train_function(iterator)" in source
+    assert "self.make_train_function()" in source
+    names = {"steps_per_epoch", "steps_per_execution", "_num_batches", "_steps_seen"}
+    iterator = EpochIterator(np.zeros((4, 1)), batch_size=2)
+    assert names <= set(vars(iterator))
+    assert [first for first, _, _ in mid_epoch._enumerate_from(iterator, 0, 0)] == [0, 1]
+    assert [first for first, _, _ in mid_epoch._enumerate_from(iterator, 1, 1)] == [1]
+
+
+def test_fit_of_tf_keras_can_still_be_entered() -> None:
+    source = inspect.getsource(inspect.unwrap(tf_keras.Model.fit))
+    assert "for step in data_handler.steps():" in source
+    assert "self.train_function = self.make_train_function()" in source
+    handler = DataHandler(np.zeros((4, 1)), batch_size=2)
+    handler._initial_step = 1
+    assert list(handler.steps()) == [1]
+    assert list(handler.steps()) == [0, 1]
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras], ids=lambda found: found.__name__)
+def test_dropout_draws_from_a_state_that_can_be_read(flavour: object) -> None:
+    hidden_state.make_generators_restorable(flavour)
+    layers = flavour.layers  # type: ignore[attr-defined] # one of two modules
+    model = flavour.Sequential([layers.Input((8,)), layers.Dropout(0.5)])  # type: ignore[attr-defined]
+    x = tf.ones((2, 8))
+    model(x, training=True)
+    found = [*model.variables, *dict(hidden_state.random_variables(model)).values()]
+    before = [np.array(variable.numpy()) for variable in found]
+    assert before
+    first = np.asarray(model(x, training=True))
+    for variable, value in zip(found, before, strict=True):
+        variable.assign(value)
+    assert np.array_equal(np.asarray(model(x, training=True)), first)
+
+
+def memory(dataset: tf.data.Dataset) -> tuple[int, bool, bool]:
+    found = tf_data.memory_of(dataset)
+    return found.shuffles, found.must_be_read, found.has_random_functions
+
+
+def test_what_a_pipeline_remembers_can_still_be_seen() -> None:
+    source = tf.data.Dataset.range(8)
+    assert memory(source.batch(2).prefetch(1)) == (0, False, False)
+    assert memory(source.shuffle(4).batch(2)) == (1, False, False)
+    assert memory(source.shuffle(4, reshuffle_each_iteration=False)) == (0, False, False)
+    assert memory(source.cache().shuffle(4).take(3)) == (1, False, False)
+    assert memory(source.shuffle(4).cache()) == (1, True, False)
+    assert memory(source.shuffle(4).repeat(2)) == (1, True, False)
+    drawing = source.map(lambda x: tf.random.uniform(()), num_parallel_calls=2)
+    assert memory(drawing) == (0, False, True)
+    # One call after the other begins the same sequence with each pass.
+    assert memory(source.map(lambda x: tf.random.uniform(()))) == (0, False, False)

@@ -1,0 +1,80 @@
+"""Fails when a release of TensorFlow or Keras moves what parameter servers lean on."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import pytest
+import tensorflow as tf
+import tf_keras
+from tensorflow.python.distribute import parameter_server_strategy_v2, ps_values
+from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
+from tensorflow.python.framework import ops
+
+from timonel.training.worker.private import ps_variables
+
+
+def test_the_coordinator_still_runs_python_functions_on_workers() -> None:
+    parameters = inspect.signature(cluster_coordinator.Cluster.schedule).parameters
+    assert list(parameters)[1:] == ["function", "args", "kwargs"]
+    source = inspect.getsource(cluster_coordinator.Closure)
+    assert "self._function = function" in source
+    assert "with_dispatch_context(worker)" in source
+    assert "put_back" in inspect.getsource(cluster_coordinator.Worker._on_closure_failure)
+    assert hasattr(coordinator_context.DispatchContext, "worker_index")
+
+
+def test_variables_are_still_made_where_it_can_be_seen() -> None:
+    kind = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+    assert list(inspect.signature(kind._create_variable).parameters)[1] == "next_creator"
+    assert "_being_scheduled" in inspect.getsource(kind.__init__)
+    assert "self._v = v" in inspect.getsource(ps_values.CachingVariable.__init__)
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_a_variables_handle_can_still_be_replaced_while_a_function_is_traced(
+    flavour: object,
+) -> None:
+    make = keras.Variable if flavour is keras else tf.Variable
+    counted = make(3.0, name="counted")
+    variable = ps_variables.raw(counted)
+
+    @tf.function(autograph=False)
+    def step() -> tf.Tensor:
+        handle = ps_variables.temporary(variable.dtype, variable.shape)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=variable.read_value())
+        with ps_variables.handles({0: (variable, handle)}):
+            counted.assign_add(1.0)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
+
+    assert [float(step()), float(step())] == [4.0, 4.0]
+    assert float(variable.read_value()) == 3.0
+
+
+def test_scopes_can_still_be_left_and_entered_again() -> None:
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        with ps_variables.outside_scope():
+            assert not tf.distribute.has_strategy()
+            with strategy.scope():
+                assert tf.distribute.get_strategy() is strategy
+        assert tf.distribute.get_strategy() is strategy
+    graph = ops.get_default_graph()
+    assert (graph._distribution_strategy_stack, graph._variable_creator_stack) == ([], [])
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_models_still_keep_their_strategy_and_functions_there(flavour: object) -> None:
+    layers = flavour.layers  # type: ignore[attr-defined] # either Keras
+    model = flavour.Sequential([layers.Input((2,)), layers.Dense(1)])  # type: ignore[attr-defined]
+    assert hasattr(model, ps_variables.strategy_attribute(model))
+    for name in ("make_train_function", "make_test_function", "train_step", "test_step"):
+        assert callable(getattr(model, name))
+    assert (ps_variables.train_counter(model) is not None) == (flavour is tf_keras)
+    assert callable(flavour.metrics.Metric.add_weight)  # type: ignore[attr-defined]
+
+
+def test_seeds_of_keras_3_still_have_their_name() -> None:
+    state = keras.random.SeedGenerator(1).state
+    assert ps_variables.SEED_STATE in ps_variables.raw(state).name
