@@ -42,7 +42,7 @@ _LOST_PEER_WORDS = (
     "remote worker",
     "barrier",
 )
-_WAY_IN = str(Path(__file__).with_name("script.py"))
+_WAY_IN = str(Path(__file__).parent / "task" / "script.py")
 _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
