@@ -14,10 +14,10 @@ from tensorflow.errors import (
 )
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause
-from timonel.errors import CorruptError, InputError
+from timonel.errors import CorruptError
 from timonel.training.worker import outcome
-from timonel.training.worker.outcome import Terminated, of_exception, write_report
-from timonel.training.worker.task.script import run_script
+from timonel.training.worker.outcome import of_exception, write_report
+from timonel.training.worker.termination import Terminated
 
 
 @pytest.mark.parametrize(
@@ -63,23 +63,6 @@ def test_an_error_of_ours_that_tensorflow_has_passed_on_as_text() -> None:
     assert result.traceback == "CorruptError: expected records in b\n"
 
 
-def test_an_error_of_ours_below_the_scripts_call_is_one_line(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from pathlib import Path\n"
-        "from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress\n"
-        "place = Path('/dev/null/checkpoints')\n"
-        "saved = Checkpoints(place, writes=True, progress=Path('/dev/null'))\n"
-        "saved.save(0, FitState(Progress((0,), {'loss': (1.0,)}, 1)))\nsaved.wait()\n"
-    )
-    with pytest.raises(InputError) as caught:
-        run_script([str(script)])
-    result = of_exception(caught.value, script=str(script), peers=0)
-    assert result.traceback is not None
-    assert result.traceback.startswith("InputError: expected to write /dev/null/checkpoints/")
-    assert len(result.traceback.splitlines()) == 1
-
-
 def test_an_error_of_ours_explains_no_other() -> None:
     faults = [CorruptError("expected whole records in a")]
     for error in (UnknownError(None, None, "other"), ValueError("expected whole records in a")):
@@ -101,62 +84,6 @@ def test_a_script_that_exits(code: object, exit_code: int) -> None:
     if exit_code:
         assert result.cause is FailureCause.USER_ERROR
     assert result.traceback == ("went wrong\n" if code == "went wrong" else None)
-
-
-@pytest.fixture
-def raised(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Run a script that is given as text and return it with what it raised."""
-    import sys
-
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    script = tmp_path / "user.py"
-    script.write_text(request.param)
-    with pytest.raises(BaseException) as caught:
-        run_script([str(script)])
-    return str(script), caught.value
-
-
-@pytest.mark.parametrize(
-    "raised", ["def inner():\n    raise ValueError('mine')\n\ninner()\n"], indirect=True
-)
-def test_the_traceback_is_the_users_own(raised: tuple[str, BaseException]) -> None:
-    script, error = raised
-    result = of_exception(error, script=script, peers=0)
-    assert result.message == "ValueError: mine"
-    assert result.traceback == (
-        "Traceback (most recent call last):\n"
-        f'  File "{script}", line 4, in <module>\n'
-        "    inner()\n"
-        f'  File "{script}", line 2, in inner\n'
-        "    raise ValueError('mine')\n"
-        "ValueError: mine\n"
-    )
-
-
-@pytest.mark.parametrize("raised", ["x = = 1\n"], indirect=True)
-def test_a_mistake_in_the_syntax(raised: tuple[str, BaseException]) -> None:
-    script, error = raised
-    result = of_exception(error, script=script, peers=0)
-    assert result.message == "SyntaxError: invalid syntax"
-    assert result.traceback is not None
-    assert result.traceback.startswith(f'  File "{script}", line 1')
-    assert "timonel" not in result.traceback.replace(script, "")
-
-
-def test_an_error_of_ours_that_explains_itself() -> None:
-    error = InputError("expected a, got b", hint="do c")
-    result = of_exception(error, script="/s.py", peers=0)
-    assert result.traceback == "InputError: expected a, got b: do c\n"
-
-
-def test_a_defect_of_ours_keeps_its_frames() -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        run_script(["/there/is/none.py"])
-    result = of_exception(caught.value, script="/there/is/none.py", peers=0)
-    assert result.traceback is not None
-    assert "script.py" in result.traceback
 
 
 def test_what_the_engine_is_told(tmp_path: Path) -> None:

@@ -28,11 +28,12 @@ from timonel.training.worker import outcome
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.numerics import precision
-from timonel.training.worker.outcome import EXIT_FAILED, Outcome, Termination
+from timonel.training.worker.outcome import EXIT_FAILED, Outcome
 from timonel.training.worker.strategy import devices, strategies
 from timonel.training.worker.task import alive, results
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.task.script import run_program
+from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from timonel.training.worker.fit.agreement import Agreement, exchange_over
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.fit.fits import Fits
 from timonel.training.worker.inputs import sharding
-from timonel.training.worker.outcome import Termination
 from timonel.training.worker.private import central_storage, hidden_state, keras_fit
+from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.fit.fits import Fits
 from timonel.training.worker.fit.loops import LoopCheckpointer, Services
-from timonel.training.worker.outcome import Terminated
 from timonel.training.worker.private import hidden_state
+from timonel.training.worker.termination import Terminated
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*shuffle=True.*:UserWarning"),

@@ -34,7 +34,7 @@ from timonel.training.worker.task import alive
 
 if TYPE_CHECKING:
     from timonel.training.worker.bootstrap import Task
-    from timonel.training.worker.outcome import Termination
+    from timonel.training.worker.termination import Termination
 
 
 logger = logging.getLogger(__name__)

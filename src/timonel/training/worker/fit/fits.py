@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, Progress
 from timonel.training.worker.fit.losses import Losses
 from timonel.training.worker.fit.watch import Watch, callback_for, recall
+from timonel.training.worker.fit.wrapping import replace_fit, with_callback
 from timonel.training.worker.inputs import batches, building
-from timonel.training.worker.outcome import Termination
 from timonel.training.worker.private import mid_epoch
 from timonel.training.worker.reports.reporting import Plan, Reporter
 from timonel.training.worker.reports.summaries import Summaries
@@ -30,6 +29,7 @@ from timonel.training.worker.state.feeds import Feed
 from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of
+from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
 
@@ -195,12 +195,12 @@ class Fits:
             reporter=self._reporter(number, model, arguments, before, batch_size),
             feed=feed,
             agreement=self._agreement,
-            agree=self._averaging(model),
+            agree=building.averaging(model, self._strategy, self._replicas),
             part=self._part,
             begin_at=mid_epoch.begin_at,
             losses=Losses(ends_job=self._stop_on_nan),
         )
-        arguments["callbacks"] = _with_callback(
+        arguments["callbacks"] = with_callback(
             arguments.get("callbacks"), callback_for(self._keras, watch)
         )
         if arguments.get("verbose", "auto") == "auto":
@@ -259,20 +259,6 @@ class Fits:
             return own(model, arguments)
         return Snapshot(model, callbacks, self._parts, feed)
 
-    def _averaging(self, model: Any) -> Callable[[], None]:
-        """Return what makes the replicas agree."""
-        if self._replicas == 1:
-            return lambda: None
-        made: list[Callable[[], None]] = []
-
-        def agree() -> None:
-            # Made on first use: by then the model has its variables.
-            if not made:
-                made.append(building.averaging(model, self._strategy))
-            made[0]()
-
-        return agree
-
     def _reporter(
         self,
         number: int,
@@ -300,36 +286,3 @@ class Fits:
     def _note(self, progress: Progress) -> None:
         self._steps = progress.steps
         self._epochs += progress.next_epoch
-
-
-def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
-    """Replace ``keras.Model.fit``.
-
-    Args:
-        keras: The Keras module.
-        call: Takes the original bound to the model, the model, and the arguments by name.
-    """
-    original = keras.Model.fit
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(model, *args, **kwargs).arguments
-        arguments.pop(next(iter(signature.parameters)))
-        return call(functools.partial(original, model), model, dict(arguments))
-
-    keras.Model.fit = fit
-
-
-def _with_callback(given: Any, ours: Any) -> Any:
-    """Return the callbacks of a call with ours behind them."""
-    if given is None:
-        return [ours]
-    if isinstance(given, list | tuple):
-        return [*given, ours]
-    if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
-        ours.set_model(given.model)
-        ours.set_params(given.params)
-        given.callbacks.append(ours)
-        return given
-    return [given, ours]

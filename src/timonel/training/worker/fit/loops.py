@@ -21,7 +21,6 @@ from timonel.errors import SpecError
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
 from timonel.training.worker.inputs import building
-from timonel.training.worker.outcome import Terminated, Termination
 from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state import randomness
 from timonel.training.worker.state.due import Due
@@ -29,6 +28,7 @@ from timonel.training.worker.state.feeds import Feed, StreamFeed
 from timonel.training.worker.state.replays import ReplayFeed
 from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.variables import restore
+from timonel.training.worker.termination import Terminated, Termination
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any, NoReturn, Protocol
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress
 from timonel.training.worker.fit.losses import Losses
-from timonel.training.worker.outcome import Terminated
 from timonel.training.worker.reports.reporting import Reporter
 from timonel.training.worker.state.due import Due
 from timonel.training.worker.state.feeds import Feed
+from timonel.training.worker.termination import Terminated
 
 
 class Snapshots(Protocol):

@@ -42,17 +42,32 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
         hidden_state.build_metrics(keras, model, data.element_spec)
 
 
-def averaging(model: Any, strategy: Any) -> Callable[[], None]:
+def averaging(model: Any, strategy: Any, replicas: int) -> Callable[[], None]:
     """Return a function that makes state agree which each replica has changed by itself.
 
     The moving averages of BatchNormalization, and whatever else a layer assigns without training
     it, are kept on each replica apart: workers would validate and export different models. The
-    function takes all tasks of a job, as training does.
+    function takes all tasks of a job, as training does. The model need not be built before it is
+    called.
 
     Args:
-        model: A built model.
-        strategy: A strategy with several replicas.
+        model: A Keras model.
+        strategy: The strategy that it is trained under, if any.
+        replicas: How many replicas that has.
     """
+    if replicas == 1:
+        return lambda: None
+    made: list[Callable[[], None]] = []
+
+    def agree() -> None:
+        if not made:
+            made.append(_averaging(model, strategy))
+        made[0]()
+
+    return agree
+
+
+def _averaging(model: Any, strategy: Any) -> Callable[[], None]:
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     local = [found for found in model.non_trainable_variables if "float" in str(found.dtype)]
