@@ -10,6 +10,7 @@ from typing import Any
 
 from timonel.data import Dataset
 from timonel.errors import SpecError
+from timonel.storage.uris import filesystem
 from timonel.training import functions
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.settings import Settings
@@ -55,9 +56,12 @@ def check_request(
         NotFoundError: There is no such program or dataset.
         SpecError: A value cannot be used; the message says what would be.
         CorruptError: A shard of a dataset is missing or cut off.
+        MissingExtraError: Checkpoints are to be copied to where no installed package can write.
     """
     program = find_program(entry, os.environ)
     check_settings(settings)
+    if settings.checkpoints.checkpoint_uri is not None:
+        filesystem(settings.checkpoints.checkpoint_uri)  # is what it takes installed?
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     for dataset in datasets.values():
         _check_enough(

@@ -37,6 +37,8 @@ __all__ = ["Checkpoint", "Checkpoints", "FitState", "Progress"]
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY_S = 1.0
+_LEAVING_S = 5.0
+"""How long copies may take where a process ends before its time."""
 
 Published = Callable[[Path, Progress], None]
 
@@ -103,13 +105,19 @@ class Checkpoints:
             self._tell_at = 0.0 if resting else now + _TELL_EVERY_S
             self._progress.write_text(f"{steps} resting" if resting else str(steps))
 
-    def wait(self) -> None:
-        """Return once what was saved last is written, and copied where it is to be copied."""
+    def wait(self, *, leaving: bool = False) -> None:
+        """Return once what was saved last is written, and copied where it is to be copied.
+
+        Args:
+            leaving: The process was asked to end soon: copies get a few seconds only.
+        """
         self._writer.wait()
+        self._copies.wait(_LEAVING_S if leaving else None)
 
     def drain(self) -> None:
         """Do as `wait`, where an error is under way that matters more."""
         self._writer.drain()
+        self._copies.wait(_LEAVING_S)
 
     def latest(self, fit: int) -> Checkpoint | None:
         """Return the newest checkpoint of a call that is whole, or None.
@@ -168,7 +176,7 @@ class Checkpoints:
 
     def fill(self) -> None:
         """Fetch the copies of another machine, if there are any and nothing is here."""
-        if self.policy.checkpoint_uri is not None and not any(self.root.glob("fit-*/*")):
+        if self.policy.checkpoint_uri is not None and not any(self.root.glob("**/fit-*/*")):
             self._copies.fetch(self.root)
 
     def _publish(
@@ -188,10 +196,11 @@ class Checkpoints:
             raise unwritable(target, error) from None
         if published is not None:
             published(target, state.progress)
-        removed = [] if is_spoilt else self._thin_out(fit)
-        self._copies.add(target, removed)
+        if not is_spoilt:
+            self._thin_out(fit)
+        self._copies.add(self._newest_first(fit))
 
-    def _thin_out(self, fit: int) -> list[Path]:
+    def _thin_out(self, fit: int) -> None:
         best = self.best_folder(fit)
         held = self._records.read(fit).held if self._records is not None else frozenset()
         old = [
@@ -201,7 +210,6 @@ class Checkpoints:
         ]
         for folder in old:
             shutil.rmtree(folder, ignore_errors=True)
-        return old
 
     def _newest_first(self, fit: int) -> list[Path]:
         found = [path for path in self._folder(fit).glob("*") if files.is_name(path.name)]

@@ -142,7 +142,7 @@ class LoopCheckpointer:
         if Wish.SAVE in decided or Wish.LEAVE in decided or by_steps:
             self._save(self._progress.within(self._step))
         if Wish.LEAVE in decided:
-            services.checkpoints.wait()
+            services.checkpoints.wait(leaving=True)
             services.part()
             raise Terminated
 

@@ -233,7 +233,7 @@ class Watch:
     def _leave(self, *, is_done: bool = False) -> NoReturn:
         if self._feed.can_seek and self.trained:
             self._save(self.progress.within(self._step), is_done=is_done)
-        self._checkpoints.wait()
+        self._checkpoints.wait(leaving=True)
         self._part()
         raise Terminated
 

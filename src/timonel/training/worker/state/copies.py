@@ -1,16 +1,26 @@
-"""Copies of checkpoints in a folder or bucket, for a machine that has none."""
+"""Copies of checkpoints in a folder or bucket, for a machine that has none.
+
+A thread of their own makes them: a bucket that hangs holds up neither training nor what is saved on
+the disk. It goes by what is kept there: the newest is copied first, and what is kept no more goes
+once all others are there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import posixpath
+import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from timonel.errors import InputError, NotFoundError, TimonelError
-from timonel.storage import is_local, join, local_path, publish_dir, remote
+from timonel.storage import is_local, join, local_path, remote
+from timonel.storage.atomic import aside_dir
 from timonel.storage.uris import filesystem
 from timonel.training.worker.state import files
 
@@ -18,56 +28,157 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
+_LONG_S = 30.0
+"""A copy that takes longer is told of where another is due."""
+PATIENCE_S = 60.0
+"""How long the end of a call waits for copies, or ten times as long as the longest has taken."""
 
 
 class Copies:
     """Copies of a job's checkpoints under ``uri``; without one, nothing is copied.
 
+    Used from several threads.
+
     Args:
         uri: A folder or bucket, laid out as the job's own ``checkpoints``.
+        patience_s: How long `wait` waits for copies of which none was made yet.
     """
 
-    def __init__(self, uri: str | None) -> None:
+    def __init__(self, uri: str | None, *, patience_s: float = PATIENCE_S) -> None:
         self._uri = uri
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+        self._wanted: dict[Path, list[Path]] = {}
+        self._copied: set[Path] = set()
+        self._thread: threading.Thread | None = None
+        self._begun: float | None = None
+        self._is_given_up = False
 
-    def add(self, folder: Path, removed: Sequence[Path] = ()) -> None:
-        """Copy a checkpoint, and remove the copies of those that are not kept any more.
+    def add(self, kept: Sequence[Path]) -> None:
+        """Let all checkpoints of a call that are kept be copied, and no others stay. Returns first.
 
         A bucket that cannot be reached does not end a job whose own disk has everything: that is
-        logged, and the next checkpoint is tried again.
+        logged, and tried again with the next checkpoint.
+
+        Args:
+            kept: Their folders, of which the first was just written.
         """
-        if self._uri is None:
+        if self._uri is None or not kept:
             return
-        place = self._place(folder)
-        if is_local(place):
-            local_path(place).mkdir(parents=True, exist_ok=True)
-        try:
-            _retried(lambda: remote.publish(folder, place, last=files.STATE, replace=True))
-        except TimonelError as error:
-            logger.warning("%s is not copied: %s", folder.name, error)
-            return
-        for old in removed:
-            self._remove(old)
+        with self._changed:
+            self._copied.discard(kept[0])
+            self._wanted[kept[0].parent] = list(kept)
+            if self._begun is not None and time.monotonic() - self._begun > _LONG_S:
+                took_s = time.monotonic() - self._begun
+                logger.warning(
+                    "copying to %s has taken %.0f s so far; training goes on", self._uri, took_s
+                )
+            if self._thread is None:
+                # A daemon: a bucket that hangs must not keep the process from its end.
+                self._thread = threading.Thread(
+                    target=self._run, name="timonel-copies", daemon=True
+                )
+                self._thread.start()
+
+    def wait(self, at_most_s: float | None = None) -> None:
+        """Return once all is copied or cannot be, or when that takes too long, which is logged.
+
+        Args:
+            at_most_s: How long that is; by default it depends on what copies took before.
+        """
+        begun = time.monotonic()
+        with self._changed:
+            limit_s = self._patience_s if at_most_s is None else at_most_s
+            if self._is_given_up:
+                limit_s = 0.0
+            was_given_up, self._is_given_up = self._is_given_up, True  # also by a second SIGTERM
+            if self._changed.wait_for(lambda: self._thread is None, limit_s):
+                self._is_given_up = False
+            elif not was_given_up:
+                took_s = time.monotonic() - begun
+                logger.warning(
+                    "the newest checkpoint is not copied to %s: that has not ended in %.0f s",
+                    self._uri,
+                    took_s,
+                )
 
     def fetch(self, root: Path) -> None:
-        """Fetch all copies into ``root``.
+        """Fetch all copies into ``root``, which has none of them: all or nothing.
 
         Raises:
             InputError: They cannot be read.
         """
         if self._uri is None:
             return
-        fs, place = filesystem(self._uri)
+        found = _retried(functools.partial(_found_at, self._uri))
+        if not found:
+            return
+        with aside_dir(root) as aside:
+            for place in found:
+                _retried(functools.partial(self._fetch, place, aside))
+            for place in found:
+                (root / place).parent.mkdir(parents=True, exist_ok=True)
+                (aside / place).rename(root / place)
+        logger.info("%d checkpoints were fetched from %s", len(found), self._uri)
+
+    def _fetch(self, place: str, aside: Path) -> None:
+        shutil.rmtree(aside / place, ignore_errors=True)
+        remote.fetch(join(str(self._uri), place), aside / place)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._wanted:
+                    self._thread = self._begun = None
+                    self._changed.notify_all()
+                    return
+                call, kept = self._wanted.popitem()
+                self._begun = time.monotonic()
+            try:
+                self._bring(call, kept)
+            except (TimonelError, OSError) as error:
+                logger.warning("%s is not copied; training goes on: %s", kept[0].name, error)
+
+    def _bring(self, call: Path, kept: Sequence[Path]) -> None:
+        for folder in kept:
+            if folder not in self._copied and not self._is_there(folder):
+                begun = time.monotonic()
+                _retried(functools.partial(self._copy, folder))
+                self._patience_s = max(self._patience_s, 10 * (time.monotonic() - begun))
+            self._copied.add(folder)
+            if call in self._wanted:
+                return  # there is a newer one, which comes first
+        names = {folder.name for folder in kept}
+        for old in self._names_of(call) - names:
+            self._remove(call / old)
+            self._copied.discard(call / old)
+
+    def _copy(self, folder: Path) -> None:
+        place = self._place(folder)
+        if is_local(place):
+            local_path(place).mkdir(parents=True, exist_ok=True)
+        try:
+            remote.publish(folder, place, last=files.STATE, replace=True)
+        except (TimonelError, OSError):
+            if folder.is_dir():
+                raise
+            # It was kept no longer, meanwhile.
+
+    def _is_there(self, folder: Path) -> bool:
+        """Tell whether an earlier process has copied the very same."""
+        fs, place = filesystem(self._place(folder))
+        with contextlib.suppress(Exception):  # whatever it is, copying will tell
+            found: bytes = fs.cat_file(posixpath.join(place, files.STATE))
+            return found == (folder / files.STATE).read_bytes()
+        return False
+
+    def _names_of(self, call: Path) -> set[str]:
+        fs, place = filesystem(join(str(self._uri), call.name))
         fs.invalidate_cache()
-        found = [path for path in _listing(fs, place) if _is_checkpoint(path)]
-        for path in found:
-            fit, name, _ = path.rsplit("/", 2)[-3:]
-            uri = join(self._uri, posixpath.basename(fit), name)
-            with publish_dir(root / posixpath.basename(fit) / name, replace=True) as aside:
-                aside.rmdir()
-                remote.fetch(uri, aside)
-        if found:
-            logger.info("%d checkpoints were fetched from %s", len(found), self._uri)
+        with contextlib.suppress(Exception):  # what is left over there does no harm
+            names = {posixpath.basename(found.rstrip("/")) for found in fs.ls(place, detail=False)}
+            return {name for name in names if files.is_name(name)}
+        return set()
 
     def _remove(self, folder: Path) -> None:
         fs, place = filesystem(self._place(folder))
@@ -76,35 +187,38 @@ class Copies:
             fs.rm(place, recursive=True)
 
     def _place(self, folder: Path) -> str:
-        assert self._uri is not None
-        return join(self._uri, folder.parent.name, folder.name)
+        return join(str(self._uri), folder.parent.name, folder.name)
 
 
-def _listing(fs: object, place: str) -> list[str]:
+def _found_at(uri: str) -> list[str]:
+    """Return the places of the whole checkpoints below, those of earlier calls first."""
+    fs, root = filesystem(uri)
+    fs.invalidate_cache()
+    prefix = root.rstrip("/") + "/"
+    paths = [found.removeprefix(prefix).split("/") for found in _listing(fs, root)]
+    return ["/".join(path[:-1]) for path in paths if _is_checkpoint(path)]
+
+
+def _listing(fs: object, root: str) -> list[str]:
     try:
-        return sorted(fs.find(place))  # type: ignore[attr-defined] # fsspec has no types
+        return sorted(fs.find(root))  # type: ignore[attr-defined] # fsspec has no types
     except FileNotFoundError:
         return []
     except Exception as error:
-        raise InputError(
-            f"expected to read {place}, got {type(error).__name__}: {error}"
-        ) from error
+        raise InputError(f"expected to read {root}, got {type(error).__name__}: {error}") from error
 
 
-def _is_checkpoint(path: str) -> bool:
-    parts = path.split("/")
-    whole = len(parts) >= 3 and parts[-1] == files.STATE
-    return whole and parts[-3].startswith("fit-") and files.is_name(parts[-2])
+def _is_checkpoint(path: Sequence[str]) -> bool:
+    whole = len(path) >= 3 and path[-1] == files.STATE
+    return whole and path[-3].startswith("fit-") and files.is_name(path[-2])
 
 
-def _retried(work: Callable[[], None]) -> None:
+def _retried(work: Callable[[], Any]) -> Any:
     for attempt in range(_ATTEMPTS - 1):
         try:
-            work()
+            return work()
         except NotFoundError:
             raise
         except InputError:
             time.sleep(_PAUSE_S * 2**attempt)
-        else:
-            return
-    work()
+    return work()
