@@ -31,15 +31,19 @@ def job_of(**fields: object) -> Job:
     return Job(spec_of(("chief", 1), RoleSpec.model_validate(role), restart=policy))
 
 
-def test_one_task_alone_is_started_again_after_its_backoff() -> None:
+def test_one_task_alone_is_started_again_at_once_and_then_after_its_backoff() -> None:
     job = job_of()
     job.run()
     before = job.task("chief-0")
     assert job.exit("worker-1", PREEMPTED) == []
     assert job.task("worker-1").state == "restarting"
     assert job.state.status.state is JobState.RUNNING
-    assert job.state.wake_at == job.now + 8
+    assert job.state.wake_at == job.now
     assert job.wait() == [StartTask(1, "worker-1", 2)]
+    job.ready("worker-1")
+    job.exit("worker-1", PREEMPTED)
+    assert job.state.wake_at == job.now + 8
+    assert job.wait() == [StartTask(1, "worker-1", 3)]
     job.ready("worker-1")
     status = job.state.status
     assert (status.generation, status.restarts, job.task("chief-0")) == (1, 0, before)

@@ -77,8 +77,8 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
 
     What ran for long and got further has shown that restarts help it: those before do not count any
     more. So a job of weeks survives any number of pre-emptions, and one that dies again and again
-    ends soon. Both are asked for: a program that hangs for long does not get further. Delays double
-    from one restart that got no further to the next.
+    ends soon. Both are asked for: a program that hangs for long does not get further. What got
+    further is started again at once; delays double from one restart that did not to the next.
 
     Args:
         policy: The budget and the delays.
@@ -113,9 +113,15 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
 
 
 def backoff_s(policy: RestartPolicy, restart: int) -> float:
-    """Return the delay before the ``restart``-th restart (from 1): doubling up to the maximum."""
+    """Return the delay before the ``restart``-th restart in a row (from 1).
+
+    None before the first, as whoever got further than before gains nothing by waiting; then
+    doubling up to the maximum.
+    """
+    if restart == 1:
+        return 0.0
     # The exponent is bounded because 2.0 ** 1024 overflows.
-    return min(policy.backoff_s * 2.0 ** min(restart - 1, 64), policy.backoff_max_s)
+    return min(policy.backoff_s * 2.0 ** min(restart - 2, 64), policy.backoff_max_s)
 
 
 def _is_further(progress: float | None, before: float | None) -> bool:

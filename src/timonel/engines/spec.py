@@ -85,7 +85,9 @@ class RestartPolicy(_Spec):
         description="How long a task of an elastic role that was lost twice in a row is left out "
         "at first.",
     )
-    backoff_s: Seconds = Field(default=1.0, description="Delay before the first restart.")
+    backoff_s: Seconds = Field(
+        default=1.0, description="Delay before the second restart in a row; the first has none."
+    )
     backoff_max_s: Seconds = Field(default=30.0, description="The longest delay, after doubling.")
 
 

@@ -36,7 +36,7 @@ from timonel.storage import append_line
 READY = "ready"
 REPORT = "report.json"
 _READY_POLL_S = 0.025
-_URGE_S = 0.5
+_URGE_S = 0.2
 """Time from the first SIGTERM, which asks to save and leave, to the second, which asks to leave."""
 _SILENT_S = 4.0
 """A task that was silent for so long does nothing any more with the grace of an urgent stop."""

@@ -24,11 +24,12 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import outcome
+from timonel.training.worker import outcome, stuck
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.outcome import EXIT_FAILED, Outcome
+from timonel.training.worker.state.writer import is_writing
 from timonel.training.worker.strategy import devices, strategies
 from timonel.training.worker.task import alive, results
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
@@ -154,6 +155,8 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     managed.require_supported(keras, name)
     keras.utils.set_random_seed(task.spec.seed)
     precision.configure(keras, settings.numerics)
+    if task.peers:
+        stuck.watch(lambda: termination.is_leaving, is_writing)
     strategy = strategies.build(name, task.cluster, settings)
     # The coordination service of several workers has put a handler of its own in the place of ours,
     # one that only takes note of SIGTERM.

@@ -25,6 +25,8 @@ class Termination:
 
     def __init__(self) -> None:
         self.requested = False
+        self.is_leaving = False
+        """Whether the end has begun."""
         self._ask: Callable[[], None] | None = None
         self._timer: threading.Timer | None = None
 
@@ -34,6 +36,7 @@ class Termination:
 
     def ignore_more(self) -> None:
         """Let nothing disturb the end that has begun."""
+        self.is_leaving = True
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     @contextlib.contextmanager

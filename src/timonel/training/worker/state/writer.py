@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+_THREAD = "timonel-checkpoint"
+
 
 class BackgroundWriter:
     """Carries out one piece of work at a time beside its caller.
@@ -20,7 +22,7 @@ class BackgroundWriter:
         """Wait for the work before, then begin ``work``."""
         self.wait()
         # No daemon: a process that ends by itself ends after its checkpoint.
-        self._thread = threading.Thread(target=self._run, args=(work,), name="timonel-checkpoint")
+        self._thread = threading.Thread(target=self._run, args=(work,), name=_THREAD)
         self._thread.start()
 
     def drain(self) -> None:
@@ -41,3 +43,8 @@ class BackgroundWriter:
             work()
         except BaseException as error:  # noqa: BLE001 - it is raised where the work is waited for
             self._error = error
+
+
+def is_writing() -> bool:
+    """Tell whether a checkpoint of this process is in flight. May be called from any thread."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())

@@ -7,6 +7,7 @@ from typing import Any
 from timonel.errors import SpecError
 from timonel.training.settings import Settings, StrategyName
 from timonel.training.worker.strategy.combinations import contradictions
+from timonel.training.worker.task import peers
 from timonel.training.worker.task.cluster import Cluster
 
 _OF_ONE_WORKER = frozenset(
@@ -142,6 +143,8 @@ def _multi_worker(cluster: Cluster, settings: Settings) -> Any:
         _require_gpus("--collectives nccl", "use ring or auto")
     if len(cluster.trainers) > 1:
         keras_fit.configure_coordination(cluster)
+    if not cluster.is_chief:
+        peers.await_leader(cluster.trainers[0])
     kinds = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(
