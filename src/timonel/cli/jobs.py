@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
@@ -10,6 +11,8 @@ from timonel.errors import NotFoundError, SpecError, TimonelError
 if TYPE_CHECKING:
     from timonel.engines import Engine, JobStatus
     from timonel.storage import Workspace
+
+_logger = logging.getLogger(__name__)
 
 
 def engine_of(workspace: Workspace) -> Engine:
@@ -20,12 +23,19 @@ def engine_of(workspace: Workspace) -> Engine:
 
 
 def all_jobs(workspace: Workspace) -> list[JobStatus]:
-    """Return the status of every job of the workspace, newest first."""
+    """Return the status of every job of the workspace, newest first.
+
+    One that cannot be read, as one of a newer release, is left out and logged.
+    """
     engine = engine_of(workspace)
     found = []
     for name in job_ids(workspace):
-        with contextlib.suppress(TimonelError):  # removed between the two looks
+        try:
             found.append(engine.status(name))
+        except NotFoundError:
+            continue  # removed between the two looks
+        except TimonelError as error:
+            _logger.warning("left out the job %s: %s", name, error)
     return sorted(found, key=lambda status: status.created_at, reverse=True)
 
 
@@ -39,8 +49,8 @@ def find_job(workspace: Workspace, ref: str) -> str:
     known = job_ids(workspace)
     if ref in known:
         return ref
-    if ref == "last" and known:
-        return all_jobs(workspace)[0].job_id
+    if ref == "last" and (readable := all_jobs(workspace)):
+        return readable[0].job_id
     fits = [name for name in known if ref and name.startswith(ref)]
     if len(fits) > 1:
         raise SpecError(

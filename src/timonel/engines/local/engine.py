@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import time
@@ -22,8 +23,17 @@ from timonel.engines.local.launch import launch
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
 from timonel.engines.local.processes import kill_all, marked, own_identity
 from timonel.engines.spec import JobSpec
-from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, SpecError
+from timonel.errors import (
+    AlreadyExistsError,
+    EngineError,
+    JobError,
+    NotFoundError,
+    SpecError,
+    TimonelError,
+)
 from timonel.storage import exclusive, publish_dir
+
+_logger = logging.getLogger(__name__)
 
 _WIND_DOWN_S = 30.0
 _POLL_S = 0.1
@@ -140,13 +150,18 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
                 raise
 
     def jobs(self) -> list[JobStatus]:
-        """Return the status of every job of this engine, newest first."""
+        """Return the status of every job of this engine, newest first.
+
+        One that cannot be read, as one of a newer release, is left out and logged.
+        """
         found = []
         for path in self._jobs_dir.glob("*/status.json"):
             try:
                 found.append(JobFolder(path.parent).status())
             except NotFoundError:
                 continue  # removed between the two looks
+            except TimonelError as error:
+                _logger.warning("left out the job %s: %s", path.parent.name, error)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
 
     def _new_folder(self, spec: JobSpec) -> JobFolder:

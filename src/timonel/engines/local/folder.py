@@ -18,7 +18,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 from timonel.engines.base import FailureCause, JobState, JobStatus
 from timonel.engines.local.processes import Identity
 from timonel.engines.spec import JobSpec
-from timonel.errors import NotFoundError
+from timonel.errors import CorruptError, NotFoundError
 from timonel.storage import exclusive, read_document, write_bytes, write_document
 
 
@@ -93,8 +93,16 @@ class JobFolder:
         path.chmod(0o600)
 
     def read_spec(self) -> JobSpec:
-        """Read the job document."""
-        return JobSpec.model_validate(read_document(self.root / "spec.json", "job")["spec"])
+        """Read the job document.
+
+        Raises:
+            CorruptError: It is damaged.
+            FormatError: A newer release has written it.
+        """
+        path = self.root / "spec.json"
+        body = read_document(path, "job")
+        with _as_documents(path):
+            return JobSpec.model_validate(body["spec"])
 
     def write(self, record: Record) -> None:
         """Publish a record."""
@@ -111,17 +119,21 @@ class JobFolder:
 
         Raises:
             NotFoundError: There is no such job.
+            CorruptError: The record is damaged.
+            FormatError: A newer release has written it.
         """
+        path = self.root / "status.json"
         try:
-            body = read_document(self.root / "status.json", "job-status")
+            body = read_document(path, "job-status")
         except NotFoundError:
             raise unknown_job(self.root.name) from None
-        return Record(
-            status=JobStatus.model_validate(body),
-            owner=Identity.from_json(body.get("owner")),
-            supervisor=Identity.from_json(body.get("supervisor")),
-            epilogue_done=bool(body.get("epilogue_done")),
-        )
+        with _as_documents(path):
+            return Record(
+                status=JobStatus.model_validate(body),
+                owner=Identity.from_json(body.get("owner")),
+                supervisor=Identity.from_json(body.get("supervisor")),
+                epilogue_done=bool(body.get("epilogue_done")),
+            )
 
     def status(self) -> JobStatus:
         """Return the status as it is now, which is failed if nobody is in charge any more.
@@ -168,6 +180,19 @@ class JobFolder:
         except FileNotFoundError:
             return {}
         return {str(role): int(count) for role, count in content["sizes"].items()}
+
+
+@contextlib.contextmanager
+def _as_documents(path: Path) -> Iterator[None]:
+    """Raise what is wrong with the contents of a document as `CorruptError`."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CorruptError(
+            f"expected the record of a job in {path}, got {type(error).__name__}: {reason}",
+            hint="it is damaged: remove the job's folder once nothing of it runs",
+        ) from error
 
 
 def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> JobStatus:
