@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ from timonel.tracking import follow_events, read_run, start_run
 
 STEPS = ("leave-at-term", "ready", "await:go")
 WORKERS = RoleSpec(name="worker", replicas=3, min_replicas=1)
+SERVERS = RoleSpec(
+    name="worker", replicas=3, min_replicas=1, on_loss="restart-task", serves=True
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -29,17 +33,24 @@ def engine(here: Path) -> Iterator[EngineHarness]:
 
 
 @pytest.mark.parametrize(
-    ("leader", "workers", "tasks"),
+    ("leader", "trained_by", "workers", "tasks"),
     [
         # Counted as --workers counts them: the chief trains too, but for one that hands out work.
-        (RoleSpec(name="chief"), 3, ["chief-0", "worker-0", "worker-1"]),
-        (RoleSpec(name="ps"), 2, ["ps-0", "worker-0", "worker-1"]),
+        (RoleSpec(name="chief"), WORKERS, 3, ["chief-0", "worker-0", "worker-1"]),
+        (RoleSpec(name="chief"), SERVERS, 2, ["chief-0", "worker-0", "worker-1"]),
+        # Of a script that distributes itself: a parameter server does not make the chief one.
+        (RoleSpec(name="ps"), WORKERS, 3, ["ps-0", "worker-0", "worker-1"]),
     ],
 )
 def test_a_job_is_scaled(
-    timonel: Timonel, engine: EngineHarness, leader: RoleSpec, workers: int, tasks: list[str]
+    timonel: Timonel,
+    engine: EngineHarness,
+    leader: RoleSpec,
+    trained_by: RoleSpec,
+    workers: int,
+    tasks: list[str],
 ) -> None:
-    engine.submit(*STEPS, roles=(leader, WORKERS))
+    engine.submit(*STEPS, roles=(leader, trained_by))
     engine.wait_for_state("job", JobState.RUNNING)
     assert "3 (1 to 3)" in timonel("jobs", "show", "job").out
     done = timonel("jobs", "scale", "last", workers)
@@ -59,6 +70,53 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarnes
     engine.engine.cancel("job")
     engine.wait("job")
     assert "but job has stopped" in timonel("jobs", "scale", "job", 2).error_line
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace('"format": 1', '"format": 2'), "expected job-status format 1"),
+        (lambda text: text[: len(text) // 2], "expected JSON in"),
+        (lambda text: text.replace('"tasks": [', '"tasks": [3, '), "expected the record of a job"),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_named(
+    change: Callable[[str], str],
+    said: str,
+    timonel: Timonel,
+    engine: EngineHarness,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("old", "new"):
+        engine.submit("ready", job_id=name)
+        engine.wait(name)
+    place = find_workspace().jobs / "new" / "status.json"
+    place.write_text(change(place.read_text()))
+    assert [job["id"] for job in json.loads(timonel("jobs", "--json").out)["jobs"]] == ["old"]
+    assert f"left out the job new: {said}" in caplog.text
+    caplog.clear()
+    assert [job.job_id for job in engine.engine.jobs()] == ["old"]
+    assert f"left out the job new: {said}" in caplog.text
+    for verb in ("show", "logs", "stop", "resume"):
+        assert said in timonel("jobs", verb, "new").error_line
+    assert timonel("jobs", "show").out.startswith("old")
+    shutil.rmtree(find_workspace().jobs / "old")
+    assert "expected a job, found none" in timonel("jobs", "show", "last").error_line
+
+
+def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: EngineHarness) -> None:
+    engine.submit("ready", "print:done")
+    engine.wait("job")
+    place = find_workspace().jobs / "job" / "spec.json"
+    whole = place.read_text()
+    for text, said in (
+        (whole.replace('"format": 1', '"format": 2', 1), "expected job format 1 or older"),
+        (whole.replace('"roles"', '"rolls"', 1), "expected the record of a job"),
+        ("{", "expected JSON in"),
+    ):
+        place.write_text(text)
+        assert timonel("jobs", "show", "job").exit_code == 0
+        assert said in timonel("jobs", "logs", "job").error_line
 
 
 EPILOGUE = "timonel.training.finish"

@@ -90,13 +90,23 @@ class TaskStatus(_Observed):
 
 
 class RoleSize(_Observed):
-    """How large an elastic role is."""
+    """How large an elastic role is.
+
+    Attributes:
+        role: Its name.
+        now: How many tasks it has.
+        wished: How many it is to have.
+        least: The fewest that it may have.
+        most: The most.
+        serves: Its tasks serve those of other roles, and are ended after them.
+    """
 
     role: str
     now: int
     wished: int
     least: int
     most: int
+    serves: bool = False
 
     @classmethod
     def of(cls, role: RoleSpec, now: int, wished: int | None = None) -> RoleSize:
@@ -107,6 +117,7 @@ class RoleSize(_Observed):
             wished=role.replicas if wished is None else wished,
             least=role.least,
             most=role.replicas,
+            serves=role.serves,
         )
 
 

@@ -20,8 +20,8 @@ def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
             f"expected a job that was started with a range of workers, got {job_id}",
             hint="'timonel train --workers 2:8' goes on with as few as 2 and grows to 8",
         )
-    # Without parameter servers the chief is one of those that train.
-    chiefs = 0 if any(task.role == "ps" for task in status.tasks) else 1
+    # The chief is one of those that train, but for one that hands out work to servers.
+    chiefs = 0 if size is not None and size.serves else 1
     if size is not None and not size.least <= workers - chiefs <= size.most:
         raise SpecError(
             f"expected {size.least + chiefs} to {size.most + chiefs} workers, got {workers}"
