@@ -163,9 +163,14 @@ def test_how_a_task_here_ends(terminals: Terminals, waiting: Path, workspace: Wo
     assert [record.id[-2:] for record in list_runs(workspace)] == ["-3", "-2", "-1"]
 
 
+def _servers() -> dict[str, list[str]]:
+    ports = {"chief": (1,), "worker": (3,), "ps": (2, 4)}
+    return {role: [f"127.0.0.1:{port}" for port in found] for role, found in ports.items()}
+
+
 def test_a_parameter_server_ends_with_the_run(terminals: Terminals, workspace: Workspace) -> None:
     place = terminals.folder / "cluster.json"
-    place.write_text(json.dumps({"cluster": {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]}}))
+    place.write_text(json.dumps({"cluster": _servers()}))
     script = terminals.folder / "old.py"
     script.write_text(
         "import sys, time\n"
@@ -177,9 +182,18 @@ def test_a_parameter_server_ends_with_the_run(terminals: Terminals, workspace: W
     server = terminals.start(*words, "--task-type", "ps", *asked)
     leader = terminals.start(*words, "--task-type", "chief", *asked)
     assert [leader.wait(30), server.wait(30)] == [0, 0]
-    assert "['ps', '0', '127.0.0.1:2', '127.0.0.1:1']" in terminals.shown(server)
-    assert "['worker', '0', '127.0.0.1:2', '127.0.0.1:1']" in terminals.shown(leader)
+    hosts = "'127.0.0.1:2,127.0.0.1:4', '127.0.0.1:1,127.0.0.1:3'"
+    assert f"['ps', '0', {hosts}]" in terminals.shown(server)
+    assert f"['worker', '0', {hosts}]" in terminals.shown(leader)
     assert only_run(workspace).status == "succeeded"
+
+    # Whoever comes too late need not wait for a chief that has been there.
+    late = [
+        terminals.start(*words, "--task-type", role, "--task-index", index, *asked)
+        for role, index in (("worker", 0), ("ps", 1))
+    ]
+    assert [process.wait(30) for process in late] == [5, 0]
+    assert "has ended (succeeded) before this task began" in terminals.shown(late[0])
 
 
 def test_a_task_here_dies_with_its_terminal(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_a_run_goes_on_until_it_has_an_end(script: Path, workspace: Workspace) -
 def test_the_others_wait_for_the_chief(script: Path, workspace: Workspace) -> None:
     lead(script, workspace)
     open_run(workspace, "train-abc-1").finish("succeeded")
+    (workspace.jobs / "train-abc-1" / "tasks" / "worker-0").mkdir(parents=True)  # it was in it
     waited: list[float] = []
 
     def start_chief(seconds: float) -> None:
@@ -66,10 +68,31 @@ def test_the_others_wait_for_the_chief(script: Path, workspace: Workspace) -> No
         lead(script, workspace)
 
     ours = JobOptions(seed=99)
-    told = joining.follow(request(script), workspace, "train-abc", ours, wait=start_chief)
+    told = joining.follow(request(script), workspace, "train-abc", ours, "worker-0", start_chief)
     assert waited == [0.5]
     assert told.run_id == "train-abc-2"  # not the one that has ended
     assert told.seed == 3  # the chief's
+
+
+def test_a_run_that_has_just_ended_is_missed_once(
+    script: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead(script, workspace)
+    open_run(workspace, "train-abc-1").finish("failed", "m", "user-error")
+    asked = request(script)
+    with pytest.raises(joining.AlreadyEndedError, match=r"train-abc-1 has ended \(failed\) before"):
+        joining.follow(asked, workspace, "train-abc", OPTIONS, "worker-0", no_wait)
+
+    def start_chief(_: float) -> None:
+        lead(script, workspace)
+
+    told = joining.follow(asked, workspace, "train-abc", OPTIONS, "worker-0", start_chief)
+    assert told.run_id == "train-abc-2"
+    open_run(workspace, "train-abc-2").finish("succeeded")
+    now = time.time() + 301
+    monkeypatch.setattr(joining.time, "time", lambda: now)  # nobody has waited for it as long
+    told = joining.follow(asked, workspace, "train-abc", OPTIONS, "worker-1", start_chief)
+    assert told.run_id == "train-abc-3"
 
 
 def test_each_task_has_its_own_path_of_the_script(
@@ -79,7 +102,7 @@ def test_each_task_has_its_own_path_of_the_script(
     elsewhere = tmp_path / "elsewhere" / "train.py"
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(script.read_bytes())
-    told = joining.follow(request(elsewhere), workspace, "train-abc", OPTIONS, wait=no_wait)
+    told = joining.follow(request(elsewhere), workspace, "train-abc", OPTIONS, "worker-0", no_wait)
     assert told.script == str(elsewhere)
     assert read_spec(workspace.runs / "train-abc-1" / "train.json").script == str(script)
 
@@ -97,12 +120,14 @@ def test_all_tasks_are_asked_for_the_same(
 ) -> None:
     lead(script, workspace)
     with pytest.raises(SpecError, match=f"expected {field} of train-abc-1"):
-        joining.follow(request(script, **changes), workspace, "train-abc", OPTIONS, wait=no_wait)
+        joining.follow(
+            request(script, **changes), workspace, "train-abc", OPTIONS, "worker-0", no_wait
+        )
     with pytest.raises(SpecError, match=f"expected {field} of train-abc-1"):
         lead(script, workspace, **changes)
 
 
 def test_no_chief_comes(script: Path, workspace: Workspace) -> None:
     with pytest.raises(JobError, match=r"chief's run train-abc-\.\.\. in .* within 300 s"):
-        joining.follow(request(script), workspace, "train-abc", OPTIONS, wait=no_wait)
+        joining.follow(request(script), workspace, "train-abc", OPTIONS, "worker-0", no_wait)
     assert list_runs(workspace) == []

@@ -82,7 +82,13 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     if cluster.is_chief:
         spec = joining.lead(request, workspace, prefix, options)
         return _run(request, workspace, cluster, spec, spec.parent.name)
-    told = joining.follow(request, workspace, prefix, options)
+    try:
+        told = joining.follow(request, workspace, prefix, options, cluster.task_id)
+    except joining.AlreadyEndedError as error:
+        if not _serves(request.settings, cluster.role):
+            raise
+        # Who serves others ends when they do.
+        return Run(error.run_id, workspace, Job(error.run_id, get_engine("local", workspace)))
     folder = workspace.jobs / told.run_id / "tasks" / cluster.task_id
     return _run(request, workspace, cluster, told.write(folder), told.run_id)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from timonel.errors import JobError, SpecError
 from timonel.storage import Workspace
-from timonel.tracking import open_run, read_run
+from timonel.tracking import RunRecord, open_run, read_run
 from timonel.training import record
 from timonel.training.options import JobOptions
 from timonel.training.request import Request
@@ -61,24 +61,44 @@ def lead(request: Request, workspace: Workspace, prefix: str, options: JobOption
         raise
 
 
+class AlreadyEndedError(JobError):
+    """The chief's run came to its end before a task of it had begun.
+
+    Attributes:
+        run_id: The run.
+    """
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(
+            f"expected a run to take part in, but {run_id} has ended ({status}) before "
+            "this task began",
+            hint="start it together with the chief; nothing of that run is left to do",
+        )
+        self.run_id = run_id
+
+
 def follow(
     request: Request,
     workspace: Workspace,
     prefix: str,
     options: JobOptions,
+    task_id: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> TrainSpec:
     """Wait for the chief's run and return what this task is told: the same, with its own paths.
 
     Raises:
+        AlreadyEndedError: The chief's run has just ended, and this task has had no part in it.
         JobError: The chief has made none in five minutes.
         SpecError: The chief was asked for something else.
     """
     for _ in range(int(_PATIENCE_S / _POLL_S)):
         newest = _newest(workspace, prefix)
-        if newest is not None and not read_run(workspace, newest).is_finished:
-            place = workspace.runs / newest / FILE_NAME
-            if place.exists():
+        if newest is not None:
+            run, place = read_run(workspace, newest), workspace.runs / newest / FILE_NAME
+            if run.is_finished:
+                _check_not_missed(run, workspace.jobs / newest / "tasks" / task_id)
+            elif place.exists():
                 return _check_same(request, workspace, read_spec(place), options)
         wait(_POLL_S)
     raise JobError(
@@ -86,6 +106,20 @@ def follow(
         "found none",
         hint="start the chief with the same --cluster and --name; all tasks need one workspace",
     )
+
+
+def _check_not_missed(run: RunRecord, task_dir: Path) -> None:
+    """Check that a run that has ended is not the one that this task was started for.
+
+    A run is missed once: whoever starts the task again means the next one.
+
+    Raises:
+        AlreadyEndedError: It ended less than five minutes ago, and without this task.
+    """
+    if task_dir.exists() or time.time() - (run.ended_at or 0.0) > _PATIENCE_S:
+        return
+    task_dir.mkdir(parents=True)
+    raise AlreadyEndedError(run.id, run.status)
 
 
 def _newest(workspace: Workspace, prefix: str) -> str | None:
