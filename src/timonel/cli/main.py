@@ -23,6 +23,7 @@ import typer
 
 from timonel._version import __version__
 from timonel.cli.groups import CONTEXT, LazyGroup
+from timonel.cli.ranks import is_told_by_first
 from timonel.cli.settings import Settings, hoist
 from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 
@@ -90,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno in _OF_THE_PLACE and not debug:
             return _report(_out_of_place(error))
         return _report_defect(error, args, debug=debug)
-    if result == Interrupted.exit_code:
+    if result == Interrupted.exit_code and not is_told_by_first(None):
         # Where Ctrl-C comes outside a command, the parser turns it into this and says nothing.
         _print_error("interrupted")
     return result if isinstance(result, int) else 0
@@ -128,7 +129,9 @@ def options(
 
 
 def _report(error: BaseException) -> int:
-    """Print an expected error as one line and return its exit code."""
+    """Print an expected error as one line, unless another rank does; return its exit code."""
+    if is_told_by_first(error):
+        return getattr(error, "exit_code", EXIT_USAGE)
     if isinstance(error, UserCodeError) and error.hint is None:
         # The message is the user's own traceback; a line of ours would only push it up.
         typer.echo(error.message, err=True)

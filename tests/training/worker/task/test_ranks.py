@@ -20,6 +20,13 @@ def test_whether_mpirun_has_started_this() -> None:
         assert ranks.is_rank({name: "0"})
 
 
+def test_which_rank_is_the_first() -> None:
+    assert ranks.is_first({})
+    assert ranks.is_first({"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0"})
+    assert not ranks.is_first({"OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"})
+    assert not ranks.is_first({"PMI_RANK": "3"})
+
+
 def test_how_many_ranks_there_are() -> None:
     assert ranks.rank_count({}) is None
     assert ranks.rank_count({"OMPI_COMM_WORLD_SIZE": "3"}) == 3

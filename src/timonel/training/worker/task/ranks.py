@@ -60,6 +60,11 @@ def is_rank(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in _RANKS)
 
 
+def is_first(environ: Mapping[str, str]) -> bool:
+    """Tell whether this process is rank 0, or none of mpirun's."""
+    return all(environ.get(name, "0") == "0" for name in _RANKS)
+
+
 def rank_count(environ: Mapping[str, str]) -> int | None:
     """Return how many ranks mpirun has started, if it says so before one has joined them."""
     found = (environ.get(name, "") for name in _SIZES)
