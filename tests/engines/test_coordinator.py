@@ -101,6 +101,20 @@ def test_parameter_servers_end_with_the_workers() -> None:
     assert job.state.status.state is JobState.SUCCEEDED
 
 
+def test_parameter_servers_are_there_until_the_others_have_saved() -> None:
+    job = Job(spec_of(("chief", 1), ("worker", 1), ("ps", 2), stop_grace_s=20))
+    job.tell(Begin())
+    job.all_ready()
+    assert job.tell(StopRequested()) == [StopTasks(1, ("chief-0", "worker-0"), 20)]
+    assert job.exit("worker-0", ENDED_BY_TERM) == []
+    assert job.exit("ps-1", LOST_PEER) == []
+    assert job.exit("chief-0", ENDED_BY_TERM) == [
+        StopTasks(1, ("ps-0",), DRAIN_GRACE_S, urgent=True)
+    ]
+    job.exit("ps-0", ENDED_BY_TERM)
+    assert job.state.status.state is JobState.STOPPED
+
+
 def test_parameter_servers_alone_end_by_themselves() -> None:
     job = Job(spec_of(("ps", 1)))
     job.tell(Begin())

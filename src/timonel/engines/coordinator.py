@@ -37,7 +37,7 @@ from timonel.engines.lifecycle import (
     Tick,
 )
 from timonel.engines.spec import JobSpec
-from timonel.engines.tasks import GONE, alive, is_done, role_of, task_of, with_task
+from timonel.engines.tasks import GONE, is_done, role_of, task_of, with_task
 
 
 def initial(spec: JobSpec, created_at: float) -> State:
@@ -84,15 +84,16 @@ def _on_ready(state: State, event: TaskReady, now: float) -> Step:
 
 
 def _on_exited(state: State, event: TaskExited, now: float) -> Step:
-    draining = state.phase is Phase.DRAINING
+    draining, task = state.phase is Phase.DRAINING, task_of(state, event.task_id)
+    if task is None:
+        return state, ()
     failure = fail(event.task_id, event.exit, stopping=draining)
     state = _with_exit(state, event, failure)
     if draining:
         if failure and failure.cause is not FailureCause.STOPPED:
             state = replace(state, failures=(*state.failures, failure))
-        return (state, ()) if alive(state) else generations.conclude(state, now)
-    task = task_of(state, event.task_id)
-    if failure and task and role_of(state, task).on_loss == "restart-task":
+        return generations.drain_on(state, task, now)
+    if failure and role_of(state, task).on_loss == "restart-task":
         state, failure = inplace.lost(state, task, failure, now, event.exit.progress)
     return _go_on(state, failure, now)
 

@@ -16,7 +16,15 @@ from timonel.engines.lifecycle import (
     StopTasks,
 )
 from timonel.engines.restarts import Decision, Loss, decide
-from timonel.engines.tasks import alive, ending, is_done, not_ready, with_status, with_task
+from timonel.engines.tasks import (
+    alive,
+    ending,
+    is_done,
+    not_ready,
+    role_of,
+    with_status,
+    with_task,
+)
 
 DRAIN_GRACE_S = 2.0
 """Grace of tasks whose generation is over. They lost a peer, so there is nothing they could still
@@ -94,7 +102,10 @@ def fail(state: State, now: float, *failures: Failure) -> Step:
 
 
 def drain(state: State, now: float) -> Step:
-    """Have all tasks end that are left."""
+    """Have all tasks end that are left.
+
+    Those that have time to save their state need the ones that serve them: these follow.
+    """
     state = inplace.give_up_waiting(state)
     names = alive(state)
     if not names:
@@ -110,7 +121,20 @@ def drain(state: State, now: float) -> Step:
         draining_since=state.draining_since or now,
         deadline=now + grace_s + DRAIN_MARGIN_S,
     )
-    return state, (StopTasks(state.status.generation, names, grace_s, urgent=not has_time),)
+    asked = (has_time and _not_serving(state)) or names
+    return state, (StopTasks(state.status.generation, asked, grace_s, urgent=not has_time),)
+
+
+def drain_on(state: State, task: TaskStatus, now: float) -> Step:
+    """Go on after one of the tasks has ended that are asked to: those that served it may follow."""
+    names = alive(state)
+    if not names:
+        return conclude(state, now)
+    if role_of(state, task).is_serving or _not_serving(state):
+        return state, ()
+    grace_s = min(DRAIN_GRACE_S, state.spec.stop_grace_s)
+    state = replace(state, deadline=now + grace_s + DRAIN_MARGIN_S)
+    return state, (StopTasks(state.status.generation, names, grace_s, urgent=True),)
 
 
 def give_up(state: State, now: float) -> Step:
@@ -165,6 +189,12 @@ def show_sizes(state: State) -> State:
         if role.is_elastic
     )
     return with_status(state, sizes=shown)
+
+
+def _not_serving(state: State) -> tuple[str, ...]:
+    """Return the tasks that are left and serve nobody."""
+    named = {task.task_id: task for task in state.status.tasks}
+    return tuple(name for name in alive(state) if not role_of(state, named[name]).is_serving)
 
 
 def _done_without(state: State) -> str | None:
