@@ -17,6 +17,7 @@ further environment is needed. ``roles.serve`` is all that a worker or ps does.
     tracing     a model's train step as a function that changes nothing but a worker's slots
     slots       where gradients wait on the parameter servers, and how they are applied
     feeding     Keras' own loop, with steps that workers compute
+    telling     what they tell the chief besides gradients: states, metrics, logs
     loop        what stands behind ``fit``, ``evaluate`` and ``predict``
     terms       what is decided, and refused, before the first step
     roles       the cluster: servers, the strategy, its coordinator
@@ -24,11 +25,15 @@ further environment is needed. ``roles.serve`` is all that a worker or ps does.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 
 def serve(task: Any, termination: Any) -> None:
     """Be a worker or a parameter server: serve until SIGTERM comes.
+
+    A worker leaves at once: what it was at is computed again. A parameter server has what the
+    chief is to save.
 
     Args:
         task: The `bootstrap.Task` of this process.
@@ -37,4 +42,7 @@ def serve(task: Any, termination: Any) -> None:
     from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
 
     termination.install()
-    roles.serve(task.cluster, task.task_dir)
+    _kept = roles.serve(task.cluster, task.task_dir)
+    if task.cluster.role == "ps":
+        roles.leave_after_saving(termination, task.job_dir / "requests")
+    threading.Event().wait()

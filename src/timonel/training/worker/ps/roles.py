@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from timonel.storage import write_text
+from timonel.training.worker.fit.agreement import Wish
 from timonel.training.worker.private import ps_variables
 from timonel.training.worker.task import alive
 from timonel.training.worker.task.cluster import Cluster
+from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
 
 _CHIEFS_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 
 
-def serve(cluster: Cluster, task_dir: Path) -> None:
-    """Serve TensorFlow's operations to the chief until the process is ended by a signal.
+_ALONE_S = 1.0
+"""Who is asked to leave because its job is over is asked again within this time."""
+_POLL_S = 0.5
+
+
+def serve(cluster: Cluster, task_dir: Path) -> Any:
+    """Serve TensorFlow's operations to the chief, and return the server, which is to be kept.
 
     Args:
         cluster: The job's tasks, and which this one is.
@@ -36,7 +44,33 @@ def serve(cluster: Cluster, task_dir: Path) -> None:
     (task_dir / "ready").touch()
     alive.begin(task_dir)
     logger.info("serving at %s", server.target)
-    threading.Event().wait()
+    return server
+
+
+def leave_after_saving(
+    termination: Termination, requests: Path, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait for SIGTERM; where it is for this process alone, let the chief save before it is gone.
+
+    The chief needs this server's variables to save them. It leaves then, and so ends this process
+    too; if it does not, the patience of ``termination`` does.
+
+    Args:
+        termination: What raises at a second SIGTERM, or when its patience is at an end.
+        requests: Where the chief is asked.
+
+    Raises:
+        Terminated: The process is to leave.
+    """
+    asked: list[bool] = []
+    with termination.deferred(lambda: asked.append(True)):
+        while not asked:
+            sleep(_POLL_S)
+        sleep(_ALONE_S)
+        logger.info("asked to leave: the chief saves first")
+        write_text(requests / Wish.LEAVE.value, "")
+        while True:
+            sleep(_POLL_S)
 
 
 def strategy_for(cluster: Cluster) -> Any:
