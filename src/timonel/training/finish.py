@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from timonel.engines import JobState, JobStatus
 from timonel.errors import TimonelError
 from timonel.models.exports import read_export, saved_model_of
-from timonel.storage import Workspace, find_workspace, read_document
+from timonel.storage import Workspace, digest_file, find_workspace, read_document
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME, read_spec
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.state.files import STATE
+from timonel.training.worker.state.files import ARRAYS, STATE
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"
 
@@ -95,7 +95,15 @@ def _checkpoint(folder: Path, *, is_best: bool) -> Iterator[Artifact]:
     metadata: dict[str, Any] = {"epochs": len(state["epochs"])}
     if is_best:
         metadata["best"] = True
-    yield Artifact("checkpoint", str(folder), str(state["digest"]), metadata=metadata)
+    yield Artifact("checkpoint", str(folder), _identity(folder, state), metadata=metadata)
+
+
+def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
+    """Return what tells the content from any other; a check sum does not."""
+    digest, arrays = str(state["digest"]), folder / ARRAYS
+    if digest.startswith("sha256:"):
+        return digest
+    return digest_file(arrays) if arrays.is_file() else None
 
 
 def main(arguments: list[str]) -> int:

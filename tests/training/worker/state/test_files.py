@@ -55,6 +55,9 @@ def test_arrays_that_were_cut_off_are_noticed(tmp_path: Path, cut: int) -> None:
     (folder / "arrays.bin").write_bytes(content[:-cut])
     with pytest.raises(CorruptError, match="digest"):
         files.read(folder)
+    (folder / "arrays.bin").write_bytes(content + b"1")
+    with pytest.raises(CorruptError, match="more bytes"):
+        files.read(folder)
 
 
 def test_copies_are_fetched_where_there_is_nothing(tmp_path: Path) -> None:

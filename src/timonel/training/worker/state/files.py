@@ -3,13 +3,12 @@
     state.json        the checkpoint document: progress, digest, types and shapes, plain data
     arrays.bin        the arrays, each beginning at a multiple of 64 bytes
 
-A flat file is written, hashed and read at the speed of the disk; ``.npz``, which format 1 had,
-takes a checksum of its own and a copy in memory besides.
+`flat` writes and reads the latter, with a CRC32C as its digest; an earlier one may have a SHA-256.
+Format 1 had an ``.npz``, which takes a checksum of its own and a copy in memory besides.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,15 +20,14 @@ import numpy as np
 
 from timonel.errors import CorruptError
 from timonel.storage import publish_dir, read_document, verify_file, write_document
-from timonel.training.worker.state import tree
+from timonel.training.worker.state import flat, tree
 from timonel.training.worker.state.progress import Progress
 
 STATE = "state.json"
 FINAL = "final"
-_ARRAYS = "arrays.bin"
+ARRAYS = "arrays.bin"
 _ARRAYS_1 = "variables.npz"
 _ALIGN = 64
-_BLOCK = 1 << 20
 
 Array = np.ndarray[Any, Any]
 
@@ -112,7 +110,7 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
     encoded = tree.encode(content, arrays)
     progress = state.progress
     with publish_dir(target, replace=True) as folder:
-        digest = _write_arrays(folder / _ARRAYS, arrays)
+        digest = _write_arrays(folder / ARRAYS, arrays)
         body = {
             "epochs": list(progress.epochs),
             "history": {name: list(values) for name, values in progress.history.items()},
@@ -151,9 +149,12 @@ def metric_of(folder: Path) -> tuple[str, float] | None:
 
 
 def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
-    path = folder / _ARRAYS
-    verify_file(path, state["digest"])
-    arrays = list(_read_arrays(path, state["arrays"]))
+    path, digest = folder / ARRAYS, str(state["digest"])
+    if digest.startswith(flat.PREFIX):
+        arrays = _read_arrays(path, digest, state["arrays"])
+    else:  # what was written before
+        verify_file(path, digest)
+        arrays = list(_read_arrays_by_sha(path, state["arrays"]))
     content = tree.decode(state["content"], arrays)
     return FitState(_progress(state), **content)
 
@@ -181,20 +182,28 @@ def _progress(state: Mapping[str, Any]) -> Progress:
 
 
 def _write_arrays(path: Path, arrays: Sequence[Array]) -> str:
-    sha = hashlib.sha256()
-    with path.open("wb") as file:
-        for array in arrays:
-            # Large writes and hashes let other threads compute meanwhile.
-            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-            for block in (content, bytes(-len(content) % _ALIGN)):
-                file.write(block)
-                sha.update(block)
-        file.flush()
-        os.fsync(file.fileno())
-    return f"sha256:{sha.hexdigest()}"
+    contents = []
+    for array in arrays:
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        contents += [content, np.zeros(-len(content) % _ALIGN, np.uint8)]
+    return flat.write(path, contents)
 
 
-def _read_arrays(path: Path, index: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Array]:
+def _read_arrays(
+    path: Path, digest: str, index: Sequence[tuple[str, Sequence[int]]]
+) -> list[Array]:
+    arrays = []
+    with flat.Reader(path, digest) as file:
+        for name, shape in index:
+            dtype = dtype_named(name)
+            size = math.prod(shape) * dtype.itemsize
+            arrays.append(file.read(size).view(dtype).reshape(tuple(shape)))
+            file.read(-size % _ALIGN)
+        file.check()
+    return arrays
+
+
+def _read_arrays_by_sha(path: Path, index: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Array]:
     with path.open("rb") as file:
         for name, shape in index:
             dtype = dtype_named(name)
