@@ -3,7 +3,7 @@
 Keras 3, a custom loop. Does what ``scripts/digits.py`` does, from the same weights, on the same
 batches.
 
-usage: dense_mwms.py DIGITS_NPZ UNITS BATCH LEARNING_RATE TURNS_JSON WEIGHTS_NPZ
+usage: dense_mwms.py DIGITS_NPZ UNITS ACTIVATION BATCH LEARNING_RATE TURNS_JSON WEIGHTS_NPZ
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 import steps
 import tensorflow as tf
 
-path, sizes, batch, learning_rate, turns, weights = sys.argv[1:7]
+path, sizes, activation, batch, learning_rate, turns, weights = sys.argv[1:8]
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with np.load(path) as file:
     x, y = file["x"], file["y"]
@@ -34,7 +34,7 @@ def dense(number, units, activation):
 
 with strategy.scope():
     units = [int(number) for number in sizes.split(",")]
-    layers = [dense(number, size, "relu") for number, size in enumerate(units)]
+    layers = [dense(number, size, activation) for number, size in enumerate(units)]
     model = keras.Sequential([keras.Input(x.shape[1:]), *layers, dense(len(units), 10, "softmax")])
     optimizer = keras.optimizers.SGD(float(learning_rate))
     optimizer.build(model.trainable_variables)

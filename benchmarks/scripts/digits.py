@@ -14,6 +14,7 @@ from tensorflow import keras
 parser = argparse.ArgumentParser()
 parser.add_argument("--digits", required=True, help="an .npz of x and y")
 parser.add_argument("--units", default="256,128", help="of the hidden layers")
+parser.add_argument("--activation", default="relu", help="of the hidden layers")
 parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--steps-per-epoch", type=int, default=20)
@@ -41,7 +42,7 @@ def dense(number, units, activation):
 model = keras.Sequential(
     [
         keras.Input(x.shape[1:]),
-        *(dense(number, size, "relu") for number, size in enumerate(units)),
+        *(dense(number, size, options.activation) for number, size in enumerate(units)),
         dense(len(units), 10, "softmax"),
     ]
 )

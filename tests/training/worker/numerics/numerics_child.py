@@ -18,7 +18,7 @@ from timonel.errors import TimonelError
 from timonel.training.settings import Numerics, Settings, StrategyName
 from timonel.training.worker import managed, optimizing
 from timonel.training.worker.inputs import batches
-from timonel.training.worker.numerics import gradients, precision
+from timonel.training.worker.numerics import exchange, gradients, precision
 from timonel.training.worker.numerics.gradients import Plan
 from timonel.training.worker.numerics.learning_rate import Rule
 from timonel.training.worker.private import central_storage, keras_fit, optimizers
@@ -45,6 +45,7 @@ def main() -> dict[str, Any]:
         "central_storage": of_central_storage(alone),
         "compression": of_compression(mirrored),
         "float16": of_float16(mirrored),
+        "messages": of_messages(mirrored),
         "hooks": of_hooks(mirrored),
         "learning_rate": of_learning_rate(),
         "uneven": of_uneven(mirrored),
@@ -229,6 +230,30 @@ def of_float16(mirrored: Any) -> dict[str, Any]:
         "broken": [str(number) for number in (*sums([float("nan")]), *sums([float("inf")]))],
         "slices": sums([1.0], slices)[1:],
     }
+
+
+def of_messages(mirrored: Any) -> dict[str, Any]:
+    """What `exchange.between_workers` puts into one message, and what comes of it."""
+    sent: set[Any] = set()
+
+    def on_replica() -> list[Any]:
+        context = tf.distribute.get_replica_context()
+        all_reduce = context.all_reduce
+
+        def note(op: Any, values: list[Any], options: Any) -> list[Any]:
+            sent.add((options.bytes_per_pack, *(value.shape[0] for value in values)))
+            return list(all_reduce(op, values, options))
+
+        context.all_reduce = note
+        sizes = (2**18, 1, 2**19, 3)
+        slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([5, 2]))
+        values = [*(tf.fill([size], float(size)) for size in sizes), slices]
+        found = exchange.between_workers(values)
+        return [tf.reduce_max(tf.convert_to_tensor(one)) for one in found]
+
+    sums = tf.function(lambda: mirrored.run(on_replica))()
+    firsts = [mirrored.experimental_local_results(one)[0] for one in sums]
+    return {"sent": sorted(sent), "sums": [float(one.numpy()) for one in firsts]}
 
 
 def of_hooks(mirrored: Any) -> dict[str, int]:

@@ -76,6 +76,13 @@ def test_float16_neither_overflows_nor_loses_small_gradients(found: dict[str, An
     assert sums["slices"] == pytest.approx([3.0, 1.0])
 
 
+def test_large_gradients_travel_alone_and_small_ones_together(found: dict[str, Any]) -> None:
+    messages = found["messages"]
+    # A message takes values until it holds more bytes than that: with one byte each has its own.
+    assert messages["sent"] == [[1, 2**18, 2**19], [2**22, 1, 3, 5]]
+    assert messages["sums"] == [2.0**19, 2.0, 2.0**20, 6.0, 2.0]
+
+
 def test_hooks_see_the_gradients_of_each_replica(found: dict[str, Any]) -> None:
     assert found["hooks"] == {"before": 2, "after": 2}
 

@@ -13,18 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from timonel.training.settings import Compression
-
-Gradients = list[Any]
-Reduce = Callable[[Gradients], Gradients]
+from timonel.training.worker.numerics import exchange
+from timonel.training.worker.numerics.exchange import Gradients, Reduce
 
 before_reduce: list[Callable[[Gradients], Gradients]] = []
 """Called on each replica, while a step is traced, with the gradients that are about to travel;
 each gives them back, with operations of its own in their way."""
 after_reduce: list[Callable[[Gradients], Gradients]] = []
 """The same, with the sums that have come."""
-
-_HALF_OF_FLOAT16 = 2.0**15
-_SMALLEST_EXPONENT, _LARGEST_EXPONENT = -100.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -62,9 +58,7 @@ def reduced(gradients: Gradients, compression: Compression | None, reduce: Reduc
 def _sums(gradients: Gradients, compression: Compression | None, reduce: Reduce) -> Gradients:
     if compression is None or _replicas() == 1:
         return reduce(gradients)
-    if compression == "bfloat16":
-        return _restored(gradients, reduce(_cast(gradients, "bfloat16")))
-    return _reduced_as_float16(gradients, reduce)
+    return exchange.compressed(gradients, compression, reduce)
 
 
 def accumulated(
@@ -111,54 +105,6 @@ def _without_result(_: Any) -> Any:
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     return tf.constant(0)
-
-
-def _reduced_as_float16(gradients: Gradients, reduce: Reduce) -> Gradients:
-    """Reduce in float16, whose largest number is 65504, without overflow.
-
-    The replicas add up the largest magnitude of each: no sum of gradients is larger. All are
-    multiplied by the power of two that brings this bound to half of float16's range, so that as
-    little as possible is lost at its lower end either. A gradient that is no finite number stays
-    one.
-    """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    dense = [gradient for gradient in gradients if _travels_smaller(gradient)]
-    if not dense:
-        return reduce(gradients)
-    largest = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(found)) for found in dense]))
-    (bound,) = reduce([largest])
-    exponent = tf.floor(tf.math.log(_HALF_OF_FLOAT16 / bound) / tf.math.log(2.0))
-    known = tf.math.is_finite(exponent)
-    exponent = tf.clip_by_value(exponent, _SMALLEST_EXPONENT, _LARGEST_EXPONENT)
-    scale = tf.where(known, tf.pow(2.0, exponent), 1.0)
-    scaled = [found * scale if _travels_smaller(found) else found for found in gradients]
-    sums = _restored(gradients, reduce(_cast(scaled, "float16")))
-    return [
-        total / scale if _travels_smaller(found) else total
-        for found, total in zip(gradients, sums, strict=True)
-    ]
-
-
-def _cast(gradients: Gradients, dtype: str) -> Gradients:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    return [tf.cast(found, dtype) if _travels_smaller(found) else found for found in gradients]
-
-
-def _restored(originals: Gradients, sums: Gradients) -> Gradients:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    return [
-        tf.cast(total, original.dtype) if _travels_smaller(original) else total
-        for original, total in zip(originals, sums, strict=True)
-    ]
-
-
-def _travels_smaller(gradient: Any) -> bool:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    return not isinstance(gradient, tf.IndexedSlices) and gradient.dtype == tf.float32
 
 
 def _replicas() -> int:

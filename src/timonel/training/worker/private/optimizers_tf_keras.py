@@ -1,0 +1,87 @@
+"""The private names of tf-keras' optimizers, and how these are changed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from timonel.training.worker.numerics.gradients import Plan
+from timonel.training.worker.numerics.learning_rate import Rule
+from timonel.training.worker.private import changing
+from timonel.training.worker.private.gradient_sums import add_sums_tf_keras, with_accumulation
+
+
+def missing_names() -> list[str]:
+    """Return the private names that are needed and that are not there; none without tf-keras."""
+    try:
+        from tf_keras.src.mixed_precision import loss_scale_optimizer  # noqa: PLC0415
+        from tf_keras.src.optimizers import optimizer  # noqa: PLC0415
+    except ImportError:
+        return []
+    wanted = [
+        (optimizer._BaseOptimizer, ("build", "apply_gradients", "learning_rate", "_var_key")),
+        (optimizer.Optimizer, ("aggregate_gradients", "apply_gradients")),
+        (loss_scale_optimizer.LossScaleOptimizerV3, ("apply_gradients", "build")),
+    ]
+    return [name for holder, names in wanted for name in names if not hasattr(holder, name)]
+
+
+def install(plan: Plan, rule: Rule) -> None:
+    """Change the optimizers of tf-keras."""
+    from tf_keras.src.mixed_precision.loss_scale_optimizer import (  # noqa: PLC0415
+        LossScaleOptimizerV3,
+    )
+    from tf_keras.src.optimizers.optimizer import Optimizer, _BaseOptimizer  # noqa: PLC0415
+
+    reduce = Optimizer.aggregate_gradients
+
+    def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply_gradients(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(grads_and_vars)
+            if getattr(optimizer, changing.WRAPPED, False) or not pairs:
+                return original(optimizer, pairs, *args, **kwargs)
+            found, variables = [list(part) for part in zip(*pairs, strict=True)]
+            if plan.accumulate > 1:
+                import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+                with tf.init_scope():
+                    optimizer.build(variables)
+
+            def update(found: list[Any]) -> None:
+                original(optimizer, list(zip(found, variables, strict=True)), *args, **kwargs)
+
+            with_accumulation(optimizer, found, variables, plan, update)
+            return optimizer.iterations
+
+        return apply_gradients
+
+    def aggregate(optimizer: Any, grads_and_vars: Any) -> list[Any]:
+        found, variables = [list(part) for part in zip(*grads_and_vars, strict=True)]
+        sums = changing.reduced(optimizer, found, variables, plan, reduce)
+        return list(zip(sums, variables, strict=True))
+
+    def build(optimizer: Any, var_list: Any) -> Any:
+        result = base_build(optimizer, var_list)
+        if plan.accumulate > 1:
+            add_sums_tf_keras(optimizer, list(var_list))
+        return result
+
+    base_build = _BaseOptimizer.build
+    own_rate: Any = _BaseOptimizer.learning_rate
+    changing.replace(Optimizer, "apply_gradients", apply_of(Optimizer.apply_gradients))
+    changing.replace(
+        LossScaleOptimizerV3, "apply_gradients", apply_of(LossScaleOptimizerV3.apply_gradients)
+    )
+    changing.replace(Optimizer, "aggregate_gradients", functools.wraps(reduce)(aggregate))
+    changing.replace(_BaseOptimizer, "build", functools.wraps(base_build)(build))
+    changing.mark_what_is_wrapped_by(LossScaleOptimizerV3)
+    changing.replace(
+        _BaseOptimizer, "apply_gradients", changing.while_updating(_BaseOptimizer.apply_gradients)
+    )
+    changing.replace(
+        _BaseOptimizer,
+        "learning_rate",
+        property(changing.scaled(own_rate.fget, rule), own_rate.fset),
+    )
