@@ -21,7 +21,7 @@ from timonel.training.worker.fit import loops
 from timonel.training.worker.fit.agreement import Agreement, exchange_over
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.fit.fits import Fits
-from timonel.training.worker.inputs import sharding
+from timonel.training.worker.inputs import caches, sharding
 from timonel.training.worker.private import central_storage, hidden_state, keras_fit
 from timonel.training.worker.termination import Termination
 
@@ -73,6 +73,7 @@ def prepared(
         )
     )
     hidden_state.make_generators_restorable(keras)
+    caches.install(context.cluster)
     several = strategy is not None and workers > 1
     records = Records(context.job_dir) if settings.evaluation.evaluator else None
     checkpoints = Checkpoints(

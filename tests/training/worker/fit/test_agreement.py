@@ -87,3 +87,17 @@ def test_all_workers_leave_at_the_same_step(asker: int, asked_at: int, step_s: f
     # About a second, or one step where that takes longer; steps may double in between.
     assert 0 <= waited * step_s <= 4 * max(INTERVAL_S, step_s)
     assert together.exchanges <= 4 + next(iter(left.values())) * step_s / INTERVAL_S + 4
+
+
+def test_a_change_of_pace_is_agreed_on_at_once() -> None:
+    now = [0.0]
+    alone = Together(1)
+    agreement = Agreement(alone.exchange_of(0), clock=lambda: now[0])
+    agreement.begin()
+    for _ in range(2000):  # fast steps: the next exchange is hundreds of them away
+        now[0] += 0.001
+        agreement.at_boundary()
+    agreement.ask(Wish.LEAVE)
+    agreement.pace_changes()
+    assert agreement.is_due()
+    assert agreement.at_boundary() == {Wish.LEAVE}

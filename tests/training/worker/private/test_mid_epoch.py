@@ -77,6 +77,9 @@ def test_what_a_pipeline_remembers_can_still_be_seen() -> None:
     assert memory(source.cache().shuffle(4).take(3)) == (1, False, False)
     assert memory(source.shuffle(4).cache()) == (1, True, False)
     assert memory(source.shuffle(4).repeat(2)) == (1, True, False)
+    random = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)
+    assert memory(random.batch(2)) == (1, False, False)
+    assert memory(tf.data.Dataset.random(seed=1)) == (0, False, False)
     drawing = source.map(lambda x: tf.random.uniform(()), num_parallel_calls=2)
     assert memory(drawing) == (0, False, True)
     # One call after the other begins the same sequence with each pass.

@@ -26,6 +26,7 @@ from timonel.training.worker.evaluator.follower import Follower, Wanted
 from timonel.training.worker.evaluator.report import Report
 from timonel.training.worker.fit.agreement import Wish
 from timonel.training.worker.fit.checkpoints import Checkpoints
+from timonel.training.worker.inputs import caches
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.reports.summaries import Summaries
 from timonel.training.worker.state.best import parse_best
@@ -51,6 +52,7 @@ def run(task: Task, termination: Termination) -> None:
     keras = importlib.import_module(task.spec.keras)
     keras.utils.set_random_seed(task.spec.seed)
     precision.configure(keras, settings.numerics)
+    caches.install(task.cluster)
     termination.install()
     context = bootstrap.context_of(task, None)
     enter(context)

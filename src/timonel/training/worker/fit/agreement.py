@@ -83,6 +83,14 @@ class Agreement:
         self._fit = fit
         self._boundary, self._next, self._last = 0, 1, None
 
+    def pace_changes(self) -> None:
+        """Note that boundaries come at another pace now: all workers agree at the next one.
+
+        The distance to the next exchange was counted in boundaries of the pace before: fast steps
+        of training, then a slow validation, or the other way round.
+        """
+        self._next, self._last = self._boundary + 1, None
+
     def is_due(self) -> bool:
         """Tell whether the next boundary is one at which workers agree, or something was asked."""
         if self._exchange is not None:

@@ -234,8 +234,9 @@ class Fits:
         """Let a checkpoint that is being written be written, also where ``fit`` raises."""
         try:
             yield
-        finally:
+        except BaseException:
             self._checkpoints.drain()
+            raise
 
     def _prepare_to_go_on(
         self, number: int, model: Any, arguments: dict[str, Any], saved: Checkpoint

@@ -121,6 +121,7 @@ class Watch:
             saved, self._saved = self._saved, None
             self._resume_epoch(saved.state)
         self._feed.epoch_begins(epoch)
+        self._agreement.pace_changes()
         self._epoch_begun = time.monotonic()
         self._agreed = False
         if self._reporter is not None:
@@ -158,6 +159,7 @@ class Watch:
     def validation_begins(self) -> None:
         """Note that the steps of the epoch are done and the model is validated."""
         self._steps_are_done()
+        self._agreement.pace_changes()
         self._snapshots.hold_metrics()
 
     def validation_boundary(self) -> None:

@@ -22,6 +22,7 @@ _ONE_PASS = (
     "ParallelBatch",
     "PaddedBatch",
     "Filter",
+    "Random",
     "Rebatch",
     "Shard",
     "Shuffle",
@@ -113,6 +114,8 @@ def _stream_of(dataset: Any) -> session.Stream | None:
 
 
 def _reshuffles(dataset: Any) -> bool:
+    if _kind(dataset) == "Random":  # tf.data.Dataset.random draws a seed for each pass if asked to
+        return bool(getattr(dataset, "_rerandomize", True))
     return _kind(dataset) == "Shuffle" and bool(getattr(dataset, "_reshuffle_each_iteration", True))
 
 
