@@ -13,8 +13,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-SEED_STATE = "seed_generator_state"
+_SEED_STATE = "seed_generator_state"
 """The name of the state of Keras 3's random generators."""
+
+
+def is_seed(variable: Any) -> bool:
+    """Tell whether a variable is the state of one of Keras 3's random generators."""
+    return _SEED_STATE in variable.name
 
 
 @contextlib.contextmanager
@@ -31,8 +36,9 @@ def as_scheduled(strategy: Any) -> Iterator[None]:
 def raw(variable: Any) -> Any:
     """Return TensorFlow's own variable below those of Keras and of the strategy."""
     inner = getattr(variable, "_value", variable)
-    while "_v" in getattr(inner, "__dict__", {}):
-        inner = inner.__dict__["_v"]
+    # The strategy's own keep theirs in the one, tf-keras' AutoCastVariable in the other.
+    while below := getattr(inner, "__dict__", {}).keys() & {"_v", "_variable"}:
+        inner = inner.__dict__[below.pop()]
     return inner
 
 
@@ -121,6 +127,9 @@ def strategy_attribute(model: Any) -> str:
 def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str) -> None:
     """Make variables that ``is_local`` chooses on ``device``, others on the parameter servers.
 
+    Each goes to the parameter server that holds the least: in turns, as TensorFlow does it, all
+    large ones may come to lie on the same.
+
     Args:
         strategy: A ParameterServerStrategy.
         is_local: Takes the shape of a variable that is about to be made.
@@ -128,7 +137,17 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    original = strategy.extended._create_variable
+    extended = strategy.extended
+    original = extended._create_variable
+    held = dict.fromkeys(range(extended._num_ps), 0)
+
+    def spread(next_creator: Callable[..., Any], **options: Any) -> Any:
+        extended._variable_count = min(held, key=held.__getitem__)
+        made = original(next_creator, **options)
+        # Slots go where their variable is, whatever was said here.
+        task = tf.DeviceSpec.from_string(made.device).task
+        held[task] += made.dtype.size * (made.shape.num_elements() or 0)
+        return made
 
     def create(next_creator: Callable[..., Any], **options: Any) -> Any:
         shape = options.get("shape")
@@ -138,27 +157,73 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
             value = tf.convert_to_tensor(value, options.get("dtype"))
             options["initial_value"], shape = value, value.shape
         if not is_local(tf.TensorShape(shape)):
-            return original(next_creator, **options)
+            return spread(next_creator, **options)
         options.pop("aggregation", None)
         options.pop("synchronization", None)
         with tf.device(None), tf.device(device):
             return next_creator(**options)
 
-    strategy.extended._create_variable = create
+    extended._create_variable = create
+
+
+@contextlib.contextmanager
+def as_one_replica(strategy: Any) -> Iterator[None]:
+    """Let an optimizer update variables within conditions: there is one replica to agree with.
+
+    Keras 3 updates in conditions (gradient accumulation, moving averages of weights), in which
+    this strategy cannot gather its replicas, as there is nothing to gather.
+    """
+    extended = strategy.extended
+
+    def update(
+        variable: Any,
+        function: Callable[..., Any],
+        args: Any = (),
+        kwargs: Any = None,
+        group: bool = True,
+    ) -> Any:
+        return extended._update(raw(variable), function, args, kwargs or {}, group)
+
+    replaced = {
+        "_use_merge_call": lambda: False,
+        "_replica_ctx_all_reduce": lambda _, value, *__: value,
+        "update": update,
+    }
+    for name, function in replaced.items():
+        setattr(extended, name, function)
+    try:
+        yield
+    finally:
+        for name in replaced:
+            delattr(extended, name)
 
 
 def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
-    """Build a model's layers, loss and metrics from a batch, without training on it."""
+    """Build a model's layers, loss and metrics from a batch, without training on it.
+
+    What metrics have counted already stays: an epoch that was broken off may go on here.
+    """
     if hasattr(model, "_symbolic_build"):  # Keras 3
         batch = (x, y) if sample_weight is None else (x, y, sample_weight)
         model._symbolic_build(data_batch=batch)
         return
+    counted = [raw(variable) for metric in model.metrics for variable in metric.variables]
+    values = [variable.numpy() for variable in counted]
     predicted = model(x, training=False)
     if getattr(model, "compiled_loss", None) is not None and y is not None:
-        model.compiled_loss(y, predicted, sample_weight, regularization_losses=model.losses)
+        # A model's own may leave out what makes the metric of the loss.
+        model.compute_loss(x, y, predicted, sample_weight)
     if getattr(model, "compiled_metrics", None) is not None and y is not None:
         model.compiled_metrics.update_state(y, predicted, sample_weight)
     model.reset_metrics()
+    for variable, value in zip(counted, values, strict=True):
+        variable.assign(value)
+
+
+def masked_outputs(model: Any) -> list[str]:
+    """Return the outputs of a functional model over whose masks a loss is averaged."""
+    outputs = getattr(model, "outputs", None) or []
+    return [str(output.name) for output in outputs if hasattr(output, "_keras_mask")]
 
 
 def train_counter(model: Any) -> Any:

@@ -16,16 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.worker.inputs.sharding import bounds
-from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.desk import Counted, Desk
 from timonel.training.worker.ps.ledger import Ledger, Policy
 from timonel.training.worker.ps.slots import Applier
+from timonel.training.worker.ps.telling import Telling
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +78,13 @@ class Phase:
         self._training = training
         self._name = name
         self._step: tracing.Step | None = None
+        self._telling: Telling | None = None
         self._shapes: Any = None
         self._kept: Any = None
         self._applier: Applier | None = None
-        self._results: Any = None
         self._rows: dict[int, int] = {}
         self._batches: int = 0
-        self._draw: int | None = None
+        self._since_rest = 0
         self._is_exhausted = False
 
     @property
@@ -114,12 +113,13 @@ class Phase:
         if self._ledger.is_idle:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         found = self._desk.wait(check)
-        self._count(found)
+        logs = self._count(found)
         self._desk.counted(found, as_update=self._training)
         self._batches -= 1
+        self._rest()
         steps = None if self.horizon.steps is None else self.horizon.steps - 1
         self.horizon = Horizon(steps, self.horizon.every, self.horizon.done + 1)
-        return self._logs(found)
+        return logs
 
     def clear(self) -> None:
         """Forget what lost workers have staged."""
@@ -169,19 +169,14 @@ class Phase:
         for part in range(parts):
             begin, end = bounds(rows, part, parts)
             mine = batch if parts == 1 else _slice(batch, begin, end)
-            piece = self._desk.add(self._computing(mine), leaves=self._training)
+            piece = self._desk.add(self._computing(mine, part), leaves=self._training)
             self._rows[piece] = end - begin
+        self._since_rest += 1
 
-    def _computing(self, batch: Any) -> Callable[[int], Any]:
+    def _computing(self, batch: Any, part: int) -> Callable[[int], Any]:
         step = self._step
         assert step is not None
-        if self._draw is None:
-            # No other piece has had this number, also before a restart.
-            optimizer = getattr(self._model, "optimizer", None)
-            count = int(optimizer.iterations.numpy()) if optimizer is not None else 0
-            self._draw = count * self._workers
-        self._draw += 1
-        draw = tf.constant(self._draw, tf.int64)
+        draw = tf.constant([self._since_rest, part], tf.int64)
 
         def compute(attempt: int) -> Any:
             return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
@@ -198,23 +193,23 @@ class Phase:
                 f"{tf.nest.map_structure(lambda value: type(value).__name__, batch)}",
                 hint="map ragged and sparse tensors to dense ones in the dataset",
             )
-        tracing.build(self._model, self._strategy, batch, training=self._training)
-        self._step = tracing.trace(
-            self._model, self._strategy, batch, training=self._training, name=self._name
+        if self._step is None:
+            tracing.build(self._model, self._strategy, batch, training=self._training)
+        self._shapes = _joint(shapes, self._shapes)
+        step = self._step = tracing.trace(
+            self._model, self._strategy, self._shapes, training=self._training, name=self._name
         )
-        self._shapes = shapes
-        step = self._step
+        self._telling = Telling(self._model, step)
         if self._training:
             if self._applier is not None:
                 self._applier.clear()
             self._applier = Applier(
                 self._strategy, step.optimizer, step.variables, step.entries, self._name
             )
-        self._results = tf.function(self._model.get_metrics_result)
 
-    def _count(self, found: Sequence[Counted]) -> None:
-        """Apply gradients, and add to what the chief keeps."""
-        assert self._step is not None
+    def _count(self, found: Sequence[Counted]) -> dict[str, Any]:
+        """Apply gradients, add to what the chief keeps, and return Keras' logs."""
+        assert self._telling is not None
         attempts = [each.gradient.attempt for each in found]
         rows = [self._rows.pop(attempt.piece) for attempt in attempts]
         shares = [count / sum(rows) for count in rows]
@@ -225,44 +220,14 @@ class Phase:
             self._applier.apply([attempt.number for attempt in attempts], weights, shares)
             for number in self._desk.take_uncounted():
                 self._applier.discard(number)
-        self._add_local([each.result for each in found], shares)
-        counter = ps_variables.train_counter(self._model)
-        if self._training and counter is not None:
-            counter.assign_add(1)
+        results = [each.result for each in found]
+        self._telling.add(results, shares)
+        return self._telling.logs(results, shares)
 
-    def _add_local(self, results: Sequence[Any], shares: Sequence[float]) -> None:
-        assert self._step is not None
-        begin = 0
-        for state in self._step.local:
-            variable = state.variable
-            end = begin + int(variable.shape.num_elements())
-            parts = [result[begin:end] for result in results]
-            begin = end
-            if state.is_metric:
-                change = np.sum(parts, axis=0)
-            elif variable.dtype.is_floating:
-                change = np.sum([p * s for p, s in zip(parts, shares, strict=True)], axis=0)
-            else:
-                change = parts[0]
-            value = change.reshape(variable.shape.as_list())
-            if variable.dtype == tf.bool:
-                variable.assign(variable.numpy().astype(int) + value > 0)
-            else:
-                variable.assign_add(value.astype(variable.dtype.as_numpy_dtype))
-
-    def _logs(self, found: Sequence[Counted]) -> dict[str, Any]:
-        """Return what Keras' own function would: running results of metrics, else this step's."""
-        assert self._step is not None
-        names = self._step.log_names
-        metrics = {
-            name: np.asarray(value) if not isinstance(value, dict) else value
-            for name, value in self._results().items()
-        }
-        values = found[0].result[len(found[0].result) - 1 - len(names) : -1]
-        given = {name: np.float32(value) for name, value in zip(names, values, strict=True)}
-        if set(given) <= set(metrics):
-            return metrics
-        return {name: metrics.get(name, value) for name, value in given.items()}
+    def _rest(self) -> None:
+        if self._ledger.is_idle and self._telling is not None:
+            self._telling.rest(self._since_rest)
+            self._since_rest = 0
 
 
 def _slice(batch: Any, begin: int, end: int) -> Any:
@@ -280,8 +245,31 @@ def _shapes(batch: Any) -> Any:
 
 
 def _fits(here: Any, there: Any) -> bool:
+    """Tell whether a step that was traced for batches like ``there`` takes those like ``here``."""
+    return _alike(here, there) and all(
+        one.is_compatible_with(other)
+        for one, other in zip(tf.nest.flatten(here), tf.nest.flatten(there), strict=True)
+    )
+
+
+def _joint(here: Any, there: Any) -> Any:
+    """Return shapes for both, where only sizes differ: sequences as long as their batch's longest.
+
+    Else each length would be traced anew whenever it comes.
+    """
+    if there is None or not _alike(here, there):
+        return here
+    return tf.nest.map_structure(
+        lambda one, other: one.most_specific_common_supertype([other]), here, there
+    )
+
+
+def _alike(here: Any, there: Any) -> bool:
     try:
         tf.nest.assert_same_structure(here, there)
     except (ValueError, TypeError):
         return False
-    return bool(tf.nest.flatten(here) == tf.nest.flatten(there))
+    return all(
+        (one.dtype, one.shape.rank) == (other.dtype, other.shape.rank)
+        for one, other in zip(tf.nest.flatten(here), tf.nest.flatten(there), strict=True)
+    )

@@ -12,6 +12,7 @@ import inspect
 import itertools
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from timonel.training.worker.private import mid_epoch, ps_variables
 from timonel.training.worker.ps.desk import Desk, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
-from timonel.training.worker.ps.terms import check_model, describe, policy_of
+from timonel.training.worker.ps.terms import caveats, check_model, describe, policy_of
 
 logger = logging.getLogger(__name__)
 
@@ -65,18 +66,22 @@ class ParameterServerLoop:
         self._is_asked = is_asked
         self._evaluating: dict[int, tuple[Any, Phase]] = {}
         self._desk: Desk | None = None
+        self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         seconds = settings.checkpoints.checkpoint_seconds
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
 
     def install(self) -> None:
-        """Replace ``evaluate`` and ``predict`` of this process's Keras."""
+        """Replace ``evaluate`` and ``predict`` of this process's Keras, and look at ``compile``."""
+        self._replace("compile", self._compile)
         self._replace("evaluate", self._evaluate)
         self._replace("predict", self._predict)
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
         """Train, and return the ``History``; see `fits.Loop`."""
-        check_model(self._keras, model, self._settings)
+        check_model(self._keras, model, self._settings, is_compiled=model in self._compiled)
         logger.info("%s", describe(self._settings, self._workers))
+        for line in caveats(self._keras, model, self._settings, self._workers):
+            logger.warning("%s", line)
         with self._serving() as desk, ps_variables.detached(model):
             phase = self._phase(model, desk, training=True)
             watch.report_beside(desk.ledger.tally.metrics)
@@ -118,13 +123,20 @@ class ParameterServerLoop:
                 self.is_first = False
                 steps = self.params.get("steps")
                 horizon = Horizon(
-                    steps=None if steps is None else steps - begun,
+                    steps=None if steps is None else _whole(steps, self.model) - begun,
                     every=loop._settings.checkpoints.checkpoint_steps,
                     done=watch.trained,
                 )
                 phase.begin(horizon, policy_of(loop._settings, loop._workers, epoch))
 
         return FollowCallback()
+
+    def _compile(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
+        # Keras 3 does not keep whether it was asked to use XLA, or left to choose.
+        (self._compiled.add if arguments.get("jit_compile") is True else self._compiled.discard)(
+            model
+        )
+        return original(model, **arguments)
 
     def _evaluate(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
         if self._desk is not None:  # Keras validates within fit
@@ -233,6 +245,12 @@ def localised(model: Any) -> Iterator[None]:
         replaced = {key: (variable, copy.handle) for key, (variable, copy) in copies.items()}
         with ps_variables.handles(replaced):
             yield
+
+
+def _whole(steps: int, model: Any) -> int:
+    """Return the steps that Keras makes for so many: Keras 3 makes whole executions only."""
+    at_once = 1 if ps_variables.train_counter(model) is not None else _steps_per_execution(model)
+    return -(-steps // at_once) * at_once
 
 
 def _steps_per_execution(model: Any) -> int:

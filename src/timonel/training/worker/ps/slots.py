@@ -113,7 +113,9 @@ def take(entries: Sequence[Entry], device: str, attempt: Any, name: str) -> list
         }
         rest = iter(packed[len(dense) :])
         return [
-            (next(rest), next(rest)) if entry.is_sparse else (next(parts[entry.values[0].dtype]),)
+            _rows(entry, next(rest), next(rest))
+            if entry.is_sparse
+            else (next(parts[entry.values[0].dtype]),)
             for entry in entries
         ]
 
@@ -235,7 +237,8 @@ class Applier:
                     else:
                         gradients[entry.place] = value
         if self._optimizer is not None:
-            self._strategy.run(self._step, args=(gradients,))
+            with ps_variables.as_one_replica(self._strategy):
+                self._strategy.run(self._step, args=(gradients,))
 
     def _step(self, gradients: Sequence[Any]) -> None:
         self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
@@ -252,6 +255,13 @@ def _dense_dtypes(entries: Sequence[Entry]) -> list[Any]:
 
 def _is_dense(entry: Entry, dtype: Any) -> bool:
     return not entry.is_sparse and entry.values[0].dtype == dtype
+
+
+def _rows(entry: Entry, values: Any, indices: Any) -> tuple[Any, Any]:
+    """Return the rows of a gradient with what is known of their shapes, which staging forgets."""
+    values.set_shape([None, *entry.variable.shape[1:]])
+    indices.set_shape([None])
+    return values, indices
 
 
 def _split(vector: Any, entries: Sequence[Entry]) -> list[Any]:

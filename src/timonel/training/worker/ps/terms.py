@@ -7,6 +7,7 @@ from typing import Any
 
 from timonel.errors import TimonelError
 from timonel.training.settings import Settings
+from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps.ledger import Policy
 
 
@@ -37,8 +38,14 @@ def describe(settings: Settings, workers: int) -> str:
     )
 
 
-def check_model(keras: Any, model: Any, settings: Settings) -> None:
+def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool = False) -> None:
     """Check that workers can do what a model's ``fit`` is to do.
+
+    Args:
+        keras: The Keras module.
+        model: A compiled model.
+        settings: How the job trains.
+        is_compiled: The script asked for XLA.
 
     Raises:
         TimonelError: They cannot; the message names what it is.
@@ -48,20 +55,62 @@ def check_model(keras: Any, model: Any, settings: Settings) -> None:
             "expected run_eagerly=False with parameter servers, got True",
             hint="workers run what was traced: leave it out of compile()",
         )
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
-    for layer in layers:
+    if is_compiled:
+        raise TimonelError(
+            "expected jit_compile='auto' or False with parameter servers, got True",
+            hint="XLA cannot compile steps whose variables are on other machines: leave it out of "
+            "compile()",
+        )
+    for layer in _layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise TimonelError(
                 f"expected layers that begin each batch anew, got the stateful {layer.name}",
                 hint="batches go to several workers at once: use stateful=False",
             )
-    synchronous = settings.parameter_servers.backup_workers is not None
-    if synchronous and any(_sums(loss) for loss in _losses(model)):
-        raise TimonelError(
-            "expected a loss that is a mean over the batch, got one with reduction='sum'",
-            hint="each batch is divided among workers, and their gradients are averaged: use "
-            "reduction='sum_over_batch_size'",
-        )
+    if settings.parameter_servers.backup_workers is not None:
+        _check_parts(model)
+
+
+def _check_parts(model: Any) -> None:
+    """Check that what parts of a batch give can be put together to what the batch would."""
+    for loss in _losses(model):
+        reduction = getattr(loss, "reduction", None)
+        if reduction in {"sum", "mean_with_sample_weight"}:
+            raise TimonelError(
+                "expected a loss that is a mean over the batch, got one with "
+                f"reduction='{reduction}'",
+                hint="each batch is divided among workers, and their gradients are averaged: use "
+                "reduction='sum_over_batch_size'",
+            )
+    for layer in _layers(model):
+        if getattr(layer, "synchronized", False):
+            raise TimonelError(
+                f"expected layers that see one part of a batch, got {layer.name} with "
+                "synchronized=True",
+                hint="workers do not know each other's parts: leave it out, or leave out "
+                "--backup-workers, so that each takes whole batches",
+            )
+
+
+def caveats(keras: Any, model: Any, settings: Settings, workers: int) -> list[str]:
+    """Return in one line each what makes divided batches train otherwise than one process does."""
+    if policy_of(settings, workers, settings.parameter_servers.warmup_epochs).needed == 1:
+        return []
+    apart = [
+        layer.name for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    apart += ps_variables.masked_outputs(model)
+    apart += [
+        loss.name for loss in _losses(model) if getattr(loss, "ignore_class", None) is not None
+    ]
+    if not apart:
+        return []
+    told = "averages over the part of a batch that a worker has, as always when batches are divided"
+    return [f"{', '.join(apart)}: {told}"]
+
+
+def _layers(model: Any) -> list[Any]:
+    return list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else []
 
 
 def _losses(model: Any) -> list[Any]:
@@ -69,7 +118,3 @@ def _losses(model: Any) -> list[Any]:
     if isinstance(given, Mapping):
         return list(given.values())
     return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _sums(loss: Any) -> bool:
-    return getattr(loss, "reduction", None) == "sum"

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker.private import ps_variables
+from timonel.training.worker.private import hidden_state, ps_variables
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.slots import Entry, stage
 
@@ -29,20 +29,29 @@ class State:
     Attributes:
         variable: TensorFlow's own variable.
         is_metric: It belongs to a metric: what pieces add to it is summed up.
+        is_seed: It is the state of a random generator: each piece draws numbers of its own.
     """
 
     variable: Any
-    is_metric: bool
+    is_metric: bool = False
+    is_seed: bool = False
 
     @property
-    def is_seed(self) -> bool:
-        """Whether it is the state of a random generator: each piece draws numbers of its own."""
-        return ps_variables.SEED_STATE in self.variable.name
+    def is_told(self) -> bool:
+        """Whether its change is told to the chief, rather than staged on a parameter server."""
+        return self.is_seed or "/job:ps" not in self.variable.device
 
-    @property
-    def is_local(self) -> bool:
-        """Whether it is kept in the chief rather than on a parameter server."""
-        return "/job:ps" not in self.variable.device
+    def elsewhere(self, batch: Any, part: Any) -> Any:
+        """Return what to add to a generator's state for draws that no other piece makes.
+
+        Args:
+            batch: How many batches were begun since the state was last set: with none of them the
+                draws of the first part are those of one process.
+            part: The number of the part of its batch.
+        """
+        if self.variable.shape.num_elements() == 2:  # Keras 3: a seed, and the draws so far
+            return [part * 65536, batch * 4096]
+        return [0, part, batch]  # tf.random.Generator: a counter of two words, and a key
 
 
 @dataclass(frozen=True)
@@ -50,17 +59,19 @@ class Step:
     """A traced step.
 
     Attributes:
-        function: Takes a batch's tensors, the number of the piece and of the attempt, and returns
-            one vector of float64: what the local states have changed by, then the logs.
-        local: The local states, in the order of the vector.
-        log_names: The names of the logs.
+        function: Takes a batch's tensors, the numbers of the batch, part and attempt, and returns
+            one vector of float64: what states have changed by, then the logs.
+        told: These states, in the order of the vector.
+        log_names: The names of all logs.
+        value_names: Those of logs that are single numbers, as the vector has them.
         entries: What is staged on the parameter servers, by device.
         optimizer: The one whose gradients are staged; None in evaluation.
     """
 
     function: Any
-    local: tuple[State, ...]
+    told: tuple[State, ...]
     log_names: tuple[str, ...]
+    value_names: tuple[str, ...]
     entries: Mapping[str, tuple[Entry, ...]]
     optimizer: Any
     variables: tuple[Any, ...]
@@ -92,6 +103,13 @@ def unpack(batch: Any) -> tuple[Any, Any, Any]:
 def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -> Step:
     """Trace a model's ``train_step`` or ``test_step`` for batches like ``batch``, of any size.
 
+    Args:
+        model: A built and compiled model.
+        strategy: Its ParameterServerStrategy.
+        batch: Tensors, or their specs.
+        training: Whether it is to be trained.
+        name: The name of the staging areas.
+
     Raises:
         TimonelError: The step does what cannot be sent to workers; the message names it.
     """
@@ -120,9 +138,9 @@ def _traced(
     temporary: dict[int, Any] = {}
     found: dict[str, Any] = {}
 
-    def compute(tensors: Any, piece: Any, attempt: Any) -> Any:
+    def compute(tensors: Any, draw: Any, attempt: Any) -> Any:
         recorded.clear()
-        before = {id(state.variable): _begin(state, piece) for state in states}
+        before = {id(state.variable): _begin(state, draw) for state in states}
         temporary.update({key: handle for key, (handle, _) in before.items()})
         swapped = {
             id(state.variable): (state.variable, before[id(state.variable)][0]) for state in states
@@ -130,22 +148,20 @@ def _traced(
         step = model.train_step if training else model.test_step
         with ps_variables.handles(swapped), _recording(model, recorded if training else []):
             logs = strategy.run(step, args=(tensors,))
-        changes = [
-            (state, _change(state, *before[id(state.variable)]))
-            for state in states
-            if not state.is_seed
-        ]
+        changes = [(state, _change(state, *before[id(state.variable)])) for state in states]
         with tf.control_dependencies([change for _, change in changes]):
             for handle, _ in before.values():
                 tf.raw_ops.DestroyResourceOp(resource=handle)
         return _result(found, changes, recorded, logs, attempt=attempt, name=name)
 
-    spec = (tf.nest.map_structure(_spec, batch), *[tf.TensorSpec((), tf.int64)] * 2)
+    numbers = tf.TensorSpec((2,), tf.int64), tf.TensorSpec((), tf.int64)
+    spec = (tf.nest.map_structure(_spec, batch), *numbers)
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
     step = Step(
         function=function,
-        local=found["local"],
+        told=found["told"],
         log_names=found["log_names"],
+        value_names=found["value_names"],
         entries=found["entries"],
         optimizer=found["optimizer"],
         variables=found["variables"],
@@ -177,15 +193,15 @@ def _result(
         for place, (gradient, variable) in enumerate(pairs)
         if gradient is not None
     ]
-    remote = [(state, change) for state, change in changes if not state.is_local]
+    remote = [(state, change) for state, change in changes if not state.is_told]
     entries += [Entry.of_change(change, state.variable) for state, change in remote]
     found["entries"] = stage(entries, attempt, name)
     found["optimizer"], found["variables"] = optimizer, variables
-    found["local"] = tuple(state for state, _ in changes if state.is_local)
+    found["told"] = tuple(state for state, _ in changes if state.is_told)
     values = {key: value for key, value in (logs or {}).items() if _is_scalar(value)}
-    found["log_names"] = tuple(values)
-    local = [change for state, change in changes if state.is_local]
-    parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in (*local, *values.values())]
+    found["log_names"], found["value_names"] = tuple(logs or {}), tuple(values)
+    told = [change for state, change in changes if state.is_told]
+    parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in (*told, *values.values())]
     return tf.concat([*parts, tf.zeros([1], tf.float64)], 0)
 
 
@@ -230,10 +246,14 @@ def _states(model: Any) -> list[State]:
     found: dict[int, State] = {}
     for variable in map(ps_variables.raw, metrics):
         found[id(variable)] = State(variable, is_metric=True)
+    for _, generator in hidden_state.random_variables(model):
+        variable = ps_variables.raw(generator)
+        found[id(variable)] = State(variable, is_seed=True)
     others = [*model.non_trainable_variables, *_scalars(model)]
     for variable in map(ps_variables.raw, others):
         if id(variable) not in trained:
-            found.setdefault(id(variable), State(variable, is_metric=False))
+            state = State(variable, is_seed=ps_variables.is_seed(variable))
+            found.setdefault(id(variable), state)
     return list(found.values())
 
 
@@ -241,14 +261,14 @@ def _scalars(model: Any) -> list[Any]:
     return [value for value in vars(model).values() if isinstance(value, tf.Variable)]
 
 
-def _begin(state: State, piece: Any) -> tuple[Any, Any]:
+def _begin(state: State, draw: Any) -> tuple[Any, Any]:
     """Return a temporary variable's handle, and the value it begins with."""
     variable = state.variable
     # What a metric adds is summed up with what others add; the rest goes on from where it is.
     value = tf.zeros(variable.shape, variable.dtype) if state.is_metric else variable.read_value()
     if state.is_seed:
         # The same however often the piece is computed.
-        value += tf.cast(tf.stack([0, piece << 16]), variable.dtype)
+        value += tf.cast(tf.stack(state.elsewhere(*tf.unstack(draw))), variable.dtype)
     handle = ps_variables.temporary(variable.dtype, variable.shape)
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     return handle, value
