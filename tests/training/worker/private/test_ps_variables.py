@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import keras
 import pytest
@@ -30,6 +31,21 @@ def test_variables_are_still_made_where_it_can_be_seen() -> None:
     assert list(inspect.signature(kind._create_variable).parameters)[1] == "next_creator"
     assert "_being_scheduled" in inspect.getsource(kind.__init__)
     assert "self._v = v" in inspect.getsource(ps_values.CachingVariable.__init__)
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_building_a_model_again_keeps_what_metrics_have_counted(flavour: Any) -> None:
+    model = flavour.Sequential([flavour.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    rows = tf.ones([4, 2])
+    ps_variables.build_compiled(model, rows, rows[:, :1], None)
+    counts = [v for metric in model.metrics for v in metric.variables]
+    assert counts
+    assert all(float(v.numpy()) == 0.0 for v in counts)
+    for number, variable in enumerate(counts):
+        variable.assign(number + 1.0)
+    ps_variables.build_compiled(model, rows, rows[:, :1], None)
+    assert [float(v.numpy()) for v in counts] == [n + 1.0 for n in range(len(counts))]
 
 
 @pytest.mark.parametrize("flavour", [keras, tf_keras])
