@@ -226,6 +226,20 @@ def masked_outputs(model: Any) -> list[str]:
     return [str(output.name) for output in outputs if hasattr(output, "_keras_mask")]
 
 
+def steps_per_execution(model: Any) -> int:
+    """Return how many steps a call of a model's train function makes."""
+    found: Any = getattr(model, "steps_per_execution", None)
+    if found is None:  # tf-keras
+        found = model._steps_per_execution
+    return max(1, int(found.numpy() if hasattr(found, "numpy") else found or 1))
+
+
+def whole_executions(model: Any, steps: int) -> int:
+    """Return the steps that ``fit`` makes for so many: Keras 3 ends no execution before its end."""
+    at_once = 1 if train_counter(model) is not None else steps_per_execution(model)
+    return -(-steps // at_once) * at_once
+
+
 def train_counter(model: Any) -> Any:
     """Return tf-keras' count of a model's steps, which its callbacks read; None in Keras 3."""
     return getattr(model, "_train_counter", None)

@@ -22,7 +22,13 @@ from timonel.training.worker.private import mid_epoch, ps_variables
 from timonel.training.worker.ps.desk import Desk, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
-from timonel.training.worker.ps.terms import caveats, check_model, describe, policy_of
+from timonel.training.worker.ps.terms import (
+    caveats,
+    check_model,
+    check_precision,
+    describe,
+    policy_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +78,7 @@ class ParameterServerLoop:
 
     def install(self) -> None:
         """Replace ``evaluate`` and ``predict`` of this process's Keras, and look at ``compile``."""
+        check_precision(self._keras, self._settings)
         self._replace("compile", self._compile)
         self._replace("evaluate", self._evaluate)
         self._replace("predict", self._predict)
@@ -123,7 +130,9 @@ class ParameterServerLoop:
                 self.is_first = False
                 steps = self.params.get("steps")
                 horizon = Horizon(
-                    steps=None if steps is None else _whole(steps, self.model) - begun,
+                    steps=None
+                    if steps is None
+                    else ps_variables.whole_executions(self.model, steps) - begun,
                     every=loop._settings.checkpoints.checkpoint_steps,
                     done=watch.trained,
                 )
@@ -183,7 +192,7 @@ class ParameterServerLoop:
 
         def step(iterator: Any) -> Any:
             logs = phase.step(iterator, self._coordinator.done)
-            for _ in range(_steps_per_execution(model) - 1):
+            for _ in range(ps_variables.steps_per_execution(model) - 1):
                 try:
                     logs = phase.step(iterator, self._coordinator.done)
                 except tf.errors.OutOfRangeError:
@@ -245,19 +254,6 @@ def localised(model: Any) -> Iterator[None]:
         replaced = {key: (variable, copy.handle) for key, (variable, copy) in copies.items()}
         with ps_variables.handles(replaced):
             yield
-
-
-def _whole(steps: int, model: Any) -> int:
-    """Return the steps that Keras makes for so many: Keras 3 makes whole executions only."""
-    at_once = 1 if ps_variables.train_counter(model) is not None else _steps_per_execution(model)
-    return -(-steps // at_once) * at_once
-
-
-def _steps_per_execution(model: Any) -> int:
-    found: Any = getattr(model, "steps_per_execution", None)
-    if found is None:  # tf-keras
-        found = model._steps_per_execution
-    return max(1, int(found.numpy() if hasattr(found, "numpy") else found or 1))
 
 
 @contextlib.contextmanager

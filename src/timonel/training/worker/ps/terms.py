@@ -38,6 +38,20 @@ def describe(settings: Settings, workers: int) -> str:
     )
 
 
+def check_precision(keras: Any, settings: Settings) -> None:
+    """Check that this Keras can compute as asked with parameter servers.
+
+    Raises:
+        TimonelError: It cannot.
+    """
+    if keras.__name__ == "tf_keras" and settings.numerics.precision == "float16":
+        raise TimonelError(
+            "expected bfloat16 or float32, as tf-keras cannot scale a loss with parameter servers, "
+            "got float16",
+            hint="use --precision bfloat16, or Keras 3",
+        )
+
+
 def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool = False) -> None:
     """Check that workers can do what a model's ``fit`` is to do.
 
