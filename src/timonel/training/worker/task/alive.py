@@ -32,8 +32,10 @@ def _beat(path: Path, over: threading.Event) -> None:
     while not over.wait(BEAT_S):
         try:
             os.utime(path)
-        except OSError:
+        except FileNotFoundError:
             return  # the folder is gone: nobody looks any more
+        except OSError:
+            continue  # a file system that is not there for a moment
 
 
 def _end(path: Path, over: threading.Event) -> None:
