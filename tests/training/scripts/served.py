@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from timonel.training import context
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--rows", type=int, default=320)
+parser.add_argument("--pause", type=float, help="seconds between steps; tells where it is, too")
 options = parser.parse_args()
 
 
@@ -35,6 +37,25 @@ def loss(y_true, y_pred):
     return keras.losses.binary_crossentropy(y_true[:, :1], y_pred)
 
 
+class Told(keras.callbacks.Callback):
+    """Takes its time, and writes down where training is."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(options.pause)
+        self.tell("step")
+
+    def on_test_batch_end(self, batch, logs=None):
+        time.sleep(options.pause)
+        self.tell("validation")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.tell("epoch")
+
+    def tell(self, where):
+        with (context().job_dir / f"{context().cluster.task_id}.told").open("a") as file:
+            file.write(f"{where}\n")
+
+
 rows = options.rows
 x = np.random.default_rng(0).random((rows, 8)).astype("float32")
 y = np.stack([x.sum(1) > 4, np.arange(rows)], 1).astype("float32")
@@ -51,7 +72,13 @@ model.compile(
     metrics=[Sum("count", numbers=False), Sum("numbers", numbers=True)],
 )
 history = model.fit(
-    x, y, batch_size=8, epochs=options.epochs, validation_data=(x[:64], y[:64]), verbose=2
+    x,
+    y,
+    batch_size=8,
+    epochs=options.epochs,
+    validation_data=(x[:64], y[:64]),
+    callbacks=[] if options.pause is None else [Told()],
+    verbose=2,
 )
 job = context()
 result = {
