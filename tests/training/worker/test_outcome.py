@@ -48,6 +48,18 @@ def test_whose_fault_it_was(error: BaseException, peers: int, cause: FailureCaus
     assert (result.exit_code == EXIT_RETRYABLE) == (cause in retryable)
 
 
+def test_what_could_not_be_allocated_is_said() -> None:
+    error = ResourceExhaustedError(
+        None,
+        None,
+        "Graph execution error:\n\nDetected at node x\nOOM when allocating tensor a\nHint",
+    )
+    error.add_note("the batch size was 64: try 32")
+    assert of_exception(error, script="/s.py", peers=0).message == (
+        "ResourceExhaustedError: OOM when allocating tensor a; the batch size was 64: try 32"
+    )
+
+
 def test_an_error_that_wraps_a_lost_peer() -> None:
     error = RuntimeError("training failed")
     error.__cause__ = UnavailableError(None, None, "gone")

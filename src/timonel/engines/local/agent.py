@@ -35,6 +35,8 @@ from timonel.storage import append_line
 
 READY = "ready"
 REPORT = "report.json"
+LAST_WORDS = "if-out-of-memory.json"
+"""What takes the report's place where the kernel kills the task for want of memory."""
 _READY_POLL_S = 0.025
 _URGE_S = 0.2
 """Time from the first SIGTERM, which asks to save and leave, to the second, which asks to leave."""
@@ -141,7 +143,7 @@ class Agent:
         log = Path(order["log"])
         for folder in (self._folder, log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        for name in (READY, REPORT, ALIVE, PROGRESS):
+        for name in (READY, REPORT, LAST_WORDS, ALIVE, PROGRESS):
             (self._folder / name).unlink(missing_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         which = f"generation {self._generation}"
@@ -236,7 +238,8 @@ class Agent:
             signal=number,
             oom_killed=oom_killed,
             hung=self._hung,
-            report=_read(self._folder / REPORT),
+            report=_read(self._folder / REPORT)
+            or (_read(self._folder / LAST_WORDS) if oom_killed else None),
             progress=read_progress(self._folder),
         )
         self._scratch.remove()

@@ -108,6 +108,7 @@ def prepared(
         part=part,
         stop_on_nan=settings.faults.stop_on_nan,
         loop=loop,
+        last_words=progress.with_name("if-out-of-memory.json"),
     )
     loops.configure(
         loops.Services(

@@ -84,7 +84,7 @@ def of_exception(
     text = user_traceback(error, script)
     if any(_is_out_of_memory(found) for found in chain(error)):
         said = [note for found in chain(error) for note in getattr(found, "__notes__", ())]
-        message = "; ".join([summary(error), *said])
+        message = "; ".join([_of_memory(error), *said])
         return Outcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, message, text)
     return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
 
@@ -129,6 +129,15 @@ def _is_out_of_memory(error: BaseException) -> bool:
     # TensorFlow has one error for a lack of memory and of space on the disk.
     is_disk = os.strerror(errno.ENOSPC) in str(error)
     return bool(_names(type(error)) & _OUT_OF_MEMORY_ERRORS) and not is_disk
+
+
+def _of_memory(error: BaseException) -> str:
+    """Return what could not be allocated: TensorFlow says that below a line that says nothing."""
+    for line in str(error).splitlines():
+        before, found, after = line.partition("OOM when allocating")
+        if found and not before.strip():
+            return f"{type(error).__name__}: {found}{after}"[:500]
+    return summary(error)
 
 
 def _is_lost_peer(error: BaseException) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.engines.base import FailureCause
+from timonel.engines.failures import parse_report
+from timonel.engines.local.agent import LAST_WORDS
 from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.losses import Losses
@@ -110,3 +114,15 @@ def test_the_first_loss_that_is_no_number_is_named() -> None:
     ignoring = Losses()
     ignoring.note(0, 1, float("nan"))
     assert not ignoring.must_fail()
+
+
+def test_who_is_killed_for_want_of_memory_has_said_before_what_to_try(tmp_path: Path) -> None:
+    words = tmp_path / LAST_WORDS
+    with memory.explained(64, 2, words):
+        report = parse_report(words.read_text())
+    assert report is not None
+    assert report.cause is FailureCause.OUT_OF_MEMORY
+    assert report.message.endswith("the batch size was 64: try 32")
+    assert not words.exists()
+    with memory.explained(None, 1, words):
+        assert not words.exists()

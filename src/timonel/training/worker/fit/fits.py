@@ -78,6 +78,7 @@ class Fits:
         before_fit: Called at the start of each call, before state is restored.
         loop: What trains instead of Keras' own ``fit``; its ``snapshots(model, arguments)``, if it
             has that, returns its own `watch.Snapshots`.
+        last_words: The file that tells for us if the kernel kills us for want of memory.
     """
 
     def __init__(  # noqa: PLR0913 - one process's fits, with all that takes part in them
@@ -95,6 +96,7 @@ class Fits:
         stop_on_nan: bool = False,
         before_fit: Sequence[BeforeFit] = (),
         loop: Loop | None = None,
+        last_words: Path | None = None,
     ) -> None:
         self.last: Fitted | None = None
         self.is_preparing = False
@@ -120,6 +122,7 @@ class Fits:
         self._termination = termination or Termination()
         self._part = part
         self._stop_on_nan = stop_on_nan
+        self._last_words = last_words
         self._count = 0
         self._steps = 0
         self._epochs = 0
@@ -150,7 +153,7 @@ class Fits:
         if saved is not None and saved.progress.finished:
             history = self._replay(number, model, data, saved)
         else:
-            with memory.explained(batch_size, self._replicas):
+            with memory.explained(batch_size, self._replicas, self._last_words):
                 history = self._train(original, number, model, arguments, saved, batch_size)
         self.last = Fitted(model, data)
         for see in self.after_fit:
