@@ -119,13 +119,19 @@ def _collect(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
 
     def read(index: int) -> None:
         outputs[index] = processes[index].communicate()[0]
+        if processes[index].returncode:
+            # The others would wait for it, some of them for ever.
+            for other in processes:
+                other.kill()
 
     threads = [threading.Thread(target=read, args=(i,)) for i in range(len(processes))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for process, output in zip(processes, outputs, strict=True):
+    # What failed by itself explains more than what was killed for it.
+    ended = sorted(zip(processes, outputs, strict=True), key=lambda pair: pair[0].returncode < 0)
+    for process, output in ended:
         if process.returncode:
             sys.stderr.write(output[-3000:])
             what = " ".join(Path(word).name for word in process.args[:3])
