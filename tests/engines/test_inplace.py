@@ -9,6 +9,7 @@ from timonel.engines.generations import DRAIN_GRACE_S
 from timonel.engines.lifecycle import (
     Begin,
     KillTasks,
+    ScaleRequested,
     StartGeneration,
     StartTask,
     StopRequested,
@@ -117,6 +118,23 @@ def test_an_elastic_role_does_without_those_that_cannot_come_back() -> None:
     assert job.state.status.state is JobState.RUNNING
     job.exit("worker-0", OUT_OF_MEMORY)
     assert job.state.status.state is JobState.STOPPING
+
+
+def test_one_that_is_asked_for_is_started_again_after_all() -> None:
+    job = job_of(min_replicas=1)
+    job.run()
+    for _ in range(3):
+        job.exit("worker-1", PREEMPTED)
+        if job.task("worker-1").state == "restarting":
+            job.wait()
+            job.ready("worker-1")
+    assert job.task("worker-1").state == "failed"
+    assert job.tell(ScaleRequested({"worker": 2})) == []
+    assert job.wait() == [StartTask(1, "worker-1", 4)]
+    job.ready("worker-1")
+    job.exit("worker-1", PREEMPTED)
+    assert job.task("worker-1").state == "restarting"  # its budget is a new one
+    assert job.state.status.generation == 1
 
 
 def test_an_attempt_that_does_not_get_up_is_lost_again() -> None:

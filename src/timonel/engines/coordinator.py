@@ -115,7 +115,11 @@ def _on_stop(state: State, _event: StopRequested, now: float) -> Step:
 
 def _on_scale(state: State, event: ScaleRequested, now: float) -> Step:
     slots = elastic.wish(state.spec.roles, state.slots, event.sizes)
-    return generations.resize(replace(state, slots=slots), now)
+    state, actions = generations.resize(replace(state, slots=slots), now)
+    if state.phase is Phase.RUNNING:
+        # Whoever asks for as many as there should be misses one.
+        state = inplace.revive(state, event.sizes, now)
+    return state, actions
 
 
 def _on_tick(state: State, _event: Tick, now: float) -> Step:

@@ -7,7 +7,7 @@ attempt still has to say is known as such.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from timonel.engines.base import FailureCause, TaskStatus
@@ -78,6 +78,18 @@ def begin(state: State, task: TaskStatus, now: float) -> Step:
     ready_at = without(state.ready_at, task.task_id)
     state = replace(state, timers=timers, ready_at=ready_at)
     return state, (StartTask(task.generation, task.task_id, attempt),)
+
+
+def revive(state: State, role_names: Collection[str], now: float) -> State:
+    """Return the state in which tasks that were lost for good start again, with new budgets."""
+    for task in state.status.tasks:
+        name, role = task.task_id, role_of(state, task)
+        if task.state != "failed" or role.name not in role_names or role.on_loss != "restart-task":
+            continue
+        state = with_task(state, name, state="restarting")
+        histories = {key: found for key, found in state.task_histories.items() if key != name}
+        state = replace(state, task_histories=histories, timers={**state.timers, name: now})
+    return state
 
 
 def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action, Failure | None]:
