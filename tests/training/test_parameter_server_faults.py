@@ -70,22 +70,25 @@ class Served:
         os.kill(pid, number)
 
     def await_restart(self, before: int) -> None:
-        """Wait until the job was started again and has got further."""
+        """Wait until the job was started again and has got further.
+
+        One that is killed twice where it was is taken for one that will be so again.
+        """
         until(lambda: self.run.job.status().restarts > before or self.state.is_final)
-        steps = self.count("step")
-        until(lambda: self.count("step") > steps or self.state.is_final)
+        wanted = self._published() + 2
+        until(lambda: self._published() >= wanted or self.state.is_final)
 
     def count(self, moment: str) -> int:
         """Return how often the job has come to a moment."""
         job_dir = self.run.workspace.jobs / self.run.id
         if moment == "checkpoint":
             # What is being written at this moment lies beside what was published.
-            return len(list(job_dir.glob("checkpoints/*/.tmp-*"))) + self._count_seen(job_dir)
+            return len(list(job_dir.glob("checkpoints/*/.tmp-*"))) + self._published()
         with contextlib.suppress(OSError):
             return (job_dir / "chief-0.told").read_text().split().count(moment)
         return 0
 
-    def _count_seen(self, job_dir: Path) -> int:
+    def _published(self) -> int:
         return sum(event["type"] == "checkpoint" for event in self.run.record.events())
 
     def pid(self, task_id: str) -> int | None:
@@ -146,7 +149,7 @@ def start(jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path) -> Star
 
 
 @pytest.fixture(scope="module")
-def usual_loss() -> dict[str, float]:
+def undisturbed() -> dict[str, Any]:
     """What jobs that nobody disturbed have come to, by how they train."""
     return {}
 
@@ -197,14 +200,14 @@ def test_kills_at_random_moments(
     flavour: str,
     options: dict[str, Any],
     start: Starter,
-    usual_loss: dict[str, float],
+    undisturbed: dict[str, Any],
 ) -> None:
     chance = _chance(targets, flavour, options)
     key = f"{flavour} {options}"
-    if key not in usual_loss:
+    if key not in undisturbed:
         calm = start(flavour, 8, **options)
         calm.run.wait()
-        usual_loss[key] = results(calm.run)["chief-0"]["evaluated"][0]
+        undisturbed[key] = results(calm.run)["chief-0"]
     job = start(flavour, 8, evaluator=True, max_restarts=9, checkpoint_steps=15, **options)
     moments = ["step", "validation", "epoch", "checkpoint"]
     if targets == "helpers":
@@ -219,11 +222,13 @@ def test_kills_at_random_moments(
     job.run.wait()
     job.assert_each_row_counted_once()
     assert job.run.job.status().restarts == (0 if targets == "helpers" else 3)
-    found = results(job.run)["chief-0"]["evaluated"][0]
-    print(f"loss {found:.4f}, undisturbed {usual_loss[key]:.4f}")
-    assert found == pytest.approx(usual_loss[key], abs=0.1)
+    found, usual = results(job.run)["chief-0"], undisturbed[key]
+    best, usual_best = min(found["history"]["loss"]), min(usual["history"]["loss"])
+    print(f"loss {best:.3f}, undisturbed {usual_best:.3f}")
+    assert best < usual_best + 0.2  # chance is 0.69; stale gradients make it uneven
     if options is SYNC:
-        assert found == pytest.approx(usual_loss[key], abs=1e-4)
+        assert found["history"]["loss"] == pytest.approx(usual["history"]["loss"], abs=1e-4)
+        assert found["evaluated"] == pytest.approx(usual["evaluated"], abs=1e-4)
 
 
 @pytest.mark.soak
