@@ -7,6 +7,8 @@ import numpy as np
 
 from timonel.training import context
 
+if keras.__name__ == "tf_keras":  # as jobs do, so that draws can be saved and restored
+    keras.backend.experimental.enable_tf_random_generator()
 keras.utils.set_random_seed(3)
 calls = []
 
@@ -70,12 +72,30 @@ history = model.fit(
     callbacks=[Recorder()],
     verbose=0,
 )
+# One row at a time is not divided, so that draws are those of one process too.
+drawing = keras.Sequential(
+    [
+        keras.layers.Input((3,), dtype="int32"),
+        keras.layers.Embedding(9, 4),
+        keras.layers.Flatten(),
+        keras.layers.Dropout(0.5, seed=3),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(3, "softmax"),
+    ]
+)
+summed = {"gradient_accumulation_steps": 2} if keras.__name__ == "keras" else {}
+drawing.compile(
+    keras.optimizers.Adam(0.02, clipnorm=0.5, **summed), "sparse_categorical_crossentropy"
+)
+drawing.fit((x[:9, :3] * 9).astype("int32"), y[:9], batch_size=1, shuffle=False, verbose=0)
 result = {
     "history": {name: [float(value) for value in found] for name, found in history.history.items()},
     "calls": calls,
     "evaluated": [float(value) for value in model.evaluate(x, y, verbose=0)],
     "predicted": model.predict(x[:5], verbose=0).tolist(),
-    "weights": [np.asarray(weight).tolist() for weight in model.get_weights()],
+    "weights": [
+        np.asarray(weight).tolist() for weight in (*model.get_weights(), *drawing.get_weights())
+    ],
 }
 job = context()
 job.job_dir.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ import tf_keras
 from tensorflow.python.distribute import parameter_server_strategy_v2, ps_values
 from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
 from tensorflow.python.framework import ops
+from tf_keras.src.mixed_precision import autocast_variable
 
 from timonel.training.worker.private import ps_variables
 
@@ -66,6 +68,57 @@ def test_a_variables_handle_can_still_be_replaced_while_a_function_is_traced(
 
     assert [float(step()), float(step())] == [4.0, 4.0]
     assert float(variable.read_value()) == 3.0
+
+
+def test_a_variable_of_tf_keras_in_mixed_precision_is_still_found_below() -> None:
+    inner = tf.Variable(1.0)
+    assert ps_variables.raw(autocast_variable.create_autocast_variable(inner)) is inner
+
+
+def test_an_optimizer_may_still_be_told_that_there_is_one_replica() -> None:
+    extended = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+    for name in ("_use_merge_call", "_replica_ctx_all_reduce", "update", "_update"):
+        assert callable(getattr(extended, name))
+    assert list(inspect.signature(extended._update).parameters) == [
+        "self",
+        "var",
+        "fn",
+        "args",
+        "kwargs",
+        "group",
+    ]
+
+
+def test_large_variables_are_spread_by_what_servers_hold() -> None:
+    source = inspect.getsource(parameter_server_strategy_v2.ParameterServerStrategyV2Extended)
+    assert "self._variable_count % self._num_ps" in source
+    made: list[int] = []
+    extended = types.SimpleNamespace(_num_ps=2, _variable_count=0)
+
+    def create(_: object, *, shape: tuple[int, ...]) -> object:
+        made.append(extended._variable_count)
+        return types.SimpleNamespace(
+            device=f"/job:ps/replica:0/task:{made[-1]}/device:CPU:0",
+            dtype=tf.float32,
+            shape=tf.TensorShape(shape),
+        )
+
+    extended._create_variable = create
+    ps_variables.place_variables(
+        types.SimpleNamespace(extended=extended), lambda _: False, "/device:CPU:0"
+    )
+    for rows in (100, 1, 100, 1, 1, 300):
+        extended._create_variable(None, shape=(rows, 2))
+    assert made == [0, 1, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_steps_per_execution_are_still_found(flavour: object) -> None:
+    layers = flavour.layers  # type: ignore[attr-defined] # either Keras
+    model = flavour.Sequential([layers.Input((2,)), layers.Dense(1)])  # type: ignore[attr-defined]
+    model.compile("sgd", "mse", steps_per_execution=3)
+    assert ps_variables.steps_per_execution(model) == 3
+    assert ps_variables.whole_executions(model, 7) == (9 if flavour is keras else 7)
 
 
 def test_scopes_can_still_be_left_and_entered_again() -> None:

@@ -222,8 +222,17 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 
 def masked_outputs(model: Any) -> list[str]:
     """Return the outputs of a functional model over whose masks a loss is averaged."""
-    outputs = getattr(model, "outputs", None) or []
-    return [str(output.name) for output in outputs if hasattr(output, "_keras_mask")]
+    outputs = getattr(model, "outputs", None)
+    if not outputs:
+        return []
+    named = zip(model.output_names, outputs, strict=True)
+    return [str(name) for name, output in named if hasattr(output, "_keras_mask")]
+
+
+def ignores_rows(loss: Any) -> bool:
+    """Tell whether a loss leaves the rows of a class out of its mean."""
+    kept = getattr(loss, "_fn_kwargs", {})  # tf-keras
+    return getattr(loss, "ignore_class", kept.get("ignore_class")) is not None
 
 
 def steps_per_execution(model: Any) -> int:

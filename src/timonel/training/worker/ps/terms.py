@@ -114,9 +114,7 @@ def caveats(keras: Any, model: Any, settings: Settings, workers: int) -> list[st
         layer.name for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)
     ]
     apart += ps_variables.masked_outputs(model)
-    apart += [
-        loss.name for loss in _losses(model) if getattr(loss, "ignore_class", None) is not None
-    ]
+    apart += [loss.name for loss in _losses(model) if ps_variables.ignores_rows(loss)]
     if not apart:
         return []
     told = "averages over the part of a batch that a worker has, as always when batches are divided"

@@ -1,0 +1,75 @@
+"""What is counted of what workers tell, and what becomes Keras' logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from timonel.training.worker.ps.telling import Telling
+from timonel.training.worker.ps.tracing import State, Step
+
+
+def _step(told: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:
+    return Step(
+        function=None,
+        told=told,
+        log_names=logs,
+        value_names=logs,
+        entries={},
+        optimizer=None,
+        variables=(),
+    )
+
+
+class _Model:
+    def __init__(self, *metrics: Any) -> None:
+        self.metrics = metrics
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+def test_metrics_are_summed_and_averages_weighed_by_rows() -> None:
+    total, average = tf.Variable(1.0), tf.Variable([0.0, 2.0])
+    count, flag = tf.Variable(3), tf.Variable(False)
+    states = (State(total, is_metric=True), State(average), State(count), State(flag))
+    telling = Telling(_Model(), _step(states))
+    telling.add([np.array([2.0, 4, 0, 1, 1, 0.0]), np.array([3.0, 8, 4, 1, 1, 0.0])], [0.75, 0.25])
+    assert float(total) == 6.0
+    assert average.numpy().tolist() == [5.0, 3.0]
+    assert int(count) == 4  # each part has counted the batch
+    assert bool(flag)
+
+
+def test_generators_go_on_where_one_process_would_be_and_never_repeat() -> None:
+    seed = tf.Variable([7, 3], dtype=tf.uint32)
+    counter = tf.Variable([5, 0, 9], dtype=tf.int64)
+    states = (State(seed, is_seed=True), State(counter, is_seed=True))
+    telling = Telling(_Model(), _step(states))
+    telling.add([np.array([0.0, 2, 24, 0, 0, 0])], [1.0])
+    telling.rest(1)
+    assert seed.numpy().tolist() == [7, 5]
+    assert counter.numpy().tolist() == [29, 0, 9]
+    telling.add([np.array([0.0, 2, 24, 0, 0, 0])], [1.0])
+    telling.rest(3)
+    begun = {tuple(seed.numpy())} | {
+        tuple(seed.numpy() + np.array(State(seed).elsewhere(batch, part)))
+        for batch in range(3)
+        for part in range(2)
+    }
+    assert len(begun) == 6  # the first of them is the state as it is
+    assert seed.numpy().tolist() == [7, 5 + 3 * 4096]
+    assert counter.numpy().tolist() == [29, 0, 12]
+
+
+def test_logs_are_metrics_that_were_counted_else_the_steps_own_values() -> None:
+    counted, left = keras.metrics.Mean(name="counted"), keras.metrics.Mean(name="loss")
+    states = tuple(State(v.value, is_metric=True) for v in counted.variables)
+    telling = Telling(_Model(counted, left), _step(states, ("loss", "counted")))
+    vectors = [np.array([6.0, 3, 1.0, 2.0, 0]), np.array([2.0, 1, 5.0, 2.0, 0])]
+    shares = [0.75, 0.25]
+    telling.add(vectors, shares)
+    assert telling.logs(vectors, shares) == {"loss": 2.0, "counted": 2.0}
