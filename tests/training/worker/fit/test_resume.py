@@ -321,7 +321,7 @@ def test_a_loop_of_the_scripts_own(flavour: Any, tmp_path: Path) -> None:
             {"model": model, "optimizer": optimizer},
             pipeline().shuffle(50).batch(16),
         )
-        saved.state["seen"] = 0
+        saved.state["seen"], saved.state["steps"] = 0, []
         try:
             for _ in saved.epochs(2):
                 for x, y in saved.batches():
@@ -335,6 +335,7 @@ def test_a_loop_of_the_scripts_own(flavour: Any, tmp_path: Path) -> None:
                     )
                     steps += 1
                     saved.state["seen"] += 1
+                    saved.state["steps"].append(saved.state["seen"])  # while it may be written
         finally:
             checkpoints.drain()
         return model.get_weights(), steps, saved.state
@@ -347,5 +348,5 @@ def test_a_loop_of_the_scripts_own(flavour: Any, tmp_path: Path) -> None:
             loop(root, kill_at=steps)
     weights, steps, state = loop(root)
     assert steps < total
-    assert state == {"seen": total}
+    assert state == {"seen": total, "steps": list(range(1, total + 1))}
     assert all(np.array_equal(a, b) for a, b in zip(weights, unbroken, strict=True))

@@ -11,6 +11,7 @@ saved when it is due, and the job left when it is asked to.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -152,7 +153,7 @@ class LoopCheckpointer:
         extra = {
             "data": self._feed.position(self._trained),
             "random": randomness.capture(),
-            "state": dict(self.state),
+            "state": copy.deepcopy(self.state),  # it is written while the script goes on
         }
         first, each = self._replicas.read_first(same), self._replicas.read(local)
         self._services.checkpoints.save(self._number, FitState(progress, first, each, (), extra))
