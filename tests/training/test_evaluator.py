@@ -159,3 +159,41 @@ def test_tf_keras_and_what_an_evaluator_cannot_measure(
     assert chief["evaluated"]["loss"] == pytest.approx(beside["evaluated"]["loss"], rel=1e-5)
     with pytest.raises(UserCodeError, match="got val_f1: it gives val_"):
         run(early_stopping="max:val_f1")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("legacy", ["0", "1"])
+@pytest.mark.parametrize(
+    "options", [{}, {"backup_workers": 0}], ids=["asynchronous", "synchronous"]
+)
+def test_beside_parameter_servers(
+    options: dict[str, Any],
+    legacy: str,
+    jobs_workspace: Workspace,
+    engine: BareEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
+    run = train(
+        SCRIPTS / "judged.py",
+        workspace=jobs_workspace,
+        engine=engine,
+        ps=1,
+        workers=2,
+        evaluator=True,
+        keep_best="val_loss",
+        early_stopping="val_loss:2",
+        params={"epochs": 100, "lr": 1e-12},  # nothing gets better
+        detach=True,
+        **options,
+    )
+    record = run.wait()
+    assert (record.status, record.restarts) == ("succeeded", 0)
+    chief, beside = result_of(run, "chief-0"), result_of(run, "evaluator-0")
+    assert 3 <= len(chief["histories"][0]["loss"]) < 50
+    assert len(chief["histories"][1]["loss"]) == 2
+    assert chief["histories"] == beside["histories"]
+    assert chief["evaluated"]["loss"] == pytest.approx(beside["evaluated"]["loss"], rel=1e-4)
+    best = Records(jobs_workspace.jobs / run.id).read(0).best
+    kept = [a for a in record.outputs if a.metadata.get("best") and "fit-000" in a.uri]
+    assert [artifact.uri.rpartition("/")[2] for artifact in kept] == [best]
