@@ -222,11 +222,10 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 
 def masked_outputs(model: Any) -> list[str]:
     """Return the outputs of a functional model over whose masks a loss is averaged."""
-    outputs = getattr(model, "outputs", None)
-    if not outputs:
-        return []
-    named = zip(model.output_names, outputs, strict=True)
-    return [str(name) for name, output in named if hasattr(output, "_keras_mask")]
+    outputs = getattr(model, "outputs", None) or []
+    names = getattr(model, "output_names", None) or [output.name for output in outputs]
+    masked = (hasattr(output, "_keras_mask") for output in outputs)
+    return [str(name) for name, is_masked in zip(names, masked, strict=True) if is_masked]
 
 
 def ignores_rows(loss: Any) -> bool:
