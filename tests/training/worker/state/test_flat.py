@@ -83,3 +83,8 @@ def test_a_bit_that_has_changed_is_noticed(tmp_path: Path) -> None:
         read(tmp_path / "file", digest, [1 << 16])
     with pytest.raises(CorruptError, match="no file"):
         read(tmp_path / "none", digest, [1])
+
+
+def test_a_full_disk_is_called_that() -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        flat.write(Path("/dev/full"), [some_bytes(100)])

@@ -119,12 +119,10 @@ def _open(path: Path, direct: int) -> int:
 
 def _write(descriptor: int, contents: Sequence[Bytes]) -> int:
     """Write everything by way of memory that is aligned as the disk wants it."""
-    with mmap.mmap(-1, _STAGE) as memory:
-        stage: Bytes = np.frombuffer(memory, np.uint8)
-        try:
-            return _write_staged(descriptor, contents, stage)
-        finally:
-            del stage
+    # Freed with the array. To close it here would hide the error of a full disk by one of its own,
+    # as that error's frames still hold the array.
+    stage: Bytes = np.frombuffer(mmap.mmap(-1, _STAGE), np.uint8)
+    return _write_staged(descriptor, contents, stage)
 
 
 def _write_staged(descriptor: int, contents: Sequence[Bytes], stage: Bytes) -> int:
