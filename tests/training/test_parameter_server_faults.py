@@ -241,14 +241,13 @@ def test_a_task_that_is_held_up_is_replaced(
     task_id: str, options: dict[str, Any], start: Starter
 ) -> None:
     job = start("keras", 6, checkpoint_steps=15, **options)
-    # Until all functions are traced TensorFlow holds Python's lock while it waits for each server,
-    # so that the chief is taken for hung as well.
     until(lambda: job.count("epoch"))
     job.strike(task_id, signal.SIGSTOP, "step", _chance(task_id, options))
     job.run.wait()
     job.assert_each_row_counted_once()
-    is_restarted = not task_id.startswith("worker")
-    assert job.run.job.status().restarts == int(is_restarted)
+    # TensorFlow may wait for a worker with Python's lock held: the chief is taken for hung then too.
+    least = int(not task_id.startswith("worker"))
+    assert least <= job.run.job.status().restarts <= 1
 
 
 @pytest.mark.soak
