@@ -245,7 +245,7 @@ def test_a_task_that_is_held_up_is_replaced(
     job.strike(task_id, signal.SIGSTOP, "step", _chance(task_id, options))
     job.run.wait()
     job.assert_each_row_counted_once()
-    # TensorFlow may wait for a worker with Python's lock held: the chief is taken for hung then too.
+    # TensorFlow may wait for a worker with Python's lock held: the chief seems to hang then too.
     least = int(not task_id.startswith("worker"))
     assert least <= job.run.job.status().restarts <= 1
 
