@@ -10,7 +10,7 @@ A test pins what is used here, so that a release that moves something fails ther
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 _SEED_STATE = "seed_generator_state"
@@ -218,6 +218,23 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
     model.reset_metrics()
     for variable, value in zip(counted, values, strict=True):
         variable.assign(value)
+
+
+def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
+    """Leave the loss out of tf-keras' metrics where the model's own step does not count it.
+
+    Its ``fit`` would show the metric, nought, in place of what the step has returned as its loss.
+
+    Args:
+        model: A model, after `build_compiled`.
+        used: The ids of the variables, as of `raw`, that its step changes.
+    """
+    loss = getattr(model, "compiled_loss", None)
+    if loss is None or train_counter(model) is None:
+        return
+    variables = [variable for metric in loss.metrics for variable in metric.variables]
+    if not any(id(raw(variable)) in used for variable in variables):
+        loss._built = False
 
 
 def masked_outputs(model: Any) -> list[str]:

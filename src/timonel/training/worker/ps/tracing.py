@@ -119,6 +119,7 @@ def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -
         assigned = _assigned(found.graph, found.temporary)
         states = [state for state in candidates if id(state.variable) in assigned]
         traced = _traced(model, strategy, batch, states, training=training, name=name)
+    ps_variables.leave_out_unused_loss(model, assigned)
     refuse_python(traced.graph)
     refuse_writes(traced.graph, {id(ps_variables.raw(v)): v for v in model.variables})
     return traced.step
