@@ -8,8 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from timonel.training.worker.ps.states import State
 from timonel.training.worker.ps.telling import Telling
-from timonel.training.worker.ps.tracing import State, Step
+from timonel.training.worker.ps.tracing import Step
 
 
 def _step(told: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:

@@ -15,6 +15,7 @@ further environment is needed. ``roles.serve`` is all that a worker or ps does.
     ledger      pure: which worker computes what, which gradients count and how much
     desk        the ledger between the chief's thread and those of the workers
     tracing     a model's train step as a function that changes nothing but a worker's slots
+    states      what such a step changes besides its gradients
     slots       where gradients wait on the parameter servers, and how they are applied
     feeding     Keras' own loop, with steps that workers compute
     telling     what they tell the chief besides gradients: states, metrics, logs

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.training.worker.private import ps_variables
-from timonel.training.worker.ps.tracing import State, Step
+from timonel.training.worker.ps.states import State
+from timonel.training.worker.ps.tracing import Step
 
 Vectors = Sequence[Any]
 """What the parts of a step have returned, each as `Step.function` does."""

@@ -1,0 +1,87 @@
+"""What a step changes besides its gradients: metrics, moving averages, counters, generators."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.training.worker.private import hidden_state, ps_variables
+
+
+@dataclass(frozen=True)
+class State:
+    """A variable that a step changes besides its gradients.
+
+    Attributes:
+        variable: TensorFlow's own variable.
+        is_metric: It belongs to a metric: what pieces add to it is summed up.
+        is_seed: It is the state of a random generator: each piece draws numbers of its own.
+    """
+
+    variable: Any
+    is_metric: bool = False
+    is_seed: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its change is told to the chief, rather than staged on a parameter server."""
+        return self.is_seed or "/job:ps" not in self.variable.device
+
+    def elsewhere(self, batch: Any, part: Any) -> Any:
+        """Return what to add to a generator's state for draws that no other piece makes.
+
+        Args:
+            batch: How many batches were begun since the state was last set: with none of them the
+                draws of the first part are those of one process.
+            part: The number of the part of its batch.
+        """
+        if self.variable.shape.num_elements() == 2:  # Keras 3: a seed, and the draws so far
+            return [part * 65536, batch * 4096]
+        return [0, part, batch]  # tf.random.Generator: a counter of two words, and a key
+
+
+def states_of(model: Any) -> list[State]:
+    """Return what a step may change: the state of metrics, and what is not trained by gradients."""
+    trained = {id(ps_variables.raw(variable)) for variable in model.trainable_variables}
+    metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
+    found: dict[int, State] = {}
+    for variable in map(ps_variables.raw, metrics):
+        found[id(variable)] = State(variable, is_metric=True)
+    for _, generator in hidden_state.random_variables(model):
+        variable = ps_variables.raw(generator)
+        found[id(variable)] = State(variable, is_seed=True)
+    others = [*model.non_trainable_variables, *_scalars(model)]
+    for variable in map(ps_variables.raw, others):
+        if id(variable) not in trained:
+            state = State(variable, is_seed=ps_variables.is_seed(variable))
+            found.setdefault(id(variable), state)
+    return list(found.values())
+
+
+def _scalars(model: Any) -> list[Any]:
+    return [value for value in vars(model).values() if isinstance(value, tf.Variable)]
+
+
+def begin(state: State, draw: Any) -> tuple[Any, Any]:
+    """Return a temporary variable's handle, and the value it begins with; when traced."""
+    variable = state.variable
+    # What a metric adds is summed up with what others add; the rest goes on from where it is.
+    value = tf.zeros(variable.shape, variable.dtype) if state.is_metric else variable.read_value()
+    if state.is_seed:
+        # The same however often the piece is computed.
+        value += tf.cast(tf.stack(state.elsewhere(*tf.unstack(draw))), variable.dtype)
+    handle = ps_variables.temporary(variable.dtype, variable.shape)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    return handle, value
+
+
+def change_of(state: State, handle: Any, before: Any) -> Any:
+    """Return what a state has changed by since it began; when traced."""
+    after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=state.variable.dtype)
+    after.set_shape(state.variable.shape)
+    if state.variable.dtype == tf.bool:
+        return tf.cast(after, tf.int32) - tf.cast(before, tf.int32)
+    return after - before
