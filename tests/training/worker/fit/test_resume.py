@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,14 @@ class Training:
     stop_on_nan: bool = False
     generation: int = 0
 
-    def run(self, *, kill_at: int | None = None, at_boundary: Any = None, **fit: Any) -> Result:
+    def run(
+        self,
+        *,
+        kill_at: int | None = None,
+        at_boundary: Any = None,
+        more: Sequence[Any] = (),
+        **fit: Any,
+    ) -> Result:
         self.keras.backend.clear_session()
         self.keras.utils.set_random_seed(5)
         hidden_state.make_generators_restorable(self.keras)
@@ -100,7 +107,7 @@ class Training:
         steps = Steps(self.keras, kill_at, at_boundary and (lambda: at_boundary(agreement, model)))
         options = {"epochs": EPOCHS, "verbose": 0, **self.data(), **fit}
         try:
-            history = model.fit(callbacks=[*helpers(self.keras), steps.callback], **options)
+            history = model.fit(callbacks=[*helpers(self.keras), *more, steps.callback], **options)
         finally:
             checkpoints.drain()
         plain = {name: [float(v) for v in values] for name, values in history.history.items()}
@@ -247,6 +254,55 @@ def test_killed_twice_within_epochs(
     assert found.is_same(unbroken), (found, unbroken)
     # Once more: the call was finished, so nothing is trained.
     assert training.run().steps == []
+
+
+@pytest.mark.parametrize("flavour", KERASES)
+def test_callbacks_of_kerases_that_save_and_count(
+    flavour: Any, tmp_path: Path, start: Callable[..., Training]
+) -> None:
+    backup, table = tmp_path / "backup", tmp_path / "log.csv"
+    begun: list[Any] = []
+    dying: list[int] = []
+
+    class Die(flavour.callbacks.Callback):  # type: ignore[misc] # no types
+        """Kills once BackupAndRestore has saved an epoch that we have not."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch in dying:
+                raise KilledError
+
+    class Count(flavour.callbacks.Callback):  # type: ignore[misc] # no types
+        """Counts the steps as TensorBoard of either Keras does."""
+
+        begun = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.begun += 1
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            counter = getattr(self.model, "_train_counter", None)
+            begun.append((self.begun, self.begun if counter is None else int(counter.numpy())))
+
+    training = start(flavour, lambda: {"x": X, "y": Y, "batch_size": 16, **VALID})
+
+    def run(*die_at: int, kill_at: int | None = None) -> Result:
+        dying[:] = die_at
+        backups = flavour.callbacks.BackupAndRestore(str(backup))
+        rows = flavour.callbacks.CSVLogger(table)
+        try:
+            return training.run(kill_at=kill_at, more=[backups, rows, Count(), Die()])
+        finally:
+            rows.csv_file.close()
+
+    with pytest.raises(KilledError):
+        run(1)
+    with pytest.raises(KilledError):
+        run(kill_at=1)
+    found = run()
+    assert [len(values) for values in found.history.values()] == [EPOCHS] * len(found.history)
+    assert begun[-1] == (18, 18)
+    assert len(table.read_text().splitlines()) == 2 + EPOCHS  # epoch 1 was told of twice
+    assert not backup.exists() or not any(backup.iterdir())
 
 
 def test_a_dataset_of_ours(dataset: Converted, start: Callable[..., Training]) -> None:

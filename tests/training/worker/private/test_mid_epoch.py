@@ -26,6 +26,16 @@ def test_the_names_of_state_are_still_there() -> None:
     assert hidden_state.global_seed() == 1
 
 
+def test_backups_of_both_kerases_are_still_restored_where_we_think() -> None:
+    ours = inspect.getsource(keras.callbacks.BackupAndRestore.on_train_begin)
+    assert "self._load_model()" in ours
+    theirs = inspect.getsource(tf_keras.callbacks.BackupAndRestore.on_train_begin)
+    assert "self._training_state.restore()" in theirs
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    hidden_state.count_steps(model, 3)
+    assert int(model._train_counter.numpy()) == 3
+
+
 def test_fit_of_keras_3_still_numbers_its_steps_as_we_do() -> None:
     source = inspect.getsource(inspect.unwrap(keras.Model.fit))
     assert "for begin_step, end_step, iterator in epoch_iterator:" in source

@@ -18,10 +18,10 @@ from timonel.tracking import RunWriter
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, Progress
 from timonel.training.worker.fit.losses import Losses
-from timonel.training.worker.fit.watch import Watch, callback_for, recall
-from timonel.training.worker.fit.wrapping import replace_fit, with_callback
+from timonel.training.worker.fit.watch import Watch, callback_for
+from timonel.training.worker.fit.wrapping import recall, replace_fit, with_callback
 from timonel.training.worker.inputs import batches, building
-from timonel.training.worker.private import mid_epoch
+from timonel.training.worker.private import backups, mid_epoch
 from timonel.training.worker.reports.reporting import Plan, Reporter
 from timonel.training.worker.reports.summaries import Summaries
 from timonel.training.worker.state import callback_state, memory
@@ -210,7 +210,8 @@ class Fits:
             # Output goes to a log: one line for each epoch there, from one task.
             arguments["verbose"] = 2 if self._run is not None else 0
         self.prepare()
-        with self._termination.deferred(lambda: self._agreement.ask(Wish.LEAVE)):
+        ours = contextlib.nullcontext() if saved is None else backups.not_restored(self._keras)
+        with ours, self._termination.deferred(lambda: self._agreement.ask(Wish.LEAVE)):
             history = self._run_fit(original, model, arguments, watch)
             watch.finish()
         self._note(watch.progress)

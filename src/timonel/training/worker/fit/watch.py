@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress
 from timonel.training.worker.fit.losses import Losses
+from timonel.training.worker.fit.wrapping import recall
 from timonel.training.worker.reports.reporting import Reporter
 from timonel.training.worker.state.due import Due
 from timonel.training.worker.state.feeds import Feed
@@ -34,6 +35,9 @@ class Snapshots(Protocol):
 
     def restore_metrics(self, state: FitState) -> None:
         """Give back the metrics of an epoch that was broken off."""
+
+    def restore_callbacks(self, state: FitState) -> None:
+        """Give back what callbacks remember, and nothing else."""
 
 
 class Watch:
@@ -79,6 +83,7 @@ class Watch:
         self.trained = int(saved.state.extra.get("trained", 0)) if saved is not None else 0
         """Steps of this call that are done, by all generations."""
         self._saved = saved
+        self._begun: FitState | None = None
         self._restored = self.progress
         self._checkpoints = checkpoints
         self._number = number
@@ -149,6 +154,12 @@ class Watch:
             self._save(self.progress.within(self._step))
         self._feed.step_begins(self.trained)
 
+    def batch_begins(self) -> None:
+        """Note that callbacks were told of a step that begins, which those saved knew already."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._snapshots.restore_callbacks(begun)
+
     def batch_ends(self, step: int, logs: Mapping[str, Any]) -> None:
         """Note that ``step`` steps of the epoch are done, with what Keras says of them."""
         self._step = max(self._step, step)
@@ -198,6 +209,7 @@ class Watch:
             # Again, as callbacks have just begun the epoch a second time.
             self._snapshots.restore(state)
             self._snapshots.restore_metrics(state)
+            self._begun = None if is_done else state
         self._step = step
 
     def _steps_are_done(self) -> None:
@@ -268,6 +280,9 @@ def callback_for(keras: Any, watch: Watch) -> Any:
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
             watch.epoch_begins(epoch)
 
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+            watch.batch_begins()
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             watch.batch_ends(batch + 1, logs or {})
 
@@ -282,12 +297,3 @@ def callback_for(keras: Any, watch: Watch) -> Any:
             watch.epoch_ends(epoch, logs or {}, is_last=last)
 
     return WatchCallback()
-
-
-def recall(history: Any, progress: Progress) -> None:
-    """Put the epochs of earlier generations in front of a ``History``, once."""
-    if not progress.epochs or progress.epochs[0] in history.epoch:
-        return
-    history.epoch[:0] = progress.epochs
-    for name, values in progress.history.items():
-        history.history[name] = [*values, *history.history.get(name, [])]

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from timonel.training.worker.state.progress import Progress
+
 
 def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
     """Replace ``keras.Model.fit``.
@@ -39,3 +41,12 @@ def with_callback(given: Any, ours: Any) -> Any:
         given.callbacks.append(ours)
         return given
     return [given, ours]
+
+
+def recall(history: Any, progress: Progress) -> None:
+    """Put the epochs of earlier generations in front of a ``History``, once."""
+    if not progress.epochs or progress.epochs[0] in history.epoch:
+        return
+    history.epoch[:0] = progress.epochs
+    for name, values in progress.history.items():
+        history.history[name] = [*values, *history.history.get(name, [])]

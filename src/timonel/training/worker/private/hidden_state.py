@@ -116,6 +116,13 @@ def metric_variables(model: Any) -> list[Any]:
     return list({id(variable): variable for variable in found}.values())
 
 
+def count_steps(model: Any, steps: int) -> None:
+    """Let tf-keras, whose callbacks number their steps by it, have counted so many of a ``fit``."""
+    counter = getattr(model, "_train_counter", None)
+    if counter is not None:
+        counter.assign(steps)
+
+
 def build_metrics(keras: Any, model: Any, spec: Any) -> None:
     """Make the variables of a built model's metrics, which Keras makes in the first step.
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from timonel.training.worker.state import tree
 
-_NOT_STATE = frozenset({"model", "_model", "params", "validation_data"})
+_NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
+"""What is the process's own. The last is CSVLogger's: whether its file has no header yet."""
 
 
 def listed(given: Any) -> list[Any]:
@@ -45,8 +46,8 @@ def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> lis
         elif hasattr(callback, "set_state"):
             callback.set_state(copy.deepcopy(found["state"]))
         else:
-            for name, value in found["state"].items():
-                setattr(callback, name, copy.deepcopy(value))
+            for name in found["state"].keys() - _NOT_STATE:
+                setattr(callback, name, copy.deepcopy(found["state"][name]))
     others += [str(found["class"]) for found in saved[len(callbacks) :]]
     return others
 

@@ -62,16 +62,19 @@ class Snapshot:
             TimonelError: The model is another one.
         """
         restore_model(self._model, state, self._replicas)
-        saved = state.extra
-        if "callbacks" in saved:
-            others = callback_state.restore(self._callbacks, saved["callbacks"])
-            if others:
-                logger.warning(
-                    "these callbacks are others than before the restart, and begin anew: %s",
-                    ", ".join(others),
-                )
-        if "random" in saved:
-            randomness.restore(saved["random"])
+        hidden_state.count_steps(self._model, int(state.extra.get("trained", 0)))
+        others = self.restore_callbacks(state)
+        if others:
+            logger.warning(
+                "these callbacks are others than before the restart, and begin anew: %s",
+                ", ".join(others),
+            )
+        if "random" in state.extra:
+            randomness.restore(state.extra["random"])
+
+    def restore_callbacks(self, state: FitState) -> list[str]:
+        """Give back what callbacks remember; return the classes that are others than they were."""
+        return callback_state.restore(self._callbacks, state.extra.get("callbacks", ()))
 
     def hold_metrics(self) -> None:
         """Keep the metrics of the epoch as they are now: validation uses the same variables."""
