@@ -16,8 +16,7 @@ from timonel.training.worker.evaluation.record import Record, Records
 from timonel.training.worker.evaluator.follower import Follower
 from timonel.training.worker.evaluator.report import Report
 from timonel.training.worker.fit.checkpoints import Checkpoint
-from timonel.training.worker.fit.watch import recall
-from timonel.training.worker.fit.wrapping import replace_fit
+from timonel.training.worker.fit.wrapping import recall, replace_fit
 from timonel.training.worker.inputs import building
 from timonel.training.worker.state.variables import restore
 
