@@ -8,15 +8,39 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from timonel.serving.monitoring.observation import Observation, take_report
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.versions import VersionStatus
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What travels with a request through the server, whatever it asks for.
+
+    Args:
+        deadline: When its answer is of no use any more, in monotonic seconds.
+        principal: Who sent it; none where nobody is asked.
+        entrypoint: ``REST`` or ``GRPC``; empty for a request of the server's own.
+        api: What was asked for, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
+        observation: What is measured of it; none if nobody wants to know.
+    """
+
+    deadline: float | None = None
+    principal: str | None = None
+    entrypoint: str = ""
+    api: str = ""
+    observation: Observation | None = None
+
+
+NO_CONTEXT = RequestContext()
 
 
 @dataclass(frozen=True)
@@ -31,8 +55,13 @@ class Metadata:
 class Call:
     """One request's hold on a version: look up a signature, then run it."""
 
-    def __init__(self, servable: Servable) -> None:
+    def __init__(self, servable: Servable, context: RequestContext = NO_CONTEXT) -> None:
         self._servable = servable
+        self.context = context
+        if context.observation is not None:
+            # As the server calls it: a client's spelling could fill the metrics with names.
+            context.observation.model = servable.name
+            context.observation.version = servable.version
 
     @property
     def version(self) -> int:
@@ -76,13 +105,28 @@ class Call:
         outputs = _chosen(signature, output_filter)
         complete = _with_defaults(signature, inputs)
         try:
-            return self._servable.model.run(signature.name, complete, outputs)
+            return self._run(signature, complete, outputs)
         except StatusError:
             raise
         except Exception as error:
             # A defect of a runtime must cost one request, not the connection.
             _LOG.exception("model %s failed", self._servable.name)
             raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
+
+    def _run(
+        self, signature: Signature, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> dict[str, Array]:
+        observation = self.context.observation
+        if observation is None:
+            return self._servable.model.run(signature.name, inputs, outputs)
+        observation.signature = signature.name
+        observation.rows += _rows(inputs)
+        take_report()
+        began = time.monotonic()
+        try:
+            return self._servable.model.run(signature.name, inputs, outputs)
+        finally:
+            observation.ran(began, time.monotonic(), take_report())
 
 
 class DataPlane:
@@ -96,14 +140,14 @@ class DataPlane:
         self._catalogue = catalogue
 
     @contextlib.contextmanager
-    def call(self, spec: ModelSpec) -> Iterator[Call]:
+    def call(self, spec: ModelSpec, context: RequestContext = NO_CONTEXT) -> Iterator[Call]:
         """Hold a version during the block.
 
         Raises:
             StatusError: It is not loaded.
         """
         with self._catalogue.lease(spec) as servable:
-            yield Call(servable)
+            yield Call(servable, context)
 
     def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
         """Return the status of a model's versions.
@@ -134,6 +178,13 @@ class DataPlane:
     def unready(self) -> list[str]:
         """Return the models without a version that serves."""
         return [name for name in self._catalogue.names if not self._catalogue.loaded(name)]
+
+
+def _rows(inputs: Mapping[str, Array]) -> int:
+    """Return the size of the first dimension, which is one for a scalar or for no input."""
+    for array in inputs.values():
+        return array.shape[0] if array.ndim else 1
+    return 1
 
 
 def _chosen(signature: Signature, output_filter: Sequence[str]) -> list[str]:
