@@ -28,10 +28,11 @@ class StoppingContract:
         assert engine.wait(job_id).state is JobState.STOPPED
 
     def test_cancel_while_waiting_to_restart(self, engine: EngineHarness) -> None:
-        policy = RestartPolicy(max_restarts=2, backoff_s=600, backoff_max_s=600)
+        # The first restart has no delay.
+        policy = RestartPolicy(max_restarts=3, backoff_s=600, backoff_max_s=600)
         job_id = engine.submit("ready", "exit:75", restart=policy)
         engine.wait_until(
-            job_id, lambda status: status.state is JobState.RESTARTING and status.restarts == 1
+            job_id, lambda status: status.state is JobState.RESTARTING and status.restarts == 2
         )
         engine.engine.cancel(job_id)
         assert engine.wait(job_id).state is JobState.STOPPED
