@@ -19,29 +19,14 @@ STAGES = ("decode", "queue", "compute", "encode")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch that ran: reported by one of its requests only, so that it counts once.
-
-    Args:
-        rows: Rows that clients sent.
-        padded_rows: Rows that were added to reach an allowed size.
-    """
-
-    rows: int
-    padded_rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Computed:
     """What a model tells of one call of its `run`.
 
     Args:
         queue_s: Seconds it waited in a batch queue.
-        batch: The batch it ran in, if this call is the one that reports it.
     """
 
     queue_s: float = 0.0
-    batch: Batch | None = None
 
 
 _NOTHING = Computed()
@@ -81,7 +66,6 @@ class Observation:
 
     __slots__ = (
         "api",
-        "batches",
         "began",
         "computed",
         "decoded",
@@ -118,7 +102,6 @@ class Observation:
         self.computed: float | None = None
         self.run_s = 0.0
         self.queue_s = 0.0
-        self.batches: tuple[Batch, ...] = ()
 
     def ran(self, began: float, ended: float, computed: Computed) -> None:
         """Take in one call of the model's `run`; a request may need several."""
@@ -127,8 +110,6 @@ class Observation:
         self.computed = ended
         self.run_s += ended - began
         self.queue_s += computed.queue_s
-        if computed.batch is not None:
-            self.batches += (computed.batch,)
 
     def stages(self, ended: float) -> tuple[float, float, float, float]:
         """Return the seconds of each of `STAGES`; their sum is ``ended - began``."""

@@ -1,0 +1,196 @@
+"""Takes in what happens in a server, and tells of it. Thread-safe.
+
+Every method that a request meets costs a few microseconds: see docs/design/serving.md.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from timonel.serving.monitoring import own, tfserving
+from timonel.serving.monitoring.exposition import expose
+from timonel.serving.monitoring.observation import Observation, TraceParent
+from timonel.serving.monitoring.series import (
+    Batches,
+    BatchKey,
+    PathKey,
+    RequestKey,
+    Requests,
+    Table,
+    Times,
+)
+from timonel.serving.monitoring.snapshot import Snapshot
+from timonel.serving.status import Code
+
+RECENT = 2048
+_STRANGERS = 256
+_OTHERS = "(other)"
+_NAME_LIMIT = 256
+
+
+class Recent(NamedTuple):
+    """One of the last requests, for a live picture.
+
+    Args:
+        ended: When it was answered, in seconds since 1970.
+        key: What it was.
+        seconds: How long it took.
+        stages: How long each of `observation.STAGES` took, in seconds.
+        rows: Rows it asked for.
+    """
+
+    ended: float
+    key: RequestKey
+    seconds: float
+    stages: tuple[float, float, float, float]
+    rows: int
+
+
+class Tracer(Protocol):
+    """Where spans go."""
+
+    def trace(self, observation: Observation, ended: float, code: Code) -> None:
+        """Take one request that has ended, at ``ended`` in monotonic seconds; must be quick."""
+
+
+Count = Callable[[], Mapping[tuple[str, str], int]]
+Sizes = Callable[[], Mapping[str, int]]
+
+
+class Monitor:
+    """What a server knows of itself.
+
+    Args:
+        versions: Counts versions by model and state, when somebody asks.
+        memory: Measures bytes in memory by kind of process, when somebody asks.
+        tracer: Where spans go; none if nobody wants any.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        versions: Count = dict,
+        memory: Sizes = dict,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._versions = versions
+        self._memory = memory
+        self._tracer = tracer
+        self._clock = clock
+        self._requests: Table[RequestKey, Requests] = Table(Requests)
+        self._batches: Table[BatchKey, Batches] = Table(Batches)
+        self._loads: Table[PathKey, Times] = Table(Times)
+        self._warmups: Table[PathKey, Times] = Table(Times)
+        self._logged: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._lock = threading.Lock()
+        self._strangers: set[str] = set()
+        self._recent: collections.deque[Recent] = collections.deque(maxlen=RECENT)
+
+    def begin(
+        self, entrypoint: str, api: str, model: str = "", parent: TraceParent | None = None
+    ) -> Observation:
+        """Return the observation of a request that has arrived just now.
+
+        Args:
+            entrypoint: ``REST`` or ``GRPC``.
+            api: What it asks for: ``Predict`` over gRPC, ``predict`` over REST, empty for what
+                TensorFlow Serving gives no name.
+            model: The name the client gave.
+            parent: The trace it belongs to.
+        """
+        return Observation(entrypoint, api, model, self._clock(), parent)
+
+    def start(self, observation: Observation) -> None:
+        """Note that work on a request begins: until now it has waited for a thread."""
+        observation.started = self._clock()
+
+    def end(self, observation: Observation, code: Code = Code.OK) -> None:
+        """Count a request that is answered with ``code``; call it once for each."""
+        ended = self._clock()
+        version = observation.version
+        key = RequestKey(
+            observation.entrypoint,
+            observation.api,
+            observation.model if version is not None else self._stranger(observation.model),
+            version,
+            observation.signature,
+            code,
+        )
+        seconds = ended - observation.began
+        stages = observation.stages(ended)
+        self._requests[key].observe(seconds, stages, observation.run_s, observation.rows)
+        self._recent.append(Recent(time.time(), key, seconds, stages, observation.rows))
+        if self._tracer is not None:
+            self._tracer.trace(observation, ended, code)
+
+    def batch(
+        self,
+        key: BatchKey,
+        rows: int,
+        padded_rows: int,
+        queue_s: tuple[float, ...],
+        compute_s: float,
+    ) -> None:
+        """Count a batch that was computed.
+
+        Args:
+            key: What ran.
+            rows: The rows that were asked for.
+            padded_rows: The rows that were added to them.
+            queue_s: How long each of its requests waited, in seconds.
+            compute_s: How long the model took, in seconds.
+        """
+        self._batches[key].observe(rows, padded_rows, queue_s, compute_s)
+
+    def loaded(self, key: PathKey, seconds: float) -> None:
+        """Count an attempt to load a version."""
+        self._loads[key].observe(seconds)
+
+    def warmed(self, key: PathKey, seconds: float, records: int) -> None:
+        """Count an attempt to warm a version up with ``records`` requests."""
+        self._warmups[key].observe(seconds, records)
+
+    def logged(self, model: str, code: Code) -> None:
+        """Count a request that was to be logged."""
+        with self._lock:
+            self._logged[model, code.name] += 1
+
+    def snapshot(self) -> Snapshot:
+        """Return copies of all counts; takes a moment, so not for an event loop."""
+        with self._lock:
+            logged = dict(self._logged)
+        return Snapshot(
+            requests={key: value.copy() for key, value in self._requests.items()},
+            batches={key: value.copy() for key, value in self._batches.items()},
+            loads={key: value.copy() for key, value in self._loads.items()},
+            warmups={key: value.copy() for key, value in self._warmups.items()},
+            logged=logged,
+            versions=self._versions(),
+            memory=self._memory(),
+        )
+
+    def page(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        snapshot = self.snapshot()
+        return expose((*tfserving.families(snapshot), *own.families(snapshot)))
+
+    def recent(self) -> list[Recent]:
+        """Return the last requests, oldest first, `RECENT` at most."""
+        return list(self._recent)
+
+    def _stranger(self, name: str) -> str:
+        """Return the name to count a request under that found no version.
+
+        Clients choose it, so there is an end to how many are kept.
+        """
+        if name in self._strangers:
+            return name
+        if len(name) > _NAME_LIMIT or len(self._strangers) >= _STRANGERS:
+            return _OTHERS
+        self._strangers.add(name)
+        return name

@@ -1,0 +1,182 @@
+"""What is counted, by what. Values are added in a few microseconds, under a lock of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from timonel.serving.monitoring.exposition import MICROSECONDS, Histogram, exponential
+from timonel.serving.status import Code
+
+ROWS = exponential(1, 2, 15)
+_MICRO = 1e6
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class RequestKey:
+    """What requests are told apart by; ``version`` is none where no loaded one was found."""
+
+    entrypoint: str
+    api: str
+    model: str
+    version: int | None
+    signature: str
+    code: Code
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """What batches are told apart by."""
+
+    model: str
+    version: int
+    signature: str
+
+
+@dataclass(frozen=True)
+class PathKey:
+    """What loads and warm-ups are told apart by.
+
+    Args:
+        model: The model's name.
+        version: Its number.
+        path: The version's folder.
+        code: How it ended.
+    """
+
+    model: str
+    version: int
+    path: str
+    code: Code
+
+
+class Requests:
+    """Requests of one key: how long each stage took, in microseconds, and their rows.
+
+    ``run`` is the wait for a batch and the computing together: what TensorFlow Serving calls the
+    runtime.
+    """
+
+    __slots__ = ("lock", "rows", "run", "stages", "whole")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.whole = Histogram(MICROSECONDS)
+        self.stages = tuple(Histogram(MICROSECONDS) for _ in range(4))
+        self.run = Histogram(MICROSECONDS)
+        self.rows = Histogram(ROWS)
+
+    def observe(
+        self, seconds: float, stages: tuple[float, float, float, float], run_s: float, rows: int
+    ) -> None:
+        """Count one request."""
+        with self.lock:
+            self.whole.observe(seconds * _MICRO)
+            self.run.observe(run_s * _MICRO)
+            for histogram, stage in zip(self.stages, stages, strict=True):
+                histogram.observe(stage * _MICRO)
+            if rows:
+                self.rows.observe(rows)
+
+    def copy(self) -> Requests:
+        """Return one with the same counts, that nobody changes."""
+        copied = Requests()
+        with self.lock:
+            copied.whole.add(self.whole)
+            for mine, theirs in zip(copied.stages, self.stages, strict=True):
+                mine.add(theirs)
+            copied.run.add(self.run)
+            copied.rows.add(self.rows)
+        return copied
+
+
+class Batches:
+    """Batches of one key: their rows, what was added to them, and how long they took.
+
+    ``padded`` holds what was added by the size it was added to reach.
+    """
+
+    __slots__ = ("compute", "lock", "padded", "queue", "rows")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.rows = Histogram(ROWS)
+        self.padded: dict[int, Histogram] = {}
+        self.queue = Histogram(MICROSECONDS)
+        self.compute = Histogram(MICROSECONDS)
+
+    def observe(
+        self, rows: int, padded_rows: int, queue_s: tuple[float, ...], compute_s: float
+    ) -> None:
+        """Count one batch."""
+        with self.lock:
+            self.rows.observe(rows)
+            size = rows + padded_rows
+            padded = self.padded.get(size) or self.padded.setdefault(size, Histogram(ROWS))
+            padded.observe(padded_rows)
+            self.compute.observe(compute_s * _MICRO)
+            for waited in queue_s:
+                self.queue.observe(waited * _MICRO)
+
+    def copy(self) -> Batches:
+        """Return one with the same counts, that nobody changes."""
+        copied = Batches()
+        with self.lock:
+            for name in ("rows", "queue", "compute"):
+                getattr(copied, name).add(getattr(self, name))
+            copied.padded = {size: padded.copy() for size, padded in self.padded.items()}
+        return copied
+
+
+class Times:
+    """Loads or warm-ups of one key: microseconds, and records that were read."""
+
+    __slots__ = ("lock", "records", "took")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.took = Histogram(MICROSECONDS)
+        self.records = 0
+
+    def observe(self, seconds: float, records: int = 0) -> None:
+        """Count one."""
+        with self.lock:
+            self.took.observe(seconds * _MICRO)
+            self.records += records
+
+    def copy(self) -> Times:
+        """Return one with the same counts, that nobody changes."""
+        copied = Times()
+        with self.lock:
+            copied.took.add(self.took)
+            copied.records = self.records
+        return copied
+
+
+class Table(Generic[K, V]):
+    """Values by key, made when a key is first met. Thread-safe; looking up takes no lock."""
+
+    def __init__(self, make: Callable[[], V]) -> None:
+        self._make = make
+        self._values: dict[K, V] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, key: K) -> V:
+        found = self._values.get(key)
+        if found is None:
+            with self._lock:
+                found = self._values.setdefault(key, self._make())
+        return found
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._values
+
+    def items(self) -> list[tuple[K, V]]:
+        """Return what is there now."""
+        with self._lock:
+            return list(self._values.items())

@@ -1,0 +1,76 @@
+"""What a server tells about itself, and where: settings, and TensorFlow Serving's file of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from pydantic import BaseModel, ConfigDict, Field
+
+from timonel.serving.status import StatusError, invalid_argument
+
+METRICS_PATH = "/monitoring/prometheus/metrics"
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_PACKAGE = "tensorflow.serving"
+
+
+class MonitoringSettings(BaseModel):
+    """What a server tells about itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metrics_path: str | None = Field(
+        default=METRICS_PATH, description="Where metrics are on the REST port; none: nowhere."
+    )
+    tracing: bool = Field(
+        default=False,
+        description="Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    )
+
+
+def metrics_path_from(text: str, path: str) -> str | None:
+    """Return where metrics are, as a ``--monitoring_config_file`` says; none if nowhere.
+
+    Args:
+        text: The file's text: a MonitoringConfig as text proto.
+        path: The file, for the error.
+
+    Raises:
+        StatusError: The text is no such proto. Its cause is the parser's error.
+    """
+    try:
+        config = text_format.Parse(text, _config_class()())
+    except text_format.ParseError as error:
+        raise _invalid(path) from error
+    if not config.prometheus_config.enable:
+        return None
+    return config.prometheus_config.path or METRICS_PATH
+
+
+def _invalid(path: str) -> StatusError:
+    return invalid_argument(f"Invalid protobuf file: '{path}'")
+
+
+@functools.cache
+def _config_class() -> type[Any]:
+    """Return MonitoringConfig, which is not among the protos that come from PyPI."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="timonel/monitoring_config.proto", package=_PACKAGE, syntax="proto3"
+    )
+    prometheus = file.message_type.add(name="PrometheusConfig")
+    prometheus.field.add(name="enable", number=1, type=_FIELD.TYPE_BOOL, label=1)
+    prometheus.field.add(name="path", number=2, type=_FIELD.TYPE_STRING, label=1)
+    file.message_type.add(name="MonitoringConfig").field.add(
+        name="prometheus_config",
+        number=1,
+        type=_FIELD.TYPE_MESSAGE,
+        label=1,
+        type_name=f".{_PACKAGE}.PrometheusConfig",
+    )
+    # A pool of its own: the message may be registered in the default one some day.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName(f"{_PACKAGE}.MonitoringConfig")
+    )
