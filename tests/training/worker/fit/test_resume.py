@@ -320,6 +320,31 @@ def test_a_dataset_of_ours(dataset: Converted, start: Callable[..., Training]) -
     assert training.run().is_same(unbroken)
 
 
+def test_more_workers_have_one_step_less(
+    dataset: Converted, start: Callable[..., Training]
+) -> None:
+    workers = 1
+
+    def data() -> dict[str, Any]:
+        session.reset()
+        session.configure(session.InputShard(0, workers))
+        train = load(dataset.uri, batch_size=40)  # of 96: two whole batches, and a rest
+        return {"x": train.map(lambda x, y: (tf.reshape(x, (-1, 64))[:, :6], y)), **VALID}
+
+    class Die(keras.callbacks.Callback):  # type: ignore[misc] # no types
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 2:
+                raise KilledError
+
+    training = start(keras, data, checkpoint_steps=1)
+    with pytest.raises(KilledError):
+        training.run(more=[Die()])
+    workers = 2
+    found = training.run()
+    assert [batch for batch, _ in found.steps] == [0, 1] * (EPOCHS - 1)
+    assert [len(values) for values in found.history.values()] == [EPOCHS] * len(found.history)
+
+
 @pytest.mark.parametrize("flavour", KERASES, ids=lambda found: found.__name__)
 def test_who_is_asked_to_leave_saves_first(flavour: Any, start: Callable[..., Training]) -> None:
     def data() -> dict[str, Any]:

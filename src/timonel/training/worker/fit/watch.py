@@ -84,6 +84,7 @@ class Watch:
         """Steps of this call that are done, by all generations."""
         self._saved = saved
         self._begun: FitState | None = None
+        self._size: int | None = None
         self._restored = self.progress
         self._checkpoints = checkpoints
         self._number = number
@@ -92,21 +93,20 @@ class Watch:
         self._reporter = reporter
         self._feed = feed or Feed()
         self._agreement = agreement or Agreement()
-        self._agree = agree
-        self._part = part
+        self._agree, self._part = agree, part
         self._begin_at = begin_at
         self._losses = losses or Losses()
         self._due = Due(checkpoints.policy)
         self._step = self.first_step
         self._trained_before_epoch = self.trained - self.first_step
         self._agreed = False
-        self._epoch_begun = 0.0
-        self._steps_ended = 0.0
+        self._epoch_begun = self._steps_ended = 0.0
 
     def train_begins(self, params: Mapping[str, Any]) -> None:
         """Take over what Keras found out about the call, and give back what was saved."""
+        self._size = params.get("steps")
         if self._reporter is not None:
-            self._reporter.expect_steps(params.get("steps"))
+            self._reporter.expect_steps(self._size)
         self._agreement.begin(self._number)
         if self._saved is not None:
             self._snapshots.restore(self._saved.state)
@@ -202,6 +202,8 @@ class Watch:
     def _resume_epoch(self, state: FitState) -> None:
         step = state.progress.step
         position, is_done = state.extra.get("data", {}), bool(state.extra.get("is_done"))
+        # Fewer replicas may have had another step: the smaller batch that ends an epoch.
+        is_done = is_done or 0 < (self._size or 0) <= step
         seen = self._feed.seek(position, self.trained, within=step > 0 and not is_done)
         if step or seen:
             self._begin_at(step, seen, is_done)
@@ -218,8 +220,7 @@ class Watch:
             return
         self._agreed = True
         self._arrive(self._step)
-        steps = self.progress.steps_before_epoch + self._step
-        self._checkpoints.note_steps(steps, resting=True)
+        self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step, resting=True)
         self._steps_ended = time.monotonic()
         self._feed.steps_end()
         self._agree()
@@ -256,8 +257,7 @@ class Watch:
             self._losses.fail(self._checkpoints.newest_folder(self._number))
         self._due.saved()
         state = self._snapshots.take(progress, self.trained)
-        if is_done:
-            state = replace(state, extra={**state.extra, "is_done": True})
+        state = replace(state, extra={**state.extra, "is_done": is_done})
         self._checkpoints.save(self._number, state, self._published)
 
     def _published(self, folder: Path, progress: Progress) -> None:
