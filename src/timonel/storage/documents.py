@@ -30,6 +30,7 @@ FORMATS: Mapping[str, int] = {
     "server": 1,
     "mirror": 1,
     "cache-entry": 1,
+    "api-keys": 1,
 }
 """The format number this release writes of each kind of document."""
 

@@ -1,0 +1,128 @@
+"""Request bodies: counted while they arrive, unpacked within a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+_SLICE = 2**18
+_GZIP = 31
+
+
+class BodyTooLargeError(Exception):
+    """A body is larger than allowed, or grows so large when it is unpacked."""
+
+
+class Gunzip:
+    """Unpacks a stream that may be a bomb: never more than asked for at once. Pure.
+
+    A damaged stream counts as empty, as in TensorFlow Serving.
+    """
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=_GZIP)
+        self.is_damaged = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end has come."""
+        return self._stream.eof and not self.is_damaged
+
+    def feed(self, packed: bytes) -> Iterator[bytes]:
+        """Yield what ``packed`` holds, in slices."""
+        while packed and not self.is_damaged and not self._stream.eof:
+            try:
+                yield self._stream.decompress(packed, _SLICE)
+            except zlib.error:
+                self.is_damaged = True
+                return
+            packed = self._stream.unconsumed_tail
+
+
+def declared_length(scope: Scope) -> int | None:
+    """Return the length that a request says its body has; none if it does not say."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return None
+
+
+def is_gzipped(scope: Scope) -> bool:
+    """Whether a request says that its body is packed."""
+    return any(name == b"content-encoding" and b"gzip" in value for name, value in scope["headers"])
+
+
+class BoundedBody:
+    """An ASGI ``receive`` that ends a request whose body is too large.
+
+    Args:
+        receive: Where the body comes from.
+        most: Its largest size in bytes.
+    """
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive = receive
+        self._most = most
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        """Return the next message.
+
+        Raises:
+            BodyTooLargeError: The limit is passed.
+        """
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            if self._size > self._most:
+                raise BodyTooLargeError(f"expected a body of at most {self._most} bytes")
+        return message
+
+
+class UnpackedBody:
+    """An ASGI ``receive`` that unpacks what another one gives, at most ``most`` bytes of it."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive = receive
+        self._most = most
+        self._is_done = False
+
+    async def __call__(self) -> Message:
+        """Return the whole body as one message, then whatever comes.
+
+        Raises:
+            BodyTooLargeError: The limit is passed.
+        """
+        if self._is_done:
+            return await self._receive()
+        gunzip, slices, size, more = Gunzip(), [], 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            for piece in gunzip.feed(message.get("body", b"")):
+                size += len(piece)
+                if size > self._most:
+                    raise BodyTooLargeError(
+                        f"expected a body of at most {self._most} bytes when unpacked"
+                    )
+                slices.append(piece)
+                # Others have their turn while a large one is unpacked.
+                await asyncio.sleep(0)
+            more = message.get("more_body", False)
+        self._is_done = True
+        body = b"".join(slices) if gunzip.is_complete else b""
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+def without_encoding(scope: Scope) -> Scope:
+    """Return a request that no longer says that its body is packed, nor how long it is."""
+    dropped = {b"content-encoding", b"content-length"}
+    headers = [(name, value) for name, value in scope["headers"] if name not in dropped]
+    return {**scope, "headers": headers}

@@ -1,0 +1,142 @@
+"""Who may do what with which model. Pure.
+
+A decision looks at names only, never at what is loaded: whoever lacks a right gets the same answer
+whether or not a model exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from timonel.errors import SpecError
+from timonel.serving.status import Code, StatusError
+
+EVERY_MODEL = "*"
+
+
+class Action(Enum):
+    """What can be done with a model, or with the server."""
+
+    PREDICT = "predict"
+    STATUS = "status"
+    METADATA = "metadata"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Actions that are allowed on the models whose names match a pattern.
+
+    Args:
+        actions: What is allowed; none implies another.
+        models: A pattern of names, with ``*``, ``?`` and ``[...]``.
+    """
+
+    actions: frozenset[Action]
+    models: str
+
+    def __str__(self) -> str:
+        names = [action.value for action in Action if action in self.actions]
+        return f"{','.join(names)}:{self.models}"
+
+
+EVERYTHING = Grant(frozenset(Action), EVERY_MODEL)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Whoever a request comes from.
+
+    Args:
+        name: Its name in logs and limits.
+        grants: What it may do.
+    """
+
+    name: str
+    grants: tuple[Grant, ...] = ()
+
+    def may(self, action: Action, model: str) -> bool:
+        """Whether the principal may do ``action`` with ``model``, which need not exist."""
+        return any(
+            action in grant.actions and fnmatchcase(model, grant.models) for grant in self.grants
+        )
+
+    def may_everywhere(self, action: Action) -> bool:
+        """Whether the principal may do ``action`` with every model, and so with the server."""
+        return any(action in grant.actions and grant.models == EVERY_MODEL for grant in self.grants)
+
+
+class Scope(Enum):
+    """How far a request reaches."""
+
+    OPEN = "open"
+    """Anyone may ask, such as whether the server lives."""
+    KNOWN = "known"
+    """Any principal may ask; the answer names no model."""
+    LISTING = "listing"
+    """Any principal may ask; the answer is cut down to the models whose status it may see."""
+    MODELS = "models"
+    """The action must be allowed on every model that is named."""
+    SERVER = "server"
+    """The action must be allowed on every model."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """What a request is about."""
+
+    scope: Scope
+    action: Action | None = None
+    models: tuple[str, ...] = field(default=())
+
+
+def allows(principal: Principal, resource: Resource) -> bool:
+    """Whether a principal may make a request."""
+    if resource.scope in {Scope.OPEN, Scope.KNOWN, Scope.LISTING}:
+        return True
+    if resource.action is None:
+        return False
+    if resource.scope is Scope.SERVER or not resource.models:
+        return principal.may_everywhere(resource.action)
+    return all(principal.may(resource.action, model) for model in resource.models)
+
+
+def unauthenticated() -> StatusError:
+    """Return the answer to a request without valid credentials; it does not say what is wrong."""
+    return StatusError(Code.UNAUTHENTICATED, "expected a valid API key, token or certificate")
+
+
+def denied() -> StatusError:
+    """Return the answer to a request that its principal may not make."""
+    return StatusError(Code.PERMISSION_DENIED, "not allowed for these credentials")
+
+
+def parse_grant(text: str) -> Grant:
+    """Return the grant that ``text`` describes: ``predict,status:digits-*``.
+
+    Raises:
+        SpecError: It is none.
+    """
+    actions, separator, models = text.partition(":")
+    known = {action.value: action for action in Action}
+    named = [name.strip() for name in actions.split(",")]
+    if not separator or not models or not all(name in known for name in named):
+        raise SpecError(
+            f"expected a permission such as predict,status:digits-*, got {text!r}",
+            hint=f"actions are {', '.join(known)}; after the colon follows a pattern of names",
+        )
+    return Grant(frozenset(known[name] for name in named), models)
+
+
+def grants_in(texts: Sequence[str]) -> tuple[Grant, ...]:
+    """Return the grants among ``texts`` from a token, whose other scopes are no concern of ours."""
+    found = []
+    for text in texts:
+        try:
+            found.append(parse_grant(text))
+        except SpecError:
+            continue
+    return tuple(found)

@@ -1,0 +1,86 @@
+"""What a URL asks for, as far as rights are concerned. Pure.
+
+Whatever is not known here needs every right there is. A property test holds this equal to how the
+REST skin reads the same URLs.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from timonel.serving.access.policy import Action, Resource, Scope
+
+_OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
+_PAGES = frozenset({"/", "/openapi.json", "/metrics", "/monitoring/prometheus/metrics"})
+# As TensorFlow Serving's: the query string is part of the text, and of a model's name.
+_TARGET = r"/([^/:]+)(?:/versions/\d+|/labels/[^/:]+)?"
+_COMPUTE = re.compile(rf"/v1/models{_TARGET}:(?:predict|classify|regress)\Z", re.IGNORECASE)
+_READ = re.compile(rf"/v1/models{_TARGET}(/metadata)?\Z", re.IGNORECASE)
+_LIST = re.compile(r"/v1/models\Z", re.IGNORECASE)
+_V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/(\w+))?\Z")
+_V2_REPOSITORY = re.compile(r"/v2/repository/models/([^/]+)/(?:load|unload)\Z")
+_V2_READS = {
+    None: Action.METADATA,
+    "config": Action.METADATA,
+    "ready": Action.STATUS,
+    "stats": Action.STATUS,
+}
+_V2_COMPUTES = frozenset({"infer", "generate", "generate_stream"})
+EVERYTHING_ELSE = Resource(Scope.SERVER, Action.ADMIN)
+
+
+def resource_of(method: str, raw_path: str, query: str, pages: frozenset[str] = _PAGES) -> Resource:
+    """Return what a request is about.
+
+    Args:
+        method: The HTTP method.
+        raw_path: The path, still percent-encoded.
+        query: The query string.
+        pages: Paths about the server as a whole, such as its metrics.
+    """
+    if raw_path in _OPEN or method == "OPTIONS":
+        return Resource(Scope.OPEN)
+    if raw_path[:4].lower() == "/v1/":
+        return _tensorflow_serving(method, f"{raw_path}?{query}" if query else raw_path)
+    if raw_path.startswith("/v2"):
+        return _open_inference(method, raw_path)
+    if raw_path in pages and method in {"GET", "HEAD"}:
+        return Resource(Scope.SERVER, Action.STATUS)
+    return EVERYTHING_ELSE
+
+
+def _tensorflow_serving(method: str, target: str) -> Resource:
+    if method == "POST" and (found := _COMPUTE.match(target)):
+        return _on(Action.PREDICT, found[1])
+    if method == "GET" and (found := _READ.match(target)):
+        return _on(Action.METADATA if found[2] else Action.STATUS, found[1])
+    if method == "GET" and _LIST.match(target):
+        return Resource(Scope.LISTING)
+    return EVERYTHING_ELSE
+
+
+def _open_inference(method: str, path: str) -> Resource:
+    if method == "GET" and path in {"/v2", "/v2/"}:
+        return Resource(Scope.KNOWN)
+    if method == "POST" and path == "/v2/repository/index":
+        return Resource(Scope.LISTING)
+    if unquote(path).count("/") != path.count("/"):
+        # Where a name holds a slash, readers may disagree about where it ends.
+        return EVERYTHING_ELSE
+    if method == "POST" and (found := _V2_REPOSITORY.match(path)):
+        return _on(Action.ADMIN, found[1])
+    found = _V2_MODEL.match(path)
+    return _on_v2_model(method, found[1], found[2]) if found else EVERYTHING_ELSE
+
+
+def _on_v2_model(method: str, name: str, verb: str | None) -> Resource:
+    if method == "POST" and verb in _V2_COMPUTES:
+        return _on(Action.PREDICT, name)
+    if method == "GET" and verb in _V2_READS:
+        return _on(_V2_READS[verb], name)
+    return EVERYTHING_ELSE
+
+
+def _on(action: Action, encoded: str) -> Resource:
+    return Resource(Scope.MODELS, action, (unquote(encoded),))
