@@ -22,7 +22,6 @@ def test_settings_travel_as_json():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"models": ()},
         {"models": (MODEL, MODEL)},
         {"models": (MODEL,), "rest_port": 65536},
         {"models": (MODEL,), "compute_threads": 0},

@@ -38,13 +38,20 @@ def publish(base, number, factor=None, *, published=True):
 class Rig:
     """A loader over one folder, with the fake runtime."""
 
-    def __init__(self, base, runtime=None, settings=FAST, policy=None):
+    def __init__(self, base, runtime=None, settings=FAST, policy=None, *, labelled=False):
         self.base = base
         self.runtime = runtime or FakeRuntime()
-        self.catalogue = Catalogue({"m": {"stable": 1}})
+        self.catalogue = Catalogue()
         self.plane = DataPlane(self.catalogue)
         self.loader = Loader(
-            [ModelSettings(name="m", base_path=str(base), policy=policy or Latest())],
+            [
+                ModelSettings(
+                    name="m",
+                    base_path=str(base),
+                    policy=policy or Latest(),
+                    labels={"stable": 1} if labelled else {},
+                )
+            ],
             lambda path: self.runtime.load(path, RuntimeSettings()),
             settings,
             self.catalogue,
@@ -97,7 +104,7 @@ def test_the_newest_is_loaded_then_swapped_then_rolled_back(base):
 
 def test_requests_by_number_and_label(base):
     publish(base, 1)
-    with Rig(base) as rig:
+    with Rig(base, labelled=True) as rig:
         rig.loader.wait_until_settled()
         assert rig.ask(ModelSpec("m", version=1)) == (1, 1.0)
         assert rig.ask(ModelSpec("m", label="stable")) == (1, 1.0)

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.serving.config import Every, Latest, Specific
+from timonel.serving.config import Every, Latest, Specific, Transition
 from timonel.serving.status import Code, StatusError
 from timonel.serving.versions import (
     Candidate,
     Plan,
+    Rule,
     State,
     Tracked,
     VersionStatus,
@@ -21,7 +22,9 @@ from timonel.serving.versions import (
 
 BROKEN = StatusError(Code.DATA_LOSS, "damaged")
 SERVING = Tracked(State.AVAILABLE, "a")
-LATEST = Latest()
+LATEST = Rule(Latest())
+STRICT = Rule(Latest(), fall_back=False)
+RESOURCE = Rule(Latest(), Transition.RESOURCE_PRESERVING)
 
 
 def on_disk(*numbers, incomplete=(), changed=()):
@@ -31,8 +34,8 @@ def on_disk(*numbers, incomplete=(), changed=()):
     ]
 
 
-def decide(policy, candidates, tracked, now=0.0):
-    todo = plan(policy, candidates, tracked, now)
+def decide(rule, candidates, tracked, now=0.0):
+    todo = plan(rule, candidates, tracked, now)
     return [c.number for c in todo.load], list(todo.unload)
 
 
@@ -85,17 +88,17 @@ def test_a_failure_that_may_pass_is_tried_again_when_it_is_due():
 
 
 def test_other_policies():
-    assert decide(Latest(count=2), on_disk(1, 2, 3), {}) == ([3, 2], [])
-    assert decide(Every(), on_disk(1, 2, 3), {2: SERVING}) == ([3, 1], [])
-    assert decide(Specific(versions=(1,)), on_disk(1), {2: SERVING}) == ([1], [])
-    assert decide(Specific(versions=(1,)), on_disk(1), {1: SERVING, 2: SERVING}) == ([], [2])
+    assert decide(Rule(Latest(count=2)), on_disk(1, 2, 3), {}) == ([3, 2], [])
+    assert decide(Rule(Every()), on_disk(1, 2, 3), {2: SERVING}) == ([3, 1], [])
+    assert decide(Rule(Specific(versions=(1,))), on_disk(1), {2: SERVING}) == ([1], [])
+    assert decide(Rule(Specific(versions=(1,))), on_disk(1), {1: SERVING, 2: SERVING}) == ([], [2])
 
 
 def test_old_versions_behind_the_serving_one_are_not_looked_at():
     assert of_interest(LATEST, range(100), {98: SERVING}) == (99, 98)
     assert of_interest(LATEST, [1, 2], {}) == (2, 1)
-    assert of_interest(Every(), [1, 2], {2: SERVING}) == (2, 1)
-    assert of_interest(Specific(versions=(1, 7)), [1, 2], {}) == (1,)
+    assert of_interest(Rule(Every()), [1, 2], {2: SERVING}) == (2, 1)
+    assert of_interest(Rule(Specific(versions=(1, 7))), [1, 2], {}) == (1,)
 
 
 def test_failures_are_counted_against_the_retries():
@@ -127,7 +130,7 @@ def test_statuses_are_ascending_and_carry_the_error():
     ],
 )
 def test_hope(candidates, tracked, expected):
-    assert may_yet_serve(candidates, tracked) is expected
+    assert may_yet_serve(LATEST, candidates, tracked) is expected
 
 
 records = st.builds(
@@ -149,9 +152,9 @@ def test_a_plan_never_takes_down_the_last_serving_version_for_nothing(
     policy, numbers, tracked, data
 ):
     incomplete = data.draw(st.sets(st.sampled_from(sorted(numbers)))) if numbers else set()
-    chosen = of_interest(policy, numbers, tracked)
+    chosen = of_interest(Rule(policy), numbers, tracked)
     candidates = on_disk(*chosen, incomplete=incomplete)
-    todo = plan(policy, candidates, tracked, now=5.0)
+    todo = plan(Rule(policy), candidates, tracked, now=5.0)
     serving = {n for n, record in tracked.items() if record.state is State.AVAILABLE}
     assert set(todo.unload) <= serving
     if candidates and serving:
@@ -163,11 +166,11 @@ def test_a_plan_never_takes_down_the_last_serving_version_for_nothing(
     assert not {c.number for c in todo.load} & set(todo.unload)
 
 
-def simulate(policy, numbers, tracked):
+def simulate(rule, numbers, tracked):
     """Carry plans out until there is nothing left to do; every load succeeds."""
     tracked = dict(tracked)
     for _ in range(50):
-        todo = plan(policy, on_disk(*of_interest(policy, numbers, tracked)), tracked, 0.0)
+        todo = plan(rule, on_disk(*of_interest(rule, numbers, tracked)), tracked, 0.0)
         if todo == Plan():
             return tracked
         for candidate in todo.load:
@@ -183,6 +186,79 @@ def simulate(policy, numbers, tracked):
     st.dictionaries(st.integers(1, 8), st.sampled_from([SERVING, Tracked(State.END)])),
 )
 def test_plans_end_with_exactly_the_latest_versions(count, numbers, tracked):
-    end = simulate(Latest(count=count), numbers, tracked)
+    end = simulate(Rule(Latest(count=count)), numbers, tracked)
     serving = {n for n, record in end.items() if record.state is State.AVAILABLE}
     assert serving == set(sorted(numbers)[-count:])
+
+
+@pytest.mark.parametrize(
+    ("tracked", "candidates", "expected"),
+    [
+        pytest.param({1: SERVING}, on_disk(1, 2), ([], [1]), id="unloads first"),
+        pytest.param(
+            {1: Tracked(State.UNLOADING, "a")}, on_disk(1, 2), ([], []), id="waits for the unload"
+        ),
+        pytest.param({1: Tracked(State.END)}, on_disk(1, 2), ([2], []), id="then loads"),
+        pytest.param({2: failed()}, on_disk(1, 2), ([1], []), id="goes back if that fails"),
+        pytest.param({2: failed(0.0)}, on_disk(1, 2), ([1], []), id="goes back before it retries"),
+        pytest.param(
+            {1: SERVING, 2: failed(0.0)}, on_disk(1, 2), ([], []), id="no gap for a retry"
+        ),
+        pytest.param({2: failed(0.0)}, on_disk(2), ([2], []), id="retries where nothing serves"),
+        pytest.param(
+            {1: SERVING, 2: failed()},
+            on_disk(1, 2, changed={2}),
+            ([], [1]),
+            id="a repaired one is worth a gap",
+        ),
+        pytest.param(
+            {1: SERVING},
+            on_disk(1, 2, incomplete={2}),
+            ([], []),
+            id="no gap for a half-written one",
+        ),
+        pytest.param({1: SERVING}, [], ([], [1]), id="an emptied folder unloads"),
+    ],
+)
+def test_resource_preserving(tracked, candidates, expected):
+    assert decide(RESOURCE, candidates, tracked) == expected
+
+
+@pytest.mark.parametrize(
+    ("tracked", "candidates", "expected"),
+    [
+        pytest.param({2: failed()}, on_disk(1, 2), ([], []), id="a broken newest has no stand-in"),
+        pytest.param({1: SERVING, 2: failed()}, on_disk(1, 2), ([], []), id="what serves is kept"),
+        pytest.param({2: failed(0.0)}, on_disk(1, 2), ([2], []), id="retried when it is due"),
+        pytest.param(
+            {1: SERVING, 2: failed()}, on_disk(1, 2, changed={2}), ([2], []), id="repaired is tried"
+        ),
+        pytest.param({1: SERVING, 2: SERVING}, on_disk(1, 2), ([], [1]), id="the old one goes"),
+        pytest.param({1: SERVING, 2: SERVING}, on_disk(1), ([], [2]), id="roll back"),
+    ],
+)
+def test_without_a_fall_back(tracked, candidates, expected):
+    assert decide(STRICT, candidates, tracked) == expected
+
+
+def test_without_a_fall_back_an_older_version_is_no_hope():
+    assert may_yet_serve(STRICT, on_disk(1, 2), {2: failed()}) is False
+    assert may_yet_serve(STRICT, on_disk(1, 2), {2: failed(retry_at=9.0)}) is True
+
+
+def test_versions_with_a_label_are_kept():
+    rule = Rule(Latest(), keep=frozenset({1}))
+    assert of_interest(rule, [1, 2, 3], {3: SERVING}) == (3, 1)
+    assert decide(rule, on_disk(1, 3), {1: SERVING, 3: SERVING}) == ([], [])
+    assert decide(rule, on_disk(1, 3), {3: SERVING}) == ([1], [])
+    rule = Rule(Specific(versions=(2,)), keep=frozenset({1}))
+    assert of_interest(rule, [1, 2, 3], {}) == (2, 1)
+
+
+def test_a_failure_is_not_told_while_there_are_attempts_left():
+    tracked = {1: failed(retry_at=9.0), 2: failed()}
+    assert [s.state for s in statuses(tracked, retrying_is_loading=True)] == [
+        State.LOADING,
+        State.END,
+    ]
+    assert statuses(tracked)[0].code is Code.DATA_LOSS

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from timonel.units import Seconds
+
+TENSORFLOW = "tensorflow"
+"""The one platform that models may name."""
 
 
 class _Settings(BaseModel):
@@ -37,6 +41,28 @@ class Specific(_Settings):
 VersionPolicy = Annotated[Latest | Every | Specific, Field(discriminator="kind")]
 
 
+class Transition(StrEnum):
+    """In which order an old version gives way to a new one."""
+
+    AVAILABILITY_PRESERVING = "availability_preserving"
+    """Load the new one first: no gap, and two in memory for a while."""
+    RESOURCE_PRESERVING = "resource_preserving"
+    """Unload the old one first: never two in memory, and a gap while the new one loads."""
+
+
+class RequestLogSettings(_Settings):
+    """How a sample of a model's requests and answers is kept, as PredictionLogs in TFRecords."""
+
+    filename_prefix: str = Field(min_length=1, description="What each file's path starts with.")
+    sampling_rate: float = Field(ge=0, le=1, description="The share of requests that is kept.")
+    max_bytes: int = Field(
+        default=64 * 2**20, ge=1, description="The size at which a new file is begun."
+    )
+    max_age_s: Seconds = Field(
+        default=60.0, description="The age at which a file is closed and gets its name."
+    )
+
+
 class ModelSettings(_Settings):
     """One model that a server serves."""
 
@@ -46,21 +72,63 @@ class ModelSettings(_Settings):
     labels: Mapping[str, int] = Field(
         default_factory=dict, description="Names for versions, such as 'stable'."
     )
+    platform: str = Field(
+        default=TENSORFLOW, description="The platform, as a ModelServerConfig names it."
+    )
+    request_log: RequestLogSettings | None = Field(
+        default=None, description="Where a sample of its requests is kept; none keeps none."
+    )
 
 
 class LoadSettings(_Settings):
-    """How versions are found and loaded."""
+    """How versions are found and loaded.
 
-    poll_s: Seconds = Field(default=1.0, description="Time between two looks at the disk.")
+    The last five are where TensorFlow Serving's ways and ours part; ours are the defaults.
+    """
+
+    poll_s: Seconds = Field(
+        default=1.0,
+        description="Time between two looks at the disk; 0 looks only at the start and when the "
+        "configuration is replaced.",
+    )
     settle_s: Seconds = Field(
         default=1.0,
         description="How long a version that timonel did not publish must stay unchanged.",
     )
     threads: int = Field(default=2, ge=1, description="Versions that load at the same time.")
+    unload_threads: int = Field(
+        default=1, ge=1, description="Versions that are unloaded at the same time."
+    )
     max_retries: int = Field(
         default=5, ge=0, description="Further attempts after a failure that may pass by itself."
     )
     retry_s: Seconds = Field(default=5.0, description="Time between two attempts.")
+    resource_preserving: tuple[str, ...] = Field(
+        default=(),
+        description="Models whose old version is unloaded before the new one is loaded; '*' for "
+        "all. A reload of the configuration does not change it.",
+    )
+    retry_all: bool = Field(
+        default=False, description="Retry after every failure, and call the version LOADING."
+    )
+    fall_back: bool = Field(
+        default=True, description="Serve an older version where the newest cannot be loaded."
+    )
+    wait_for_versions: bool = Field(
+        default=False, description="Wait at the start for models that have no version yet."
+    )
+    keep_labelled: bool = Field(
+        default=True, description="Load versions that a label names, and keep them in memory."
+    )
+    labels_may_wait: bool = Field(
+        default=True, description="Accept new labels for versions that are not loaded yet."
+    )
+
+    def transition_of(self, name: str) -> Transition:
+        """Return in which order a model's versions are swapped."""
+        if name in self.resource_preserving or "*" in self.resource_preserving:
+            return Transition.RESOURCE_PRESERVING
+        return Transition.AVAILABILITY_PRESERVING
 
 
 class RuntimeSettings(_Settings):
@@ -79,7 +147,13 @@ class RuntimeSettings(_Settings):
 class ServerSettings(_Settings):
     """Everything a server process needs to know."""
 
-    models: tuple[ModelSettings, ...] = Field(min_length=1, description="What is served.")
+    models: tuple[ModelSettings, ...] = Field(description="What is served at first.")
+    config_file: str | None = Field(
+        default=None, description="A ModelServerConfig that replaces what is served as it changes."
+    )
+    config_poll_s: Seconds = Field(
+        default=0.0, description="Time between two looks at `config_file`; 0 for none."
+    )
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     rest_port: int = Field(default=8501, ge=0, le=65535, description="REST port; 0 picks one.")
     grpc_port: int | None = Field(

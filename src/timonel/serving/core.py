@@ -10,8 +10,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
+from timonel.serving.config import ModelSettings
 from timonel.serving.monitoring.observation import Observation, take_report
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
@@ -129,15 +132,53 @@ class Call:
             observation.ran(began, time.monotonic(), take_report())
 
 
+class Configurator(Protocol):
+    """What knows which models are configured, and can replace them; the loader."""
+
+    @property
+    def models(self) -> tuple[ModelSettings, ...]:
+        """The configuration in force."""
+
+    def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
+        """Replace the configuration."""
+
+
 class DataPlane:
     """What a server can be asked. Thread-safe.
 
     Args:
         catalogue: The versions in memory.
+        configurator: What replaces the configuration; none where it is fixed.
     """
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, configurator: Configurator | None = None) -> None:
         self._catalogue = catalogue
+        self._configurator = configurator
+
+    def configuration(self) -> tuple[ModelSettings, ...]:
+        """Return the models that are configured now.
+
+        Raises:
+            StatusError: The configuration is fixed.
+        """
+        return self._configurable().models
+
+    def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
+        """Let a list of models take the place of the present one; does not block.
+
+        Returns:
+            What is done when every new model has a version that serves, or fails with a
+            `StatusError`. Cancelling it ends the waiting, not the change.
+
+        Raises:
+            StatusError: The configuration is fixed.
+        """
+        return self._configurable().reconfigure(models)
+
+    def _configurable(self) -> Configurator:
+        if self._configurator is None:
+            raise StatusError(Code.UNIMPLEMENTED, "The configuration of this server is fixed.")
+        return self._configurator
 
     @contextlib.contextmanager
     def call(self, spec: ModelSpec, context: RequestContext = NO_CONTEXT) -> Iterator[Call]:

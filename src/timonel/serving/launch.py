@@ -61,6 +61,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         ServingError: A port is in use, or no version can be loaded.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
+    if not several:
+        raise SpecError("expected a model to serve, got none")
     place = workspace_for(workspace, several)
     models = tuple(resolve(each, place, version) for each in several)
     try:

@@ -78,18 +78,25 @@ class Catalogue:
     Readers take no lock: what they read is replaced as a whole, never changed.
 
     Args:
-        labels: Names of versions, by model.
+        labels: Names of versions, by model; the loader replaces them.
     """
 
-    def __init__(self, labels: Mapping[str, Mapping[str, int]]) -> None:
-        self._labels = labels
-        self._servables: dict[str, Mapping[int, Servable]] = {name: {} for name in labels}
-        self._statuses: dict[str, tuple[VersionStatus, ...]] = dict.fromkeys(labels, ())
+    def __init__(self, labels: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self._labels: Mapping[str, Mapping[str, int]] = labels or {}
+        self._servables: dict[str, Mapping[int, Servable]] = {}
+        self._statuses: dict[str, tuple[VersionStatus, ...]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the models, loaded or not."""
-        return tuple(self._servables)
+        """The names of the models that are configured, loaded or not."""
+        return tuple(self._labels)
+
+    def configure(self, labels: Mapping[str, Mapping[str, int]]) -> None:
+        """Replace the models and their labels, at one stroke.
+
+        Of models that are left out, the status of their versions is still told.
+        """
+        self._labels = {name: dict(versions) for name, versions in labels.items()}
 
     def publish(
         self,
@@ -100,6 +107,11 @@ class Catalogue:
         """Replace what is known of a model."""
         self._servables[name] = dict(servables)
         self._statuses[name] = statuses
+
+    def forget(self, name: str) -> None:
+        """Know no more of a model that is not configured."""
+        self._servables.pop(name, None)
+        self._statuses.pop(name, None)
 
     def loaded(self, name: str) -> Mapping[int, Servable]:
         """Return the versions of a model that serve."""

@@ -28,6 +28,7 @@ import uvloop
 
 from timonel.errors import ServingError, SpecError
 from timonel.serving.config import RuntimeSettings, ServerSettings
+from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
 from timonel.serving.loader import Loader
 from timonel.serving.ports import authority, bind
@@ -65,8 +66,7 @@ def run(
     """
     rest_socket = bind(settings.host, settings.rest_port, "REST")
     grpc_port = _reserve_grpc(settings)
-    labels = {model.name: model.labels for model in settings.models}
-    catalogue = Catalogue(labels)
+    catalogue = Catalogue()
     prepared = threading.Event()
     runtime = _runtime(settings.runtime.name)
     loader = Loader(
@@ -78,9 +78,12 @@ def run(
         _prepare(runtime, with_grpc=grpc_port is not None)
         prepared.set()
         loader.wait_until_settled()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with (
+            followed(settings, loader.reconfigure),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
             runner.run(
-                _Listening(settings, DataPlane(catalogue), rest_socket, grpc_port).serve(
+                _Listening(settings, DataPlane(catalogue, loader), rest_socket, grpc_port).serve(
                     on_ready, leash, log
                 )
             )

@@ -1,16 +1,16 @@
 """Which versions to load and unload: pure functions of what is on disk and what is loaded.
 
-The order is availability-preserving: what is new is loaded before what is old is unloaded, and a
-version that cannot be loaded never takes down one that serves.
+The order is availability-preserving, unless a model asks otherwise: what is new is loaded before
+what is old is unloaded, and a version that cannot be loaded never takes down one that serves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from timonel.serving.config import Every, Latest, Specific
+from timonel.serving.config import Every, Latest, Specific, Transition
 from timonel.serving.status import Code, StatusError
 
 
@@ -86,50 +86,72 @@ class Plan:
 Policy = Latest | Every | Specific
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What a model wants of its versions.
+
+    Args:
+        policy: Which versions are wanted.
+        transition: In which order an old version gives way to a new one.
+        keep: Versions that are wanted besides, because a label names them.
+        fall_back: Whether an older version takes the place of one that cannot be loaded.
+    """
+
+    policy: Policy = field(default_factory=Latest)
+    transition: Transition = Transition.AVAILABILITY_PRESERVING
+    keep: frozenset[int] = frozenset()
+    fall_back: bool = True
+
+
 def of_interest(
-    policy: Policy, numbers: Iterable[int], tracked: Mapping[int, Tracked]
+    rule: Rule, numbers: Iterable[int], tracked: Mapping[int, Tracked]
 ) -> tuple[int, ...]:
     """Return the versions whose folders are worth a look, newest first.
 
     Old versions behind the ones that serve are left alone, so that a poll costs the same however
     many versions have piled up.
     """
-    if isinstance(policy, Specific):
-        return tuple(sorted(set(numbers) & set(policy.versions), reverse=True))
+    there = set(numbers)
+    if isinstance(rule.policy, Specific):
+        return tuple(sorted(there & (set(rule.policy.versions) | rule.keep), reverse=True))
     chosen: list[int] = []
     serving = 0
-    for number in sorted(numbers, reverse=True):
-        if isinstance(policy, Latest) and serving >= policy.count:
-            break
-        chosen.append(number)
-        serving += _state(tracked, number) is State.AVAILABLE
+    for number in sorted(there, reverse=True):
+        enough = isinstance(rule.policy, Latest) and serving >= rule.policy.count
+        if not enough or number in rule.keep:
+            chosen.append(number)
+            serving += _state(tracked, number) is State.AVAILABLE
     return tuple(chosen)
 
 
 def plan(
-    policy: Policy,
+    rule: Rule,
     candidates: Sequence[Candidate],
     tracked: Mapping[int, Tracked],
     now: float,
 ) -> Plan:
     """Return what to load and unload.
 
-    A version that is still being written, or whose content failed to load, is passed over in
-    favour of the next older one: a server that starts beside a broken newest version serves the
-    one before it.
+    A version that is still being written is passed over in favour of the next older one, and so
+    is one whose content failed to load if the rule falls back: a server that starts beside a
+    broken newest version serves the one before it.
 
     Args:
-        policy: Which versions are wanted.
+        rule: What is wanted.
         candidates: The versions `of_interest`, newest first.
         tracked: What is known of every version.
         now: The present time on the clock of `Tracked.retry_at`.
     """
-    aspired = _aspired(policy, candidates, tracked)
+    aspired = _aspired(rule, candidates, tracked)
     due = [c for c in candidates if _retry_is_due(c, tracked.get(c.number), now)]
     wanted = {c.number: c for c in (*aspired, *due)}
     load = tuple(
-        wanted[number] for number in sorted(wanted, reverse=True) if _is_idle(tracked, number)
+        wanted[number]
+        for number in sorted(wanted, reverse=True)
+        if _may_begin(wanted[number], tracked.get(number), now)
     )
+    if rule.transition is Transition.RESOURCE_PRESERVING:
+        return _one_at_a_time(load, aspired, candidates, tracked)
     return Plan(load=load, unload=_superseded(aspired, candidates, tracked))
 
 
@@ -147,22 +169,34 @@ def after_failure(
     )
 
 
-def may_yet_serve(candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]) -> bool:
+def may_yet_serve(
+    rule: Rule, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
+) -> bool:
     """Tell whether a version may become available without a change on disk."""
+    hopeful = candidates if rule.fall_back else _first(rule, candidates)
     return any(
         not candidate.complete
         or (record := tracked.get(candidate.number)) is None
         or record.in_memory
         or record.retry_at is not None
         or record.fingerprint != candidate.fingerprint
-        for candidate in candidates
+        for candidate in hopeful
     )
 
 
-def statuses(tracked: Mapping[int, Tracked]) -> tuple[VersionStatus, ...]:
-    """Return what clients are told, ascending by version."""
+def statuses(
+    tracked: Mapping[int, Tracked], *, retrying_is_loading: bool = False
+) -> tuple[VersionStatus, ...]:
+    """Return what clients are told, ascending by version.
+
+    Args:
+        tracked: What is known of every version.
+        retrying_is_loading: Tell of no failure while there are attempts left.
+    """
     return tuple(
-        VersionStatus(
+        VersionStatus(number, State.LOADING)
+        if retrying_is_loading and record.retry_at is not None
+        else VersionStatus(
             number,
             record.state,
             record.error.code if record.error else Code.OK,
@@ -173,16 +207,22 @@ def statuses(tracked: Mapping[int, Tracked]) -> tuple[VersionStatus, ...]:
 
 
 def _aspired(
-    policy: Policy, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
+    rule: Rule, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
 ) -> list[Candidate]:
-    usable = [c for c in candidates if _is_usable(c, tracked.get(c.number))]
-    return usable[: policy.count] if isinstance(policy, Latest) else usable
+    usable = [
+        c
+        for c in candidates
+        if _is_in_memory(tracked.get(c.number))
+        or (c.complete and not (rule.fall_back and _has_failed(c, tracked.get(c.number))))
+    ]
+    return _first(rule, usable)
 
 
-def _is_usable(candidate: Candidate, record: Tracked | None) -> bool:
-    if record is not None and record.in_memory:
-        return True
-    return candidate.complete and not _has_failed(candidate, record)
+def _first(rule: Rule, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those that the policy wants if all of them can be had."""
+    if not isinstance(rule.policy, Latest):
+        return list(candidates)
+    return [c for n, c in enumerate(candidates) if n < rule.policy.count or c.number in rule.keep]
 
 
 def _has_failed(candidate: Candidate, record: Tracked | None) -> bool:
@@ -202,6 +242,32 @@ def _retry_is_due(candidate: Candidate, record: Tracked | None, now: float) -> b
     )
 
 
+def _may_begin(candidate: Candidate, record: Tracked | None, now: float) -> bool:
+    if not candidate.complete or _is_in_memory(record):
+        return False
+    return not _has_failed(candidate, record) or _retry_is_due(candidate, record, now)
+
+
+def _one_at_a_time(
+    load: tuple[Candidate, ...],
+    aspired: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    tracked: Mapping[int, Tracked],
+) -> Plan:
+    """Unload what is not aspired, and load only once it has left the memory."""
+    numbers = {c.number for c in aspired}
+    fresh = tuple(c for c in load if c.number in numbers)
+    present = any(_is_in_memory(tracked.get(number)) for number in numbers)
+    others = sorted(n for n, record in tracked.items() if record.in_memory and n not in numbers)
+    if others:
+        # Nothing is taken down for candidates of which none can be loaded.
+        wish = fresh or present or not candidates
+        leaving = (n for n in others if _state(tracked, n) is State.AVAILABLE)
+        return Plan(unload=tuple(leaving) if wish else ())
+    # Nor to try once more what has failed: that waits until nothing serves.
+    return Plan(load=fresh or (() if present else load[:1]))
+
+
 def _superseded(
     aspired: Sequence[Candidate],
     candidates: Sequence[Candidate],
@@ -218,9 +284,8 @@ def _superseded(
     return tuple(surplus) if replaced or not candidates else ()
 
 
-def _is_idle(tracked: Mapping[int, Tracked], number: int) -> bool:
-    record = tracked.get(number)
-    return record is None or not record.in_memory
+def _is_in_memory(record: Tracked | None) -> bool:
+    return record is not None and record.in_memory
 
 
 def _state(tracked: Mapping[int, Tracked], number: int) -> State:

@@ -1,0 +1,244 @@
+"""What the loader's thread knows of one model, and what its folder asks for. No thread-safety."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from timonel.serving.config import LoadSettings, ModelSettings, Specific
+from timonel.serving.disk import Settling, version_folders
+from timonel.serving.reload import Unavailable
+from timonel.serving.servables import Catalogue, Servable, describe
+from timonel.serving.status import TRANSIENT, StatusError, not_found
+from timonel.serving.versions import (
+    Candidate,
+    Plan,
+    Rule,
+    State,
+    Tracked,
+    after_failure,
+    may_yet_serve,
+    of_interest,
+    plan,
+    statuses,
+)
+
+_LOG = logging.getLogger(__name__)
+_ENDED_KEPT = 32
+_NOTHING = Specific(versions=())
+
+
+class Watched:
+    """A model, its versions and its folder.
+
+    Args:
+        model: The model's settings.
+        settings: Times and limits.
+        catalogue: Where its versions are published.
+    """
+
+    def __init__(self, model: ModelSettings, settings: LoadSettings, catalogue: Catalogue) -> None:
+        self.model = model
+        self.configured = True
+        self.servables: dict[int, Servable] = {}
+        self.hopeful = True
+        self.complaint: str | None = None
+        self._settings = settings
+        self._catalogue = catalogue
+        self._tracked: dict[int, Tracked] = {}
+        self._settling = Settling(settings.settle_s, time.monotonic)
+        self._folders: Mapping[int, Path] | None = None
+        self._candidates: list[Candidate] = []
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def serves(self) -> bool:
+        """Whether a version is ready."""
+        return bool(self.servables)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was left out of the configuration and nothing of it is in memory."""
+        return not self.configured and not any(r.in_memory for r in self._tracked.values())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is something to tell of versions that were unloaded or failed."""
+        return bool(self._tracked)
+
+    def configure(self, model: ModelSettings | None) -> None:
+        """Take new settings, or none when the model is left out of the configuration."""
+        self.configured = model is not None
+        if model is not None:
+            self.model = model
+        self.hopeful = True
+        self._folders = None
+        self.complaint = None
+
+    def look(self, now: float, *, relist: bool) -> Plan:
+        """Look at the folder and return what to load and unload.
+
+        Args:
+            now: The present monotonic time in seconds.
+            relist: Whether to look for versions that came or went; otherwise only those that
+                were there are looked at.
+        """
+        if not self.configured:
+            self._candidates = []
+            self._forget({})
+            return plan(Rule(_NOTHING), [], self._tracked, now)
+        folders = self._list(relist=relist)
+        if folders is None:
+            return Plan()
+        self._forget(folders)
+        rule = self._rule()
+        interesting = of_interest(rule, folders, self._tracked)
+        self._candidates = self._settling.look(folders, interesting)
+        todo = plan(rule, self._candidates, self._tracked, now)
+        self._complain(self._missing(folders))
+        self.hopeful = (
+            may_yet_serve(rule, self._candidates, self._tracked)
+            if self._candidates
+            else self._waits
+        )
+        return todo
+
+    def wakes_at(self, now: float) -> float | None:
+        """Return when to look again at what was there, on the clock of ``now``; none for never."""
+        if not self.configured:
+            return None
+        if any(not candidate.complete for candidate in self._candidates):
+            return now + max(self._settings.settle_s / 2, 0.01)
+        return self._next_attempt()
+
+    def begin_load(self, candidate: Candidate) -> None:
+        """Note that a version is being loaded."""
+        before = self._tracked.get(candidate.number)
+        same = before is not None and before.fingerprint == candidate.fingerprint
+        attempts = before.attempts if before is not None and same else 0
+        self._track(candidate.number, Tracked(State.LOADING, candidate.fingerprint, attempts + 1))
+
+    def end_load(self, servable: Servable) -> None:
+        """Offer a version that was loaded."""
+        number = servable.version
+        self.servables[number] = servable
+        self._track(number, replace(self._tracked[number], state=State.AVAILABLE, attempts=0))
+        _LOG.info("model %s: version %d is loaded", self.name, number)
+
+    def fail(self, number: int, error: StatusError) -> None:
+        """Note that a version could not be loaded."""
+        settings = self._settings
+        record = after_failure(
+            self._tracked[number],
+            error,
+            retries=settings.max_retries,
+            retry_at=time.monotonic() + settings.retry_s,
+            transient=settings.retry_all or error.code in TRANSIENT,
+        )
+        self._track(number, record)
+        _LOG.error(
+            "model %s: version %d cannot be loaded (%s); %s",
+            self.name,
+            number,
+            describe(error),
+            f"trying again in {settings.retry_s:g} s"
+            if record.retry_at is not None
+            else "it is left alone until its files change",
+        )
+
+    def begin_unload(self, number: int) -> Servable:
+        """Take a version out of what is offered, and return it."""
+        servable = self.servables.pop(number)
+        self._track(number, replace(self._tracked[number], state=State.UNLOADING))
+        return servable
+
+    def end_unload(self, number: int) -> None:
+        """Note that a version has left the memory."""
+        self._track(number, Tracked(State.END))
+        _LOG.info("model %s: version %d is unloaded", self.name, number)
+
+    def give_up(self) -> list[Servable]:
+        """Offer nothing any more, and return what was offered."""
+        servables = list(self.servables.values())
+        self.servables.clear()
+        self._publish()
+        return servables
+
+    def failure(self) -> Unavailable:
+        """Return why the model does not serve."""
+        for number, record in sorted(self._tracked.items(), reverse=True):
+            if record.error is not None:
+                return Unavailable(self.name, number, record.error)
+        reason = not_found(self.complaint or "found none that it may serve")
+        return Unavailable(self.name, None, reason)
+
+    @property
+    def _waits(self) -> bool:
+        # Where nobody looks again, nothing will ever come.
+        return self._settings.wait_for_versions and self._settings.poll_s > 0
+
+    def _next_attempt(self) -> float | None:
+        records = [self._tracked.get(candidate.number) for candidate in self._candidates]
+        times = [r.retry_at for r in records if r is not None and r.retry_at is not None]
+        return min(times, default=None)
+
+    def _rule(self) -> Rule:
+        return Rule(
+            self.model.policy,
+            self._settings.transition_of(self.name),
+            frozenset(self.model.labels.values() if self._settings.keep_labelled else ()),
+            self._settings.fall_back,
+        )
+
+    def _list(self, *, relist: bool) -> Mapping[int, Path] | None:
+        if relist or self._folders is None:
+            try:
+                self._folders = version_folders(Path(self.model.base_path))
+            except OSError as error:
+                self._complain(f"cannot read its folder: {error.strerror}")
+                self._folders = None
+                self._candidates = []
+                self.hopeful = self._waits
+        return self._folders
+
+    def _missing(self, folders: Mapping[int, Path]) -> str | None:
+        """Return what to complain about in a folder that can be read."""
+        policy = self.model.policy
+        if isinstance(policy, Specific):
+            if not policy.versions:
+                return "its policy asks for no version"
+            if absent := sorted(set(policy.versions) - folders.keys()):
+                return f"found no version {', '.join(map(str, absent))} in {self.model.base_path}"
+        return None if folders else f"found no version in {self.model.base_path}"
+
+    def _forget(self, folders: Mapping[int, Path]) -> None:
+        """Let a version that was removed be tried afresh when it comes back."""
+        ended = [n for n, record in self._tracked.items() if record.state is State.END]
+        for number in ended:
+            if number not in folders:
+                self._tracked[number] = replace(
+                    self._tracked[number], fingerprint="", retry_at=None
+                )
+        for number in sorted(ended)[:-_ENDED_KEPT]:
+            if number not in folders:
+                del self._tracked[number]
+
+    def _complain(self, complaint: str | None) -> None:
+        if complaint and complaint != self.complaint:
+            _LOG.warning("model %s: %s; keeping what is loaded", self.name, complaint)
+        self.complaint = complaint
+
+    def _track(self, number: int, record: Tracked) -> None:
+        self._tracked[number] = record
+        self._publish()
+
+    def _publish(self) -> None:
+        told = statuses(self._tracked, retrying_is_loading=self._settings.retry_all)
+        self._catalogue.publish(self.name, self.servables, told)
