@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from timonel.serving.isolation import ComputeSettings, Isolation
+from timonel.serving.access.settings import AccessSettings
 from timonel.units import Seconds
 
 TENSORFLOW = "tensorflow"
@@ -167,6 +169,16 @@ class ServerSettings(_Settings):
     )
     load: LoadSettings = Field(default_factory=LoadSettings, description="Loading.")
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings, description="Computing.")
+    isolation: Isolation = Field(
+        default="none",
+        description="Whether each version computes in a process of its own, which may crash.",
+    )
+    compute: ComputeSettings = Field(
+        default_factory=ComputeSettings, description="Processes of their own."
+    )
+    access: AccessSettings = Field(
+        default_factory=AccessSettings, description="Who may ask, how much, and over which TLS."
+    )
     servers_folder: str | None = Field(
         default=None, description="Where the running server's document is written."
     )

@@ -7,7 +7,7 @@ no TensorFlow; the names of data types are those of its protos.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timonel.serving.config import RuntimeSettings
+from timonel.serving.status import StatusError
 
 Array = NDArray[Any]
 DEFAULT_SIGNATURE = "serving_default"
@@ -103,6 +104,12 @@ class LoadedModel(abc.ABC):
             StatusError: The model refused the input or failed.
         """
 
+    def when_failed(self, tell: Callable[[StatusError], None]) -> None:  # noqa: B027 - few can
+        """Have ``tell`` called, once and from any thread, should it become unable to run for good.
+
+        A model that lives and dies with this process never is.
+        """
+
     @abc.abstractmethod
     def close(self) -> None:
         """Free the memory."""
@@ -123,4 +130,11 @@ class Runtime(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Import what loading needs; called once before the first load, may take seconds."""
+        """Import what loading needs; called once before the first load, may take seconds.
+
+        Raises:
+            StatusError: It cannot.
+        """
+
+    def close(self) -> None:  # noqa: B027 - few have anything to give back
+        """Give back what `prepare` took; called once, when nothing is loaded any more."""

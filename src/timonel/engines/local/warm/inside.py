@@ -56,8 +56,8 @@ def _become(command: Command) -> None:
     for stream in (sys.stdout, sys.stderr):
         # The streams are those of the parent, on which its modules may have put handlers.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as opened by Python
-    _renew_random_state()
-    _restore_blas_threads(command.env)
+    renew_random_state()
+    restore_blas_threads(command.env)
     gc.enable()
 
 
@@ -102,7 +102,7 @@ def _finish(code: int) -> int:
     return code
 
 
-def _renew_random_state() -> None:
+def renew_random_state() -> None:
     """Give each task random state of its own, where the parent's would be shared."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
@@ -110,7 +110,7 @@ def _renew_random_state() -> None:
         numpy_random.seed()
 
 
-def _restore_blas_threads(env: Mapping[str, str]) -> None:
+def restore_blas_threads(env: Mapping[str, str]) -> None:
     """Give OpenBLAS back the threads it would have had; it was loaded with one."""
     asked = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
     count = int(asked) if asked.isdigit() and int(asked) else len(os.sched_getaffinity(0))

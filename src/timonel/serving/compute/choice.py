@@ -1,0 +1,41 @@
+"""Which runtime a server uses: found by its name, in this process or in processes of its own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from timonel.errors import SpecError
+from timonel.serving.compute.runtime import ProcessRuntime
+from timonel.serving.config import ServerSettings
+from timonel.serving.runtimes.base import Runtime
+
+GROUP = "timonel.runtimes"
+
+
+def runtime_for(settings: ServerSettings) -> Runtime:
+    """Return the runtime that a server's settings ask for.
+
+    Where versions are kept apart, what they need begins to be imported with this call.
+
+    Raises:
+        SpecError: There is none of that name.
+    """
+    entry_point = _find(settings.runtime.name)
+    if settings.isolation == "none":
+        runtime: Runtime = entry_point.load()()
+        return runtime
+    apart = ProcessRuntime(
+        entry_point.value,
+        settings.compute,
+        threads=settings.compute_threads,
+        close_timeout_s=settings.drain_s,
+    )
+    apart.start()
+    return apart
+
+
+def _find(name: str) -> importlib.metadata.EntryPoint:
+    for entry_point in importlib.metadata.entry_points(group=GROUP, name=name):
+        return entry_point
+    known = sorted(each.name for each in importlib.metadata.entry_points(group=GROUP))
+    raise SpecError(f"expected a runtime out of {', '.join(known)}, got {name}")

@@ -1,0 +1,328 @@
+"""One end of the connection between the front and a compute process.
+
+Any thread posts messages; whichever thread gets there first sends all that have piled up, as few
+packets as they fit into. One thread, in `serve`, receives. Nothing here waits for the other side,
+so that a process that hangs holds nobody up; what the socket does not take is sent later.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.serving.compute.arena import Arena
+from timonel.serving.compute.frames import (
+    HERE,
+    INLINE_BYTES,
+    PACKET_BYTES,
+    Frame,
+    Kind,
+    by_reference,
+    inline,
+    read_frames,
+    release,
+    released,
+)
+from timonel.serving.compute.protocol import Bytes, Place, ProtocolError, pack, unpack
+from timonel.serving.compute.segments import Hold, Owner, Segment, hold_of
+from timonel.serving.runtimes.base import NUMPY_TYPES, Array
+
+_DESCRIPTOR_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
+_RELEASED_AT_ONCE = 512
+_LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE})
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the other side said.
+
+    Args:
+        kind: What it is for.
+        number: The request it is about.
+        fields: Its values.
+        arrays: Its arrays; those in shared memory stay there for as long as they are in use.
+    """
+
+    kind: Kind
+    number: int
+    fields: list[Any]
+    arrays: dict[str, Array]
+
+
+class Link(Owner):
+    """Sends from any thread, receives in one. Owns the socket and the memory that it writes.
+
+    Args:
+        connection: One end of a pair of sequential-packet sockets.
+        limit_bytes: Shared memory that this side may use.
+    """
+
+    def __init__(self, connection: socket.socket, *, limit_bytes: int) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
+        self._theirs: dict[int, Segment] = {}
+        self._unused: deque[tuple[int, int]] = deque()
+        self._outbox: deque[tuple[bytes, int | None]] = deque()
+        self._unsent: tuple[bytes, int | None] | None = None
+        self._sending = threading.Lock()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = threading.RLock()
+        self._blocked = False
+        self._broken = False
+        self._over = False
+        self._closed = False
+
+    @property
+    def arena(self) -> Arena:
+        """The memory that this side writes."""
+        return self._arena
+
+    def allocate(self, shape: Sequence[int], dtype: str, timeout_s: float) -> Array:
+        """Return an array, with any content, that needs no copy to be sent.
+
+        Args:
+            shape: Its sizes.
+            dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
+            timeout_s: How long to wait for memory.
+
+        Raises:
+            StatusError: There is none.
+        """
+        numpy_type = NUMPY_TYPES[dtype]
+        length = numpy_type.itemsize
+        for size in shape:
+            length *= size
+        return self._arena.take(length, timeout_s).array().view(numpy_type).reshape(shape)
+
+    def post(
+        self,
+        kind: Kind,
+        number: int,
+        fields: Sequence[Any] = (),
+        arrays: Mapping[str, Array] | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        """Send a message; it has been copied, but perhaps not sent, when this returns.
+
+        Raises:
+            StatusError: An array has no tensor's type, or there is no memory for it in time.
+        """
+        places = dict(self._places(arrays)) if arrays else None
+        content = pack(fields, arrays, places)
+        if content.size <= INLINE_BYTES:
+            frame = inline(kind, number, content.as_bytes())
+        else:
+            hold = self._arena.take(content.size, timeout_s)
+            content.write_to(hold.array())
+            self._arena.share(hold)
+            frame = by_reference(kind, number, hold.number, hold.offset, content.size)
+        self._outbox.append((frame, None))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what has piled up, unless another thread is at it. Also called by destructors."""
+        while (self._outbox or self._unused) and not self._blocked:
+            if not self._sending.acquire(blocking=False):
+                return  # whoever has it looks once more after having let go
+            try:
+                self._send_all()
+            finally:
+                self._sending.release()
+
+    def serve(
+        self,
+        handle: Callable[[Message], None],
+        watch: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Receive until either side ends the connection.
+
+        Args:
+            handle: Called with each message.
+            watch: Called every time before this thread waits; returns for how many seconds at
+                most, or none for any time.
+
+        Raises:
+            ProtocolError: The other side has sent nonsense.
+        """
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        descriptor = self._socket.fileno()
+        poller.register(descriptor, select.POLLIN)
+        writing = False
+        while not self._over:
+            if writing != self._blocked:
+                writing = self._blocked
+                mask = select.POLLIN | (select.POLLOUT if writing else 0)
+                poller.modify(descriptor, mask)
+            wait_s = watch()
+            events = dict(poller.poll(None if wait_s is None else max(1, round(wait_s * 1000))))
+            if self._wake in events:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            event = events.get(descriptor, 0)
+            if event & select.POLLOUT:
+                self._blocked = False
+                self.flush()
+            if event & ~select.POLLOUT and not self._receive(handle):
+                return
+
+    def wake(self) -> None:
+        """Have `serve` call its ``watch``."""
+        # Not after `close`: the number may be that of another file by then.
+        with self._waking:
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """Have `serve` return on this side; messages can still be sent."""
+        self._over = True
+
+    def shut(self) -> None:
+        """End the connection; `serve` returns on both sides."""
+        self._over = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._arena.close()
+
+    def close(self) -> None:
+        """Give all back, once `serve` has returned. Arrays that are in use stay valid."""
+        self.shut()
+        with self._sending:
+            for _, descriptor in (*self._outbox, *filter(None, [self._unsent])):
+                if descriptor is not None:
+                    os.close(descriptor)
+            self._outbox.clear()
+            self._unsent = None
+            self._socket.close()
+        with self._waking:
+            if not self._closed:
+                os.close(self._wake)
+            self._closed = True
+        self._theirs.clear()
+
+    def give_back(self, number: int, offset: int) -> None:
+        """Tell the other side that a block of its memory is free."""
+        if not self._over:
+            self._unused.append((number, offset))
+            self.flush()
+
+    def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
+        """Find the arrays that lie in this side's shared memory, and count a user more of them."""
+        for name, each in arrays.items():
+            hold = hold_of(each)
+            if hold is None or not self._arena.owns(hold) or not each.flags.c_contiguous:
+                continue
+            # A block is given back by its first byte, so that is what must be sent.
+            if each.ctypes.data == hold.segment.address + hold.offset:
+                self._arena.share(hold)
+                yield name, Place(hold.number, hold.offset)
+
+    def _announce(self, number: int, descriptor: int, size: int) -> None:
+        self._outbox.append((inline(Kind.SEGMENT, number, offset=size), descriptor))
+
+    def _retire(self, number: int) -> None:
+        self._outbox.append((inline(Kind.RETIRE, number), None))
+        self.flush()
+
+    def _send_all(self) -> None:
+        while (packet := self._unsent or self._next_packet()) is not None:
+            content, descriptor = packet
+            try:
+                if self._broken:
+                    pass  # all that is left to do is to close descriptors
+                elif descriptor is None:
+                    self._socket.send(content)
+                else:
+                    socket.send_fds(self._socket, [content], [descriptor])
+            except BlockingIOError:
+                self._unsent = packet
+                self._blocked = True
+                self.wake()
+                return
+            except OSError:
+                # The other side is gone; what it has said before can still be received.
+                self._broken = True
+            self._unsent = None
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _next_packet(self) -> tuple[bytes, int | None] | None:
+        frames: list[bytes] = []
+        size = 0
+        while self._outbox:
+            frame, descriptor = self._outbox[0]
+            if frames and (descriptor is not None or size + len(frame) > PACKET_BYTES):
+                break
+            self._outbox.popleft()
+            if descriptor is not None:
+                return frame, descriptor
+            frames.append(frame)
+            size += len(frame)
+        if self._unused and size < PACKET_BYTES // 2:
+            count = min(len(self._unused), _RELEASED_AT_ONCE)
+            frames.append(release([self._unused.popleft() for _ in range(count)]))
+        return (b"".join(frames), None) if frames else None
+
+    def _receive(self, handle: Callable[[Message], None]) -> bool:
+        try:
+            packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES * 2, _DESCRIPTOR_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        descriptors = _descriptors(ancillary)
+        try:
+            for frame in read_frames(packet):
+                if frame.kind in _LINKED:
+                    self._note(frame, descriptors)
+                else:
+                    handle(self._message(frame))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return bool(packet)
+
+    def _note(self, frame: Frame, descriptors: Sequence[int]) -> None:
+        if frame.kind is Kind.RELEASE:
+            for number, offset in released(frame):
+                self._arena.give_back(number, offset)
+        elif frame.kind is Kind.RETIRE:
+            self._theirs.pop(frame.number, None)
+        elif descriptors:
+            try:
+                self._theirs[frame.number] = Segment(descriptors[0], frame.offset)
+            except (OSError, ValueError, OverflowError) as error:
+                raise ProtocolError(f"expected shared memory, got {error}") from error
+
+    def _message(self, frame: Frame) -> Message:
+        content = frame.content
+        if frame.segment != HERE:
+            content = self._find(frame.segment, frame.offset, frame.length)
+        fields, arrays = unpack(content, self._find)
+        return Message(frame.kind, frame.number, fields, arrays)
+
+    def _find(self, number: int, offset: int, length: int) -> Bytes:
+        segment = self._theirs.get(number)
+        if segment is None:
+            raise ProtocolError(f"expected a segment that is known, got {number}")
+        try:
+            return Hold(segment, offset, length, self, number).array()
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found.tolist()

@@ -1,0 +1,176 @@
+"""A version in a process of its own, which is started again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+
+from timonel.serving.compute.process import Answer, ComputeProcess
+from timonel.serving.compute.recovery import Patience, after_death
+from timonel.serving.runtimes.base import NUMPY_TYPES, Array, LoadedModel
+from timonel.serving.status import Code, StatusError
+
+_LOG = logging.getLogger(__name__)
+
+Outputs = dict[str, Array]
+OnEnd = Callable[[ComputeProcess, StatusError], None]
+Start = Callable[[OnEnd], ComputeProcess]
+
+
+class ProcessModel(LoadedModel):
+    """Sends requests to a process, and replaces the process when it has died.
+
+    What was under way when it died, and what is asked until it is back, is answered
+    ``UNAVAILABLE`` at once: nobody waits for a load, least of all those who want another model.
+
+    Args:
+        name: For messages.
+        start: Starts a process and returns when it has loaded; raises `StatusError`.
+        patience: How many deaths are borne.
+        close_timeout_s: Seconds that requests under way have when the version is unloaded.
+
+    Raises:
+        StatusError: The version cannot be loaded.
+    """
+
+    def __init__(self, name: str, start: Start, patience: Patience, close_timeout_s: float) -> None:
+        self._name = name
+        self._start = start
+        self._patience = patience
+        self._close_timeout_s = close_timeout_s
+        self._lock = threading.Lock()
+        self._deaths: tuple[float, ...] = ()
+        self._closed = threading.Event()
+        self._failure: StatusError | None = None
+        self._tell: Callable[[StatusError], None] | None = None
+        self._process: ComputeProcess | None = None
+        self._unavailable = StatusError(Code.UNAVAILABLE, "The process of this model is starting.")
+        process = start(self._replace)
+        self.signatures = process.signatures
+        self._adopt(process)
+
+    @property
+    def pid(self) -> int | None:
+        """The process; none while there is none."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def submit(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Future[Outputs]:
+        """Ask for the outputs of a signature; see `ComputeProcess.submit`."""
+        process = self._process
+        if process is None:
+            answer = Answer(-1, deadline, lambda _: None)
+            answer.give(self._unavailable)
+            return answer
+        return process.submit(signature, inputs, outputs, deadline)
+
+    def run(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Outputs:
+        """Compute the outputs of a signature; see `submit`."""
+        return self.submit(signature, inputs, outputs, deadline).result()
+
+    def allocate(self, shape: Sequence[int], dtype: str) -> Array:
+        """Return an array, with any content, that `submit` sends without copying it.
+
+        Args:
+            shape: Its sizes.
+            dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
+
+        Raises:
+            StatusError: There is no shared memory.
+        """
+        process = self._process
+        if process is None:
+            # It will be refused, but by whoever runs the model.
+            return np.empty(shape, NUMPY_TYPES[dtype])
+        return process.allocate(shape, dtype)
+
+    def when_failed(self, tell: Callable[[StatusError], None]) -> None:
+        """Have ``tell`` called once the process has died too often to be started again."""
+        with self._lock:
+            self._tell = tell
+            failure = self._failure
+        if failure is not None:
+            tell(failure)
+
+    def close(self) -> None:
+        """Unload; what is under way is answered first."""
+        with self._lock:
+            self._closed.set()
+            self._unavailable = StatusError(Code.UNAVAILABLE, "The version has been unloaded.")
+            process, self._process = self._process, None
+        if process is not None:
+            process.close(self._close_timeout_s)
+
+    def _adopt(self, process: ComputeProcess) -> bool:
+        """Send requests to a process from now on; false if it has died meanwhile."""
+        with self._lock:
+            if self._closed.is_set():
+                self._process = None
+            elif process.end is not None:
+                return False
+            else:
+                self._process = process
+                return True
+        process.close(0.0)
+        return True
+
+    def _replace(self, process: ComputeProcess, cause: StatusError) -> None:
+        """Start another process. Runs in the thread of the one that has died."""
+        with self._lock:
+            if process is not self._process:
+                return  # it died before it was adopted: whoever started it sees that
+            self._process = None
+            self._unavailable = cause
+        self._start_again(cause)
+
+    def _start_again(self, cause: StatusError) -> None:
+        while True:
+            decision = after_death(self._patience, self._deaths, time.monotonic())
+            self._deaths = decision.deaths
+            if decision.delay_s is None:
+                self._fail(cause)
+                return
+            _LOG.error(
+                "%s: %s It is started again in %g s", self._name, cause.message, decision.delay_s
+            )
+            if self._closed.wait(decision.delay_s):
+                return
+            try:
+                process = self._start(self._replace)
+            except StatusError as error:
+                cause = self._unavailable = error
+                continue
+            if self._adopt(process):
+                return
+            cause = process.end or cause
+
+    def _fail(self, cause: StatusError) -> None:
+        _LOG.error(
+            "%s: %s That was death %d in %g s; it is not started again",
+            self._name,
+            cause.message,
+            len(self._deaths),
+            self._patience.window_s,
+        )
+        with self._lock:
+            self._failure = self._unavailable = cause
+            tell = self._tell
+        if tell is not None:
+            tell(cause)

@@ -1,0 +1,274 @@
+"""One compute process as the front sees it: from its fork to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
+
+from timonel.serving.compute.frames import Kind
+from timonel.serving.compute.link import Link, Message
+from timonel.serving.compute.metadata import from_fields
+from timonel.serving.compute.orders import ForkOrder
+from timonel.serving.compute.parent import WarmParent, ended
+from timonel.serving.compute.protocol import ProtocolError
+from timonel.serving.runtimes.base import Array, Signature
+from timonel.serving.status import Code, StatusError
+
+_LOG = logging.getLogger(__name__)
+_TICK_S = 0.02
+_STATUS_S = 2.0
+_MEMORY_S = 60.0
+
+Outputs = dict[str, Array]
+
+
+class Answer(Future[Outputs]):
+    """The outputs of a request, when they are there. Cancelling it tells the process."""
+
+    def __init__(self, number: int, deadline: float | None, cancel: Callable[[int], None]) -> None:
+        super().__init__()
+        self.number = number
+        self.deadline = deadline
+        self.asked_at = time.monotonic()
+        self._cancel = cancel
+
+    def cancel(self) -> bool:
+        """Give the request up; false if it has been answered."""
+        cancelled = super().cancel()
+        if cancelled:
+            self._cancel(self.number)
+        return cancelled
+
+    def give(self, outcome: Outputs | StatusError) -> None:
+        """Answer, unless it was given up."""
+        if not self.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, StatusError):
+            self.set_exception(outcome)
+        else:
+            self.set_result(outcome)
+
+
+class ComputeProcess:
+    """A process that has loaded a version, or is about to. Thread-safe.
+
+    Args:
+        parent: What forks it.
+        order: What it loads.
+        on_end: Called once, in a thread of this object that ends after it, when a process that had
+            loaded has ended without being told to: with this object and why.
+        hang_timeout_s: A process that has said nothing for so long, though it was asked something,
+            is killed.
+
+    Raises:
+        StatusError: It cannot be started, or cannot load.
+    """
+
+    def __init__(
+        self,
+        parent: WarmParent,
+        order: ForkOrder,
+        on_end: Callable[[ComputeProcess, StatusError], None],
+        hang_timeout_s: float | None = None,
+    ) -> None:
+        self._parent = parent
+        self._on_end = on_end
+        self._hang_timeout_s = hang_timeout_s
+        self._lock = threading.Lock()
+        self._asked: dict[int, Answer] = {}
+        self._next = 0
+        self._heard_at = 0.0
+        self._sleeping = False
+        self._closing = False
+        self._verdict: str | None = None
+        self._end: StatusError | None = None
+        self._loaded: Future[dict[str, Signature]] = Future()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self.pid = parent.fork(order, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        self._link = Link(ours, limit_bytes=order.memory_limit)
+        self._thread = threading.Thread(target=self._receive, name=order.name, daemon=True)
+        self._thread.start()
+        try:
+            self.signatures = self._loaded.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    @property
+    def end(self) -> StatusError | None:
+        """Why it answers nothing any more; none while it does."""
+        return self._end
+
+    def submit(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Answer:
+        """Ask for the outputs of a signature.
+
+        Args:
+            signature: A key of `signatures`.
+            inputs: Exactly the signature's inputs.
+            outputs: Names of the outputs wanted; none for all of them.
+            deadline: When the answer is of no use any more, on the monotonic clock.
+
+        Returns:
+            What will be answered; always exactly once.
+        """
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+            answer = Answer(number, deadline, self._cancel)
+            end = self._end
+            if end is None:
+                if not self._asked:
+                    self._heard_at = answer.asked_at
+                self._asked[number] = answer
+        if end is not None:
+            answer.give(end)
+            return answer
+        wait_s = _MEMORY_S if deadline is None else max(0.0, deadline - answer.asked_at)
+        try:
+            fields = [signature, outputs if outputs is None else list(outputs), deadline]
+            self._link.post(Kind.REQUEST, number, fields, inputs, wait_s)
+        except StatusError as error:
+            self._give(number, error)
+        if self._sleeping:
+            self._link.wake()
+        return answer
+
+    def allocate(self, shape: Sequence[int], dtype: str) -> Array:
+        """Return an array, with any content, that `submit` sends without copying it.
+
+        Raises:
+            StatusError: There is no memory.
+        """
+        return self._link.allocate(shape, dtype, _MEMORY_S)
+
+    def kill(self) -> None:
+        """End it at once; what is under way is answered ``UNAVAILABLE``."""
+        self._parent.kill(self.pid)
+
+    def close(self, timeout_s: float) -> None:
+        """Let it answer what is under way, unload, and end; kill it if that takes too long."""
+        deadline = time.monotonic() + timeout_s
+        wait(list(self._asked.values()), timeout_s)
+        self._closing = True
+        with contextlib.suppress(StatusError):
+            self._link.post(Kind.CLOSE, 0)
+        self._thread.join(max(0.1, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self.kill()
+            self._link.shut()
+            self._thread.join()
+
+    def _receive(self) -> None:
+        try:
+            self._link.serve(self._handle, self._watch)
+        except ProtocolError as error:
+            self._condemn(f"sent what makes no sense ({error})")
+        except Exception as error:  # noqa: BLE001 - a defect here must not leave requests waiting
+            _LOG.exception("the connection to process %d failed", self.pid)
+            self._condemn(f"could not be listened to ({type(error).__name__}: {error})")
+        self._finish(self._cause())
+
+    def _condemn(self, why: str) -> None:
+        self._verdict = f"was killed because it {why}"
+        self.kill()
+
+    def _cause(self) -> str:
+        # It is nearly always there already.
+        status = self._parent.wait(self.pid, _STATUS_S)
+        if status is None and not self._parent.is_over:
+            self._condemn("has left its connection")
+            status = self._parent.wait(self.pid, _STATUS_S)
+        if self._verdict is not None:
+            return self._verdict
+        if status is None:
+            return "ended together with the parent of all such processes"
+        return ended(os.waitstatus_to_exitcode(status))
+
+    def _finish(self, cause: str) -> None:
+        error = StatusError(Code.UNAVAILABLE, f"The process of this model {cause}.")
+        with self._lock:
+            self._end = error
+            asked = list(self._asked.values())
+            self._asked.clear()
+        for answer in asked:
+            answer.give(error)
+        self._link.close()
+        if not self._loaded.done():
+            self._loaded.set_exception(error)
+        elif self._loaded.exception() is None and not self._closing:
+            self._on_end(self, error)
+
+    def _handle(self, message: Message) -> None:
+        self._heard_at = time.monotonic()
+        if message.kind is Kind.ANSWER:
+            self._give(message.number, message.arrays)
+        elif message.kind is Kind.ERROR:
+            error = _error(message.fields)
+            if self._loaded.done():
+                self._give(message.number, error)
+            else:
+                self._loaded.set_exception(error)
+        elif message.kind is Kind.LOADED and not self._loaded.done():
+            self._loaded.set_result(from_fields(message.fields[0], message.arrays))
+        else:
+            raise ProtocolError(f"expected an answer, got {message.kind.name}")
+
+    def _give(self, number: int, outcome: Outputs | StatusError) -> None:
+        answer = self._asked.pop(number, None)
+        if answer is not None:
+            answer.give(outcome)
+
+    def _cancel(self, number: int) -> None:
+        if self._asked.pop(number, None) is not None:
+            with contextlib.suppress(StatusError):
+                self._link.post(Kind.CANCEL, number)
+
+    def _watch(self) -> float | None:
+        """Answer what is too late; return how long nothing needs to be looked at."""
+        # Told before the look: whoever asks after it sees that it must wake this thread.
+        self._sleeping = True
+        asked = list(self._asked.values())
+        watched = [answer for answer in asked if answer.deadline is not None]
+        if not watched and not (asked and self._hang_timeout_s is not None):
+            return None
+        self._sleeping = False
+        now = time.monotonic()
+        for answer in watched:
+            if answer.deadline is not None and now >= answer.deadline:
+                self._asked.pop(answer.number, None)
+                answer.give(_too_late())
+                with contextlib.suppress(StatusError):
+                    self._link.post(Kind.CANCEL, answer.number)
+        limit = self._hang_timeout_s
+        if limit is not None and self._asked and now - self._heard_at > limit:
+            self._condemn(f"had said nothing for {limit:g} s")
+        return _TICK_S
+
+
+def _error(fields: Sequence[Any]) -> StatusError:
+    try:
+        code, text = fields
+        return StatusError(Code(code), str(text))
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"expected an error, got {error}") from error
+
+
+def _too_late() -> StatusError:
+    return StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

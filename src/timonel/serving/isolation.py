@@ -1,0 +1,37 @@
+"""How versions are kept apart: settings of the processes that compute."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timonel.units import Seconds
+
+Isolation = Literal["process", "none"]
+
+
+class ComputeSettings(BaseModel):
+    """Processes that each hold one version."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hang_timeout_s: Seconds | None = Field(
+        default=None,
+        description="A process that was asked something and has said nothing for so long is killed "
+        "and started again; by default none is.",
+    )
+    max_deaths: int = Field(
+        default=5,
+        ge=1,
+        description="A version whose process dies so often within the window is given up.",
+    )
+    death_window_s: Seconds = Field(
+        default=300.0, description="Time after which a death is forgotten."
+    )
+    memory_mib: int = Field(
+        default=4096,
+        ge=1,
+        description="Shared memory for a version's requests, and as much for its answers; taken "
+        "only while it is needed.",
+    )
