@@ -7,13 +7,15 @@ them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from timonel.serving.rest.jsontext import echo, parse
+from timonel.serving.rest.outline import Outline, outline
+from timonel.serving.rest.outlined import decode_outline
 from timonel.serving.rest.tensors import is_b64, to_array, to_array_fast
 from timonel.serving.runtimes.base import Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
@@ -21,24 +23,35 @@ from timonel.serving.status import StatusError, invalid_argument
 Specs = Mapping[str, TensorSpec]
 
 
-@dataclass(frozen=True)
 class RequestBody:
     """A request whose text has been parsed, but whose tensors have not.
 
     Args:
         signature_name: The signature asked for; empty for the default one.
-        content: The whole JSON object.
-        has_booleans: Whether true or false may occur in it.
+        body: The text.
+        outline: The same, with its large arrays of numbers read; none where that gave up.
     """
 
-    signature_name: str
-    content: Mapping[str, Any]
-    has_booleans: bool = True
+    def __init__(self, signature_name: str, body: bytes, outline: Outline | None = None) -> None:
+        self.signature_name = signature_name
+        self.outline = outline
+        self._body = body
+
+    @functools.cached_property
+    def content(self) -> dict[str, Any]:
+        """The whole JSON object."""
+        return parse(self._body)
+
+    @property
+    def has_booleans(self) -> bool:
+        """Whether true or false may occur in it."""
+        return b"true" in self._body or b"false" in self._body
 
     @property
     def by_row(self) -> bool:
         """Whether the request, and so the response, is row-wise."""
-        return "instances" in self.content
+        content = self.content if self.outline is None else self.outline.content
+        return "instances" in content
 
 
 def parse_request(body: bytes) -> RequestBody:
@@ -47,14 +60,29 @@ def parse_request(body: bytes) -> RequestBody:
     Raises:
         StatusError: The text is no JSON object, or names its signature wrongly.
     """
-    content = parse(body)
+    found = outline(body)
+    if found is not None:
+        name = found.fill(found.content.get("signature_name", ""))
+        if isinstance(name, str):
+            return RequestBody(name, body, found)
+    request = RequestBody("", body)
+    request.signature_name = signature_name(request.content)
+    return request
+
+
+def signature_name(content: Mapping[str, Any]) -> str:
+    """Return the signature that a request names; empty for the default one.
+
+    Raises:
+        StatusError: It is no string.
+    """
     name = content.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid_argument(
             f"JSON Value: {echo(content)} not formatted correctly. "
             "'signature_name' key must be a string value."
         )
-    return RequestBody(name, content, b"true" in body or b"false" in body)
+    return name
 
 
 def decode(request: RequestBody, specs: Specs) -> dict[str, Array]:
@@ -71,6 +99,10 @@ def decode(request: RequestBody, specs: Specs) -> dict[str, Array]:
         raise invalid_argument(
             f"Failed to get input map for signature: {request.signature_name or 'DEFAULT'}"
         )
+    if request.outline is not None:
+        arrays = decode_outline(request.outline, specs)
+        if arrays is not None:
+            return arrays
     content = request.content
     if "instances" in content:
         if "inputs" in content:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timonel.serving.rest.jsontext import echo, type_name
 from timonel.serving.runtimes.base import NUMPY_TYPES, STRING, Array
@@ -31,6 +32,9 @@ _INTEGER_RANGES = {
     "DT_UINT32": (0, 2**32 - 1),
     "DT_UINT64": (0, 2**64 - 1),
 }
+_EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
+"""The integers that no other one is rounded to as a float64."""
+_FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 _DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
 
 
@@ -63,7 +67,7 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
         array = np.asarray(value)
     except (ValueError, OverflowError):
         return None
-    if dtype in {"DT_FLOAT", "DT_DOUBLE"} and array.dtype.kind in "iuf":
+    if dtype in _FLOATS and array.dtype.kind in "iuf":
         with np.errstate(over="ignore"):
             # By way of float64, as a parser of text does it: rounding an integer once or twice
             # is not the same.
@@ -74,6 +78,28 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
     if bounds is None or array.dtype.kind not in "iu" or not _within(array, bounds):
         return None
     return array.astype(NUMPY_TYPES[dtype], copy=False)
+
+
+def cast_numbers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Array | None:
+    """Return numbers that were read as float64, at least one, as an array of ``dtype``.
+
+    Args:
+        values: The numbers.
+        whole: Whether all were written as integers.
+        dtype: The data type's proto name.
+
+    Returns:
+        None where only `to_array` can tell: for other types, and integers that do not fit the
+        type or may have been rounded.
+    """
+    if dtype in _FLOATS:
+        with np.errstate(over="ignore"):
+            return values.astype(NUMPY_TYPES[dtype], copy=False)
+    bounds = _INTEGER_RANGES.get(dtype)
+    if bounds is None or not whole or not _within(values, _EXACT_INTEGERS):
+        return None
+    integers = values.astype(np.int64)
+    return integers.astype(NUMPY_TYPES[dtype], copy=False) if _within(integers, bounds) else None
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
@@ -124,7 +150,7 @@ def _fill(
 
 
 def _converter(dtype: str) -> Callable[[Any], Any]:
-    if dtype in {"DT_FLOAT", "DT_DOUBLE"}:
+    if dtype in _FLOATS:
         return lambda value: _number(value, dtype)
     if dtype in _INTEGER_RANGES:
         return lambda value: _integer(value, dtype)
@@ -159,7 +185,7 @@ def _boolean(value: Any, dtype: str) -> bool:
 
 def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
+        return _encoded(value)
     if not isinstance(value, dict):
         raise _type_error(value, STRING)
     if not is_b64(value):
@@ -168,6 +194,14 @@ def _bytes(value: Any) -> bytes:
         return _decode_b64(value["b64"])
     except (binascii.Error, ValueError):
         raise invalid_argument("Unable to base64 decode") from None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        # The bytes of a text that is no UTF-8 come as surrogates.
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _decode_b64(text: str) -> bytes:

@@ -1,0 +1,170 @@
+"""Large arrays of numbers straight from a request's bytes into arrays. Pure.
+
+A request is cut into its arrays of numbers and an outline: the text around them, with a hole in
+the place of each. simdjson reads an array's numbers into one flat buffer, several times as fast as
+lists of Python numbers are made and read again; the outline is small and read as always.
+
+All of it gives up rather than decide that something is wrong. That what it gives is right does
+not depend on where it cuts: a request is its outline with the texts in the holes, an outline that
+is JSON with a string in the place of a member's value is JSON with any JSON there, and each text is
+read as JSON by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+try:
+    from simdjson import Parser
+except ImportError:  # no wheel for this platform
+    PARSER: type[Any] | None = None
+else:
+    PARSER = Parser
+
+_MIN_BYTES = 1024
+"""Below, the other way is as fast."""
+_MAX_RANK = 32
+_KEPT_BYTES = 8 * 2**20
+"""A parser keeps some ten bytes for every byte of the largest text that it has read."""
+_HOLE = "\0"
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
+_BEFORE_ARRAY = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(?=\[)")
+
+_kept = threading.local()
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """A regular array of numbers, at least one.
+
+    Args:
+        values: The numbers, float64, in the array's shape.
+        text: Their JSON.
+    """
+
+    values: NDArray[np.float64]
+    text: bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether all were written as integers."""
+        return not any(mark in self.text for mark in (b".", b"e", b"E"))
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A request whose large arrays of numbers have been read.
+
+    Args:
+        content: The JSON object; only `fill` can tell what is a hole in it.
+        has_booleans: Whether true or false may occur in it.
+        arrays: What belongs into the holes.
+    """
+
+    content: dict[str, Any]
+    has_booleans: bool
+    arrays: tuple[Numbers, ...]
+
+    def fill(self, value: Any) -> Any:
+        """Return the numbers of a hole, or anything else as it is."""
+        if isinstance(value, str) and value.startswith(_HOLE):
+            return self.arrays[int(value[1:])]
+        return value
+
+
+def outline(body: bytes) -> Outline | None:
+    """Cut a request up; none if it has no large array of numbers, or is not plainly right."""
+    # Without escapes, every quotation mark starts or ends a string, and none has a zero byte.
+    if PARSER is None or len(body) < _MIN_BYTES or b"\\" in body:
+        return None
+    pieces: list[bytes] = []
+    arrays: list[Numbers] = []
+    done = 0
+    for start, end in _arrays(body):
+        numbers = _read(body[start:end])
+        if numbers is None:
+            return None
+        pieces += (body[done:start], b'"\\u0000%d"' % len(arrays))
+        arrays.append(numbers)
+        done = end
+    if not arrays:
+        return None
+    text = b"".join((*pieces, body[done:]))
+    try:
+        content = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(content, dict):
+        return None
+    return Outline(content, b"true" in text or b"false" in text, tuple(arrays))
+
+
+def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the large arrays start and end that are members' values and hold no string."""
+    if body.count(b'"') * _MIN_BYTES > 2 * len(body):
+        return
+    opened = body.find(b'"')
+    while opened >= 0:
+        closed = body.find(b'"', opened + 1)
+        opened = body.find(b'"', closed + 1) if closed >= 0 else -1
+        limit = opened if opened >= 0 else len(body)
+        if closed < 0 or limit - closed < _MIN_BYTES:
+            continue
+        before = _BEFORE_ARRAY.match(body, closed + 1, limit)
+        if before is None:
+            continue
+        brace = body.find(b"}", before.end(), limit)
+        end = body.rfind(b"]", before.end(), brace if brace >= 0 else limit) + 1
+        if end - before.end() >= _MIN_BYTES:
+            yield before.end(), end
+
+
+def _read(text: bytes) -> Numbers | None:
+    """Return the numbers in a text that starts with a bracket, if they are regular."""
+    try:
+        flat = _flat(text)
+    except (ValueError, TypeError, RuntimeError):
+        # No JSON, no array, not only numbers, one beyond 64 bits, or nested too deeply.
+        return None
+    structure = text.translate(None, _NOT_STRUCTURE)
+    shape = _shape(structure)
+    # An array of one number and an empty one look alike.
+    if shape is None or math.prod(shape) != flat.size:
+        return None
+    return Numbers(flat.reshape(shape), text)
+
+
+def _flat(text: bytes) -> NDArray[np.float64]:
+    assert PARSER is not None, "asked for only where there is one"
+    parser = getattr(_kept, "parser", None) or PARSER()
+    _kept.parser = parser if len(text) <= _KEPT_BYTES else None
+    # Nothing refers to the document afterwards: only then may the parser be used again.
+    return np.frombuffer(parser.parse(text).as_buffer(of_type="d"), dtype=np.float64)
+
+
+def _shape(structure: bytes) -> tuple[int, ...] | None:
+    """Return the shape of an array of which only brackets and commas are left, if regular."""
+    rank = len(structure) - len(structure.lstrip(b"["))
+    if not 0 < rank <= _MAX_RANK:
+        return None
+    shape: list[int] = []
+    expected = b""
+    for depth in range(1, rank + 1):
+        # The first list at this depth ends where so many are closed at once.
+        end = structure.find(b"]" * depth) if depth < rank else len(structure) - depth
+        length = end + depth - (rank - depth) - 2
+        count = (length + 1) // (len(expected) + 1)
+        if count < 1:
+            return None
+        expected = b"[" + b",".join([expected] * count) + b"]"
+        shape.insert(0, count)
+    return tuple(shape) if expected == structure else None
