@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from timonel.serving.config import ModelSettings
+from timonel.serving.exchange import Exchange, Recorder
 from timonel.serving.monitoring.observation import Observation, take_report
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
@@ -58,8 +59,14 @@ class Metadata:
 class Call:
     """One request's hold on a version: look up a signature, then run it."""
 
-    def __init__(self, servable: Servable, context: RequestContext = NO_CONTEXT) -> None:
+    def __init__(
+        self,
+        servable: Servable,
+        context: RequestContext = NO_CONTEXT,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._servable = servable
+        self._recorder = recorder
         self.context = context
         if context.observation is not None:
             # As the server calls it: a client's spelling could fill the metrics with names.
@@ -108,13 +115,26 @@ class Call:
         outputs = _chosen(signature, output_filter)
         complete = _with_defaults(signature, inputs)
         try:
-            return self._run(signature, complete, outputs)
+            results = self._run(signature, complete, outputs)
         except StatusError:
             raise
         except Exception as error:
             # A defect of a runtime must cost one request, not the connection.
             _LOG.exception("model %s failed", self._servable.name)
             raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
+        if self._recorder is not None and self._recorder.wants(self._servable.name):
+            self._recorder.record(
+                Exchange(
+                    self._servable.name,
+                    self._servable.version,
+                    signature,
+                    self.context.api,
+                    inputs,
+                    results,
+                    output_filter,
+                )
+            )
+        return results
 
     def _run(
         self, signature: Signature, inputs: Mapping[str, Array], outputs: Sequence[str]
@@ -149,11 +169,18 @@ class DataPlane:
     Args:
         catalogue: The versions in memory.
         configurator: What replaces the configuration; none where it is fixed.
+        recorder: Takes a sample of what is asked and answered; none if nobody does.
     """
 
-    def __init__(self, catalogue: Catalogue, configurator: Configurator | None = None) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        configurator: Configurator | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._catalogue = catalogue
         self._configurator = configurator
+        self._recorder = recorder
 
     def configuration(self) -> tuple[ModelSettings, ...]:
         """Return the models that are configured now.
@@ -188,7 +215,7 @@ class DataPlane:
             StatusError: It is not loaded.
         """
         with self._catalogue.lease(spec) as servable:
-            yield Call(servable, context)
+            yield Call(servable, context, self._recorder)
 
     def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
         """Return the status of a model's versions.
