@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from timonel.serving.isolation import ComputeSettings, Isolation
 from timonel.serving.access.settings import AccessSettings
+from timonel.serving.isolation import ComputeSettings, Isolation
 from timonel.units import Seconds
 
 TENSORFLOW = "tensorflow"

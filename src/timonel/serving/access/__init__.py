@@ -1,1 +1,10 @@
 """Access to a server: who may ask what, how often and how much, and over which TLS."""
+
+from timonel.serving.access.settings import (
+    AccessSettings,
+    JwtSettings,
+    LimitSettings,
+    TlsSettings,
+)
+
+__all__ = ["AccessSettings", "JwtSettings", "LimitSettings", "TlsSettings"]

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
 
 from timonel.serving.access.authentication import Authenticator, Credentials
 from timonel.serving.access.limits import Rate, Slots, Throttle, parse_rate
-from timonel.serving.access.policy import Principal, Resource, Scope, allows, denied
+from timonel.serving.access.policy import PRINCIPAL, Principal, Resource, Scope, allows, denied
 from timonel.serving.access.settings import AccessSettings
 from timonel.serving.status import Code, StatusError
 
 _BUSY_S = 1.0
-PRINCIPAL: ContextVar[str | None] = ContextVar("principal", default=None)
-"""Who sent the request that the present task answers; none where nobody is asked."""
 
 
 class TooManyError(StatusError):

@@ -7,6 +7,7 @@ whether or not a model exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -15,6 +16,8 @@ from timonel.errors import SpecError
 from timonel.serving.status import Code, StatusError
 
 EVERY_MODEL = "*"
+PRINCIPAL: ContextVar[str | None] = ContextVar("principal", default=None)
+"""Who sent the request that the present task answers; none where nobody is asked."""
 
 
 class Action(Enum):

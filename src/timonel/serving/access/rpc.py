@@ -61,7 +61,7 @@ METHODS: Mapping[str, Reader] = {
     f"{_V2}/ModelStreamInfer": _by_field(Action.PREDICT, "model_name"),
     f"{_V2}/RepositoryModelLoad": _by_field(Action.ADMIN, "model_name"),
     f"{_V2}/RepositoryModelUnload": _by_field(Action.ADMIN, "model_name"),
-    f"{_V2}/RepositoryIndex": _fixed(Resource(Scope.LISTING)),
+    f"{_V2}/RepositoryIndex": _fixed(Resource(Scope.SERVER, Action.STATUS)),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
 }
@@ -69,7 +69,7 @@ METHODS: Mapping[str, Reader] = {
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no types
-    """Lets through what may pass, and cuts listings down to what their reader may see.
+    """Lets through what may pass.
 
     Args:
         control: The rules, shared with REST.
@@ -110,12 +110,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             if self._control.is_open(resource):
                 return await behaviour(request, context)
             async with _Admission(self._control, context) as admission:
-                principal = await admission.identify()
+                await admission.identify()
                 admission.authorize(resource)
-                answer = await behaviour(request, context)
-            if resource.scope is Scope.LISTING and self._control.settings.is_closed:
-                _cut_listing(answer, principal)
-            return answer
+                return await behaviour(request, context)
+            raise AssertionError("a refusal ends the call")
 
         return call
 
@@ -167,12 +165,11 @@ class _Admission:
         if isinstance(error, StatusError):
             await _abort(self._context, error)
 
-    async def identify(self) -> Principal:
+    async def identify(self) -> None:
         shown = credentials(
             self._context.invocation_metadata() or (), peer_names(self._context.auth_context())
         )
         self._principal = await self._control.identify(shown, _address(self._context.peer()))
-        return self._principal
 
     def authorize(self, resource: Resource) -> None:
         if self._principal is None:
@@ -201,12 +198,6 @@ async def _abort(context: Any, error: StatusError) -> None:
 
 async def _unimplemented(request: Any, context: Any) -> None:  # noqa: ARG001 - a behaviour
     raise StatusError(Code.UNIMPLEMENTED, "Method not found!")
-
-
-def _cut_listing(answer: Any, principal: Principal) -> None:
-    seen = [model for model in answer.models if principal.may(Action.STATUS, model.name)]
-    del answer.models[:]
-    answer.models.extend(seen)
 
 
 def _address(peer: str) -> str:

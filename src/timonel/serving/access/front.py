@@ -1,0 +1,84 @@
+"""Access put in front of a server's two skins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.serving.access.asgi import AccessMiddleware, App
+from timonel.serving.access.control import AccessControl
+from timonel.serving.access.http import http_protocol
+from timonel.serving.access.settings import AccessSettings
+from timonel.serving.access.tls import ReloadingContext, grpc_credentials, rest_context
+
+
+@dataclass(frozen=True)
+class GrpcGuard:
+    """What a gRPC server is made with.
+
+    Args:
+        interceptors: In front of its services.
+        arguments: Channel arguments that set its limits.
+        credentials: Its TLS; none for a plain port.
+    """
+
+    interceptors: tuple[Any, ...] = ()
+    arguments: tuple[tuple[str, int], ...] = ()
+    credentials: Any = None
+
+
+class Access:
+    """Everything that stands between a server's ports and its skins.
+
+    Made before the models are loaded, so that a wrong file is told at once.
+
+    Args:
+        settings: The rules.
+
+    Raises:
+        TimonelError: A file of keys or certificates cannot be used.
+    """
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self._settings = settings
+        self._control = AccessControl(settings)
+        self._context: ReloadingContext | None = None
+        if settings.tls is not None:
+            self._context = rest_context(settings.tls)
+
+    @property
+    def scheme(self) -> str:
+        """How REST addresses begin."""
+        return "http" if self._context is None else "https"
+
+    def guarded(self, app: App) -> App:
+        """Return an ASGI application behind the rules."""
+        limits = self._settings.limits
+        if self._control.guards_nothing and limits.max_body is None:
+            return app
+        return AccessMiddleware(app, self._control)
+
+    def uvicorn_options(self) -> dict[str, Any]:
+        """Return what `uvicorn.Config` is made with."""
+        options: dict[str, Any] = {"http": http_protocol(self._settings.limits)}
+        if self._context is not None:
+            context = self._context
+            options["ssl_context_factory"] = lambda _config, _default: context
+        return options
+
+    def grpc_guard(self) -> GrpcGuard:
+        """Return what a gRPC server is made with. Imports gRPC."""
+        from timonel.serving.access.rpc import AccessInterceptor  # noqa: PLC0415 - slow to import
+
+        tls, limits = self._settings.tls, self._settings.limits
+        arguments = {
+            "grpc.max_receive_message_length": limits.max_body,
+            "grpc.max_allowed_incoming_connections": limits.max_connections,
+            "grpc.absolute_max_metadata_size": limits.max_head,
+            "grpc.max_metadata_size": limits.max_head,
+        }
+        return GrpcGuard(
+            () if self._control.guards_nothing else (AccessInterceptor(self._control),),
+            tuple((name, value) for name, value in arguments.items() if value is not None),
+            None if tls is None else grpc_credentials(tls),
+        )
