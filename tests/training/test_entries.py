@@ -117,6 +117,7 @@ def test_which_keras_each_kind_uses(here: Path, text: str) -> None:
     for entry in ("train.py", "train.ipynb", "pkg.inner.train"):
         assert find(entry).keras == expected, entry
         assert find(entry, TF_USE_LEGACY_KERAS="1").keras == "tf_keras"
+        assert find(entry, TF_USE_LEGACY_KERAS="0").keras == "keras"
 
 
 def test_which_keras_a_function_uses(monkeypatch: pytest.MonkeyPatch) -> None:

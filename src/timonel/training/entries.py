@@ -19,6 +19,9 @@ from timonel.training.spec import EntryKind
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 KerasFlavour = Literal["keras", "tf_keras"]
+_FLAVOURS: Mapping[str, KerasFlavour] = {
+    "1": "tf_keras", "true": "tf_keras", "0": "keras", "false": "keras",
+}  # fmt: skip
 Entry = str | os.PathLike[str] | Callable[..., Any]
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
@@ -194,8 +197,9 @@ def _installed(name: str) -> ModuleSpec | None:
 
 def _flavour(source: bytes | str, environ: Mapping[str, str]) -> KerasFlavour:
     """Return which Keras a program uses: the one its environment or its text names."""
-    if environ.get(LEGACY_KERAS, "").lower() in {"1", "true"}:
-        return "tf_keras"
+    asked = environ.get(LEGACY_KERAS, "").lower()
+    if asked in _FLAVOURS:
+        return _FLAVOURS[asked]
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

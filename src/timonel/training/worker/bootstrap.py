@@ -27,6 +27,7 @@ from timonel.training.spec import TrainSpec, read_spec
 from timonel.training.worker import outcome, stuck
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.fit import other_keras
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.outcome import EXIT_FAILED, Outcome
 from timonel.training.worker.state.writer import is_writing
@@ -153,6 +154,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     )
     keras = importlib.import_module(task.spec.keras)
     managed.require_supported(keras, name)
+    other_keras.refuse(task.spec.keras)
     keras.utils.set_random_seed(task.spec.seed)
     precision.configure(keras, settings.numerics)
     if task.peers:
