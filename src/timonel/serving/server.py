@@ -27,6 +27,7 @@ import uvicorn
 import uvloop
 
 from timonel.errors import ServingError, SpecError
+from timonel.serving.access.front import Access
 from timonel.serving.config import RuntimeSettings, ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
@@ -64,6 +65,7 @@ def run(
     Raises:
         ServingError: A port cannot be taken, or a model has no version that can be loaded.
     """
+    access = Access(settings.access)
     rest_socket = bind(settings.host, settings.rest_port, "REST")
     grpc_port = _reserve_grpc(settings)
     catalogue = Catalogue()
@@ -83,9 +85,9 @@ def run(
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(
-                _Listening(settings, DataPlane(catalogue, loader), rest_socket, grpc_port).serve(
-                    on_ready, leash, log
-                )
+                _Listening(
+                    settings, DataPlane(catalogue, loader), rest_socket, grpc_port, access
+                ).serve(on_ready, leash, log)
             )
     finally:
         prepared.set()
@@ -102,11 +104,13 @@ class _Listening:
         plane: DataPlane,
         rest_socket: socket.socket,
         grpc_port: int | None,
+        access: Access,
     ) -> None:
         self._settings = settings
         self._plane = plane
         self._rest_socket = rest_socket
         self._grpc_port = grpc_port
+        self._access = access
         self._stop = asyncio.Event()
 
     async def serve(self, on_ready: Ready | None, leash: int | None, log: str | None) -> None:
@@ -155,8 +159,7 @@ class _Listening:
 
     def _rest_server(self, pool: ThreadPoolExecutor) -> uvicorn.Server:
         config = uvicorn.Config(
-            RestApp(self._plane, pool, self._stop.is_set),
-            http="httptools",
+            self._access.guarded(RestApp(self._plane, pool, self._stop.is_set)),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -165,6 +168,7 @@ class _Listening:
             date_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(self._settings.drain_s)),
+            **self._access.uvicorn_options(),
         )
         return _QuietServer(config)
 
@@ -174,7 +178,7 @@ class _Listening:
             pid=os.getpid(),
             process_started=psutil.Process().create_time(),
             models=tuple(model.name for model in self._settings.models),
-            rest_url=f"http://{authority(host, rest_port)}",
+            rest_url=f"{self._access.scheme}://{authority(host, rest_port)}",
             grpc_address=None if self._grpc_port is None else authority(host, self._grpc_port),
             started=time.time(),
             log=log,
