@@ -1,0 +1,1 @@
+"""Batching: requests are put together before the model computes them."""

@@ -1,0 +1,77 @@
+"""How large batches should be, learned from how long they took. Pure.
+
+Larger batches pay as long as a row gets cheaper. The limit is the smallest power of two whose
+rows cost, within a tolerance, as little as any that was measured. It grows by trying: as long as
+the largest size known is the best one, larger batches are let through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_BUCKETS = 21
+_TOLERANCE = 1.1
+_GROWTH = 2
+_ENOUGH = 3
+"""Measurements before a size counts: the first ones allocate memory and warm caches."""
+_EXPLORE = 64
+_FASTER, _SLOWER = 0.5, 0.1
+"""How far an estimate follows a measurement: disturbances only ever make things slower."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What is known of a signature's batches.
+
+    Args:
+        row_s: Seconds a row, by size: entry k is of batches of more than 2^(k-1) and at most 2^k
+            rows.
+        counts: Measurements, by size.
+        seen: All measurements.
+    """
+
+    row_s: tuple[float, ...] = (0.0,) * _BUCKETS
+    counts: tuple[int, ...] = (0,) * _BUCKETS
+    seen: int = 0
+
+
+def observe(learned: Learned, rows: int, seconds: float) -> Learned:
+    """Return what is known after a batch of ``rows`` took ``seconds`` to compute."""
+    if rows < 1:
+        return learned
+    size = min((rows - 1).bit_length(), _BUCKETS - 1)
+    measured = seconds / rows
+    count = learned.counts[size]
+    before = learned.row_s[size] if count else measured
+    estimate = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
+    return replace(
+        learned,
+        row_s=_with(learned.row_s, size, estimate),
+        counts=_with(learned.counts, size, count + 1),
+        seen=learned.seen + 1,
+    )
+
+
+def limit(learned: Learned, max_rows: int) -> int:
+    """Return how many rows the next batch may have, from 1 to ``max_rows``."""
+    known = [size for size, count in enumerate(learned.counts) if count >= _ENOUGH]
+    if not known:
+        # From below: what is never tried small is never found to be cheap when small.
+        return 1
+    cheapest = min(learned.row_s[size] for size in known)
+    best = next(size for size in known if learned.row_s[size] <= _TOLERANCE * cheapest)
+    if best == known[-1]:
+        best += _GROWTH
+    elif learned.seen % _EXPLORE == 0:
+        # A size that was slow once, for whatever reason, gets another chance.
+        best += 1
+    elif learned.seen % _EXPLORE == _EXPLORE // 2:
+        best = max(best - 1, 0)
+    return min(1 << best, max_rows)
+
+
+def _with(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    return (*values[:index], value, *values[index + 1 :])

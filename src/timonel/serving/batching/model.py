@@ -1,0 +1,291 @@
+"""A loaded version whose requests are computed in batches."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from timonel.serving.batching.merge import check_outputs, merge, padded_size, split
+from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.batching.policy import APART, Place, Policy
+from timonel.serving.batching.queue import Piece, Queue, Taken
+from timonel.serving.batching.request import Answer, Request
+from timonel.serving.batching.workers import Batcher
+from timonel.serving.monitoring.observation import Computed, report
+from timonel.serving.runtimes.base import Array, LoadedModel
+from timonel.serving.status import Code, StatusError
+
+_LOG = logging.getLogger(__name__)
+
+
+class QueueKey(NamedTuple):
+    """A version's queue: rows of the same signature, outputs and shapes."""
+
+    owner: BatchingModel
+    signature: str
+    outputs: tuple[str, ...]
+    group: tuple[Any, ...]
+
+
+class BatchingModel(LoadedModel):
+    """Puts requests together before it runs them on another model. Thread-safe.
+
+    Args:
+        model: What computes; owned from now on.
+        policy: What is put together, and when.
+        batcher: The threads; shared with other models.
+        observer: Told of every batch.
+        clock: Returns the present time in seconds, on the clock of deadlines.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        policy: Policy,
+        batcher: Batcher,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.signatures = model.signatures
+        self._model = model
+        self._policy = policy
+        self._batcher = batcher
+        self._observer = observer
+        self._clock = clock
+        self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
+        self._gate = threading.Lock()
+        self._closing = False
+        batcher.attach()
+
+    def run(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Answer:
+        """Compute the outputs of a signature, together with what others ask for.
+
+        Args:
+            signature: A key of `signatures`.
+            inputs: Exactly the signature's inputs.
+            outputs: Names of the outputs wanted; none for all of them.
+            deadline: When the answer is worth nothing any more, in seconds of `time.monotonic`.
+
+        Raises:
+            StatusError: The model refused or failed, there is no room in the queue, or the
+                deadline passed.
+        """
+        place = self._policy.place(signature, inputs)
+        if place is None:
+            return self._run_apart(signature, inputs, outputs)
+        key, request = self._request(signature, inputs, outputs, deadline, place.rows, place.group)
+        self._enter(key, request, self._batcher.run)
+        try:
+            return self._wait(request)
+        finally:
+            report(Computed(queue_s=request.queue_s))
+
+    def submit(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Future[Answer]:
+        """Compute the outputs of a signature later, in another thread.
+
+        Takes what `run` takes. The future gives what `run` returns or raises; cancelling it takes
+        the request out of the queue.
+        """
+        try:
+            place = self._policy.place(signature, inputs)
+        except StatusError as error:
+            refused: Future[Answer] = Future()
+            refused.set_exception(error)
+            return refused
+        rows, group = Place(1, APART) if place is None else place
+        key, request = self._request(signature, inputs, outputs, deadline, rows, group)
+        try:
+            self._enter(key, request, self._batcher.submit)
+        except StatusError as error:
+            request.fail(error)
+        return request.future
+
+    def close(self) -> None:
+        """Answer what is queued, then free the memory."""
+        with self._gate:
+            self._closing = True
+            outstanding = list(self._outstanding)
+        self._batcher.flush(self)
+        concurrent.futures.wait(outstanding)
+        self._batcher.detach()
+        self._model.close()
+
+    def compute(self, key: QueueKey, taken: Taken[Request]) -> None:
+        """Answer what was taken from a queue; called by the batcher."""
+        for request in taken.late:
+            if request.claim():
+                request.fail(self._policy.late)
+        pieces = [piece for piece in taken.pieces if piece.task.claim()]
+        try:
+            if pieces:
+                self._compute(key, pieces)
+        except BaseException as error:  # noqa: BLE001 - is the answer of whoever waits for one
+            for piece in pieces:
+                piece.task.fail(error)
+
+    def _request(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None,
+        deadline: float | None,
+        rows: int,
+        group: tuple[Any, ...],
+    ) -> tuple[QueueKey, Request]:
+        names = tuple(self.signatures[signature].outputs if outputs is None else outputs)
+        request = Request(inputs, names, rows, self._clock(), deadline)
+        return QueueKey(self, signature, tuple(sorted(names)), group), request
+
+    def _enter(
+        self,
+        key: QueueKey,
+        request: Request,
+        enter: Callable[[QueueKey, Callable[[], Queue[Any]], Request], None],
+    ) -> None:
+        future = request.future
+        with self._gate:
+            if self._closing:
+                raise StatusError(Code.UNAVAILABLE, "The version is being unloaded")
+            self._outstanding[future] = (key, request)
+        future.add_done_callback(self._on_done)
+        try:
+            enter(key, lambda: self._queue(key), request)
+        except StatusError:
+            self._outstanding.pop(future, None)
+            raise
+
+    def _queue(self, key: QueueKey) -> Queue[Any]:
+        queue = self._policy.queue(key.signature, key.group)
+        if self._closing:
+            queue.close()
+        return queue
+
+    def _on_done(self, future: Future[Answer]) -> None:
+        key, request = self._outstanding.pop(future, (None, None))
+        if future.cancelled() and key is not None and request is not None:
+            self._batcher.remove(key, request)
+
+    def _wait(self, request: Request) -> Answer:
+        future = request.future
+        if request.deadline is None or self._policy.waits_for_late or future.done():
+            return future.result()
+        try:
+            return future.result(max(0.0, request.deadline - self._clock()))
+        except TimeoutError:
+            if future.done() and not future.cancelled():
+                return future.result()
+            future.cancel()
+            raise StatusError(self._policy.late.code, self._policy.late.message) from None
+
+    def _run_apart(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None
+    ) -> Answer:
+        answer = self._model.run(signature, inputs, outputs)
+        self._policy.ran_apart(signature, inputs)
+        return answer
+
+    def _compute(self, key: QueueKey, pieces: list[Piece[Request]]) -> None:
+        started = self._clock()
+        for piece in pieces:
+            piece.task.queue_s = started - piece.task.arrived
+        if key.group == APART:
+            (piece,) = pieces
+            piece.task.answer(piece, self._run_apart(key.signature, piece.task.inputs, key.outputs))
+            return
+        rows = sum(piece.rows for piece in pieces)
+        padding = padded_size(rows, self._policy.allowed_sizes) - rows if pieces[-1].rows else 0
+        failure: Exception | None = None
+        try:
+            outputs, compute_s = self._run_merged(key, pieces, rows, padding)
+        except Exception as error:  # noqa: BLE001 - is handed to everyone it concerns
+            failure, compute_s = error, self._clock() - started
+        else:
+            parts = split(outputs, [p.rows for p in pieces], whole=len(pieces) == 1 and not padding)
+            for piece, part in zip(pieces, parts, strict=True):
+                piece.task.answer(piece, part)
+            self._policy.computed(key.signature, rows, compute_s)
+        self._tell(
+            BatchObservation(
+                queue_s=tuple(piece.task.queue_s for piece in pieces),
+                compute_s=compute_s,
+                rows=rows,
+                padded_rows=padding,
+                signature=key.signature,
+                failed=failure is not None,
+            )
+        )
+        if failure is not None:
+            self._after_failure(key, pieces, failure)
+
+    def _run_merged(
+        self, key: QueueKey, pieces: list[Piece[Request]], rows: int, padding: int
+    ) -> tuple[Answer, float]:
+        tensors = {n: spec.tensor for n, spec in self.signatures[key.signature].inputs.items()}
+        inputs = merge(
+            [_rows(piece) for piece in pieces],
+            padding,
+            pad_shapes=self._policy.pad_shapes,
+            tensors=tensors,
+        )
+        began = self._clock()
+        outputs = self._model.run(key.signature, inputs, key.outputs)
+        compute_s = self._clock() - began
+        if len(pieces) > 1 or self._policy.checks_outputs:
+            try:
+                check_outputs(outputs, rows + padding)
+            except StatusError:
+                self._policy.misfit(key.signature)
+                raise
+        return outputs, compute_s
+
+    def _after_failure(
+        self, key: QueueKey, pieces: list[Piece[Request]], failure: Exception
+    ) -> None:
+        if len(pieces) == 1 or not self._policy.retries_apart:
+            for piece in pieces:
+                piece.task.fail(failure)
+            return
+        # One request's rows must not fail its neighbours'.
+        now = self._clock()
+        for piece in pieces:
+            if piece.task.is_late(now):
+                piece.task.fail(self._policy.late)
+                continue
+            try:
+                outputs = self._model.run(key.signature, piece.task.inputs, key.outputs)
+            except Exception as error:  # noqa: BLE001 - its own answer
+                piece.task.fail(error)
+            else:
+                piece.task.answer(piece, outputs)
+
+    def _tell(self, observation: BatchObservation) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer(observation)
+        except Exception:  # noqa: BLE001 - a defect there must not cost an answer
+            _LOG.exception("a batch could not be counted")
+
+
+def _rows(piece: Piece[Request]) -> Mapping[str, Array]:
+    inputs = piece.task.inputs
+    if piece.rows == piece.task.rows:
+        return inputs
+    return {name: array[piece.start : piece.stop] for name, array in inputs.items()}

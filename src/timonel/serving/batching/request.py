@@ -1,0 +1,84 @@
+"""A request in a queue: its arrays, and the future of its answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+
+from timonel.serving.batching.queue import Piece, Task
+from timonel.serving.runtimes.base import Array
+from timonel.serving.status import StatusError
+
+Answer = dict[str, Array]
+
+
+class Request(Task):
+    """A task with its arrays and the future of its answer. Thread-safe.
+
+    Args:
+        inputs: Its arrays.
+        outputs: The outputs it wants, in order.
+        rows: How many rows it has.
+        arrived: When it came.
+        deadline: When its answer is worth nothing any more; none for never.
+    """
+
+    __slots__ = ("_claimed", "_lock", "_parts", "future", "inputs", "outputs", "queue_s")
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        rows: int,
+        arrived: float,
+        deadline: float | None,
+    ) -> None:
+        super().__init__(rows, arrived, deadline)
+        self.inputs = inputs
+        self.outputs = outputs
+        self.future: Future[Answer] = Future()
+        self.queue_s = 0.0
+        """How long it has waited, known once it is computed."""
+        self._lock = threading.Lock()
+        self._claimed: bool | None = None
+        self._parts: dict[int, Answer] = {}
+
+    def claim(self) -> bool:
+        """Begin to compute, after which it cannot be cancelled.
+
+        Returns:
+            False if nobody waits for the answer any more.
+        """
+        with self._lock:
+            if self._claimed is None:
+                self._claimed = self.future.set_running_or_notify_cancel()
+            return self._claimed and not self.future.done()
+
+    def answer(self, piece: Piece[Request], outputs: Answer) -> None:
+        """Give the outputs of some of its rows; the last of them answer it."""
+        wanted = {name: outputs[name] for name in self.outputs}
+        with self._lock:
+            if self.future.done():
+                return
+            if piece.rows == self.rows:
+                self.future.set_result(wanted)
+                return
+            self._parts[piece.start] = wanted
+            if sum(len(next(iter(part.values()))) for part in self._parts.values()) < self.rows:
+                return
+            parts = [self._parts[start] for start in sorted(self._parts)]
+            self.future.set_result(
+                {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error, unless it is answered."""
+        with self._lock:
+            if not self.future.done():
+                # Each caller raises its own: a raised error collects its caller's frames.
+                if isinstance(error, StatusError):
+                    error = StatusError(error.code, error.message)
+                self.future.set_exception(error)

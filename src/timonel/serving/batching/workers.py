@@ -1,0 +1,159 @@
+"""The threads that compute batches, shared by all models of a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from timonel.serving.batching.queue import Queue, Taken, Task
+from timonel.serving.batching.schedule import Scheduler, Work
+
+
+class Owner(Protocol):
+    """What computes the batches of its queues."""
+
+    def compute(self, key: Any, taken: Taken[Any]) -> None:
+        """Answer every task that was taken; must not raise."""
+
+
+class Key(Hashable, Protocol):
+    """What a queue is found by."""
+
+    @property
+    def owner(self) -> Owner:
+        """Whose queue it is."""
+
+
+class Batcher:
+    """Computes batches, at most ``slots`` at once, in threads of its own or of callers.
+
+    Threads are started when they are first needed, so that a process may fork before, and end
+    when the last model is detached. Thread-safe.
+
+    Args:
+        slots: How many batches are computed at once.
+        name: The threads' name.
+        clock: Returns the present time in seconds.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        name: str = "batch_threads",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._scheduler: Scheduler[Any, Any] = Scheduler(slots)
+        self._handed_over: deque[Work[Any, Any]] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._life = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._users = 0
+
+    @property
+    def slots(self) -> int:
+        """How many batches are computed at once."""
+        return self._scheduler.slots
+
+    def attach(self) -> None:
+        """Count one model more."""
+        with self._life:
+            self._users += 1
+
+    def detach(self) -> None:
+        """Count one model less, all of whose tasks are answered; the last one ends the threads."""
+        with self._life:
+            self._users -= 1
+            if self._users:
+                return
+            with self._changed:
+                self._changed.notify_all()
+            for thread in self._threads:
+                thread.join()
+            self._threads.clear()
+
+    def submit(self, key: Key, make: Callable[[], Queue[Any]], task: Task) -> None:
+        """Queue a task.
+
+        Raises:
+            StatusError: The queue refuses it.
+        """
+        with self._changed:
+            self._scheduler.add(key, make, task, self._clock())
+            self._wake()
+
+    def run(self, key: Key, make: Callable[[], Queue[Any]], task: Task) -> None:
+        """Queue a task; if it can be computed at once, do that in this thread.
+
+        Raises:
+            StatusError: The queue refuses it.
+        """
+        with self._changed:
+            now = self._clock()
+            self._scheduler.add(key, make, task, now)
+            work = self._scheduler.take(now)
+            if work is None:
+                self._wake()
+            elif task not in work.taken.tasks:
+                # Others' turn: this caller's answer should not wait for theirs.
+                self._handed_over.append(work)
+                self._wake()
+                work = None
+        if work is not None:
+            self._perform(work)
+            with self._changed:
+                self._wake()
+
+    def remove(self, key: Key, task: Task) -> None:
+        """Forget a task that is still queued."""
+        with self._changed:
+            self._scheduler.remove(key, task)
+
+    def flush(self, owner: Owner) -> None:
+        """Let no task of ``owner`` wait for others any longer."""
+        with self._changed:
+            self._scheduler.close(lambda key: key.owner is owner)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have a thread look for work; called with the lock held."""
+        if not self._handed_over and self._scheduler.next_due_at() is None:
+            return
+        if not self._threads:
+            self._threads = [
+                threading.Thread(target=self._work, name=f"{self._name}_{number}", daemon=True)
+                for number in range(self.slots)
+            ]
+            for thread in self._threads:
+                thread.start()
+        self._changed.notify()
+
+    def _work(self) -> None:
+        while (work := self._next()) is not None:
+            self._perform(work)
+
+    def _next(self) -> Work[Any, Any] | None:
+        with self._changed:
+            while self._users:
+                now = self._clock()
+                work = self._handed_over.popleft() if self._handed_over else None
+                work = work or self._scheduler.take(now)
+                if work is not None:
+                    # There may be more of it, and another slot.
+                    self._wake()
+                    return work
+                due_at = self._scheduler.next_due_at()
+                self._changed.wait(None if due_at is None else max(0.0, due_at - now))
+        return None
+
+    def _perform(self, work: Work[Any, Any]) -> None:
+        try:
+            work.key.owner.compute(work.key, work.taken)
+        finally:
+            if work.holds_slot:
+                with self._changed:
+                    self._scheduler.release()

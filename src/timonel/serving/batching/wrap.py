@@ -1,0 +1,83 @@
+"""Puts batching around a version that was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from timonel.serving.batching.model import BatchingModel
+from timonel.serving.batching.observation import Observer
+from timonel.serving.batching.parameters import check_threads, parameters_of_version
+from timonel.serving.batching.policy import AdaptivePolicy, ParameterPolicy, Policy
+from timonel.serving.batching.settings import (
+    AdaptiveBatching,
+    BatchingParameters,
+    BatchingSettings,
+    NoBatching,
+    cores,
+)
+from timonel.serving.batching.workers import Batcher
+from timonel.serving.runtimes.base import Array, LoadedModel
+
+
+def batcher_for(settings: BatchingSettings) -> Batcher:
+    """Return the threads that all versions of a process share.
+
+    Raises:
+        StatusError: The parameters ask for no threads.
+    """
+    if isinstance(settings, BatchingParameters):
+        check_threads(settings)
+        return Batcher(settings.num_batch_threads, settings.thread_pool_name)
+    slots = settings.slots if isinstance(settings, AdaptiveBatching) else 0
+    return Batcher(slots or cores())
+
+
+def batched(
+    model: LoadedModel,
+    settings: BatchingSettings,
+    observer: Observer | None = None,
+    *,
+    batcher: Batcher | None = None,
+    version: Path | None = None,
+    samples: Mapping[str, Mapping[str, Array]] | None = None,
+) -> LoadedModel:
+    """Return a version with batching around it; itself if it is not to be batched.
+
+    Adaptive batching runs each signature a few times here, to see what it may put together.
+
+    Args:
+        model: What was loaded. Closed if this fails, else owned by what is returned.
+        settings: Which batching.
+        observer: Told of every batch.
+        batcher: The threads; its own if none are given.
+        version: The version's folder, where its own parameters may lie.
+        samples: Inputs that its signatures are known to take, by signature.
+
+    Raises:
+        StatusError: The version cannot be loaded with these parameters.
+    """
+    if isinstance(settings, NoBatching):
+        return model
+    try:
+        policy = _policy(model, settings, version, samples or {})
+        if policy is None:
+            return model
+        return BatchingModel(model, policy, batcher or batcher_for(settings), observer)
+    except BaseException:
+        model.close()
+        raise
+
+
+def _policy(
+    model: LoadedModel,
+    settings: AdaptiveBatching | BatchingParameters,
+    version: Path | None,
+    samples: Mapping[str, Mapping[str, Array]],
+) -> Policy | None:
+    if isinstance(settings, AdaptiveBatching):
+        return AdaptivePolicy(model, settings, samples)
+    if settings.per_model and version is not None:
+        own = parameters_of_version(version, settings)
+        return None if own is None else ParameterPolicy(own)
+    return ParameterPolicy(settings)

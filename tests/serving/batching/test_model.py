@@ -1,0 +1,427 @@
+"""The shell: threads, futures, and a model that takes its time and sometimes fails."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
+from timonel.serving.batching.workers import Batcher
+from timonel.serving.batching.wrap import batched, batcher_for
+from timonel.serving.monitoring.observation import take_report
+from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
+from timonel.serving.status import Code, StatusError
+
+WAIT_S = 20
+
+
+class Slow(LoadedModel):
+    """Doubles; holds up what begins with 7 until told, refuses negative rows."""
+
+    def __init__(self, delay_s=0.0):
+        self.delay_s = delay_s
+        self.batches = []
+        self.holding = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.closed = threading.Event()
+        self.most = self.now = 0
+        self.lock = threading.Lock()
+        spec = TensorSpec("x:0", "DT_FLOAT", (-1, 1))
+        fixed = TensorSpec("x:0", "DT_FLOAT", (2,))
+        both = {
+            "y": TensorSpec("y:0", "DT_FLOAT", (-1, 1)),
+            "n": TensorSpec("n", "DT_INT64", (-1,)),
+        }
+        self.signatures = {
+            "s": Signature("s", {"x": spec}, both),
+            "fixed": Signature("fixed", {"x": fixed}, {"y": fixed}),
+            "none": Signature("none", {}, both),
+        }
+
+    def run(self, signature, inputs, outputs=None):
+        assert not self.closed.is_set(), "run after close"
+        x = inputs["x"]
+        with self.lock:
+            self.batches.append(len(x))
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            if x.size and x.flat[0] == 7:
+                self.holding.release()
+                assert self.go_on.wait(WAIT_S)
+            time.sleep(self.delay_s)
+            if (x < 0).any():
+                raise StatusError(Code.INVALID_ARGUMENT, "negative")
+            answers = {"y": 2 * x, "n": np.arange(len(x))}
+            return {name: answers[name] for name in outputs or ["y", "n"]}
+        finally:
+            with self.lock:
+                self.now -= 1
+
+    def close(self):
+        assert not self.closed.is_set(), "closed twice"
+        self.closed.set()
+
+
+def rows(*values):
+    return {"x": np.array(values, np.float32).reshape(-1, 1)}
+
+
+def code_of(call):
+    with pytest.raises(StatusError) as told:
+        call()
+    return told.value.code
+
+
+@pytest.fixture
+def slow():
+    return Slow()
+
+
+@pytest.fixture
+def wrapped(slow):
+    """One slot, and batches of any size from the start."""
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1, max_queued=8), observed.append)
+    model.observed = observed
+    learn(model)
+    slow.batches.clear()
+    observed.clear()
+    yield model
+    slow.go_on.set()
+    model.close()
+    assert slow.closed.is_set()
+    assert not [t for t in threading.enumerate() if t.name.startswith("batch_threads")]
+
+
+def learn(model):
+    for size, seconds in [(1, 1.0), (64, 1.0)] * 3:
+        model._policy.computed("s", size, seconds)
+
+
+def occupy(wrapped, slow):
+    """Have the only slot taken by a batch that waits."""
+    first = wrapped.submit("s", rows(7))
+    assert slow.holding.acquire(timeout=WAIT_S)
+    return first
+
+
+def test_an_idle_model_computes_in_the_callers_thread(wrapped, slow):
+    before = threading.active_count()
+    assert wrapped.run("s", rows(1, 2))["y"].tolist() == [[2], [4]]
+    assert threading.active_count() == before
+    assert slow.batches == [2]
+
+
+def test_what_arrives_meanwhile_is_the_next_batch(wrapped, slow):
+    first = occupy(wrapped, slow)
+    others = [wrapped.submit("s", rows(n, n + 1), ["y"]) for n in (1, 3, 5)]
+    slow.go_on.set()
+    assert first.result(WAIT_S)["y"].tolist() == [[14]]
+    assert [f.result(WAIT_S)["y"].ravel().tolist() for f in others] == [[2, 4], [6, 8], [10, 12]]
+    assert all(f.result().keys() == {"y"} for f in others)
+    assert slow.batches == [1, 6]
+    take_report()
+    wrapped.run("s", rows(0))
+    assert 0 < take_report().queue_s < WAIT_S
+    observed = wrapped.observed[1]
+    assert (observed.rows, observed.padded_rows, observed.signature) == (6, 0, "s")
+    assert len(observed.queue_s) == 3
+    assert observed.compute_s >= 0
+    assert not observed.failed
+
+
+def test_outputs_come_in_the_order_asked_for(wrapped):
+    assert list(wrapped.run("s", rows(1), ["n", "y"])) == ["n", "y"]
+    assert list(wrapped.run("s", rows(1), ["y", "n"])) == ["y", "n"]
+
+
+def test_one_bad_request_fails_alone(wrapped, slow):
+    occupy(wrapped, slow)
+    good = [wrapped.submit("s", rows(1)), wrapped.submit("s", rows(3))]
+    bad = wrapped.submit("s", rows(-1))
+    other_shape = wrapped.submit("s", {"x": np.ones((1, 5), np.float32)})
+    other_type = wrapped.submit("s", {"x": np.ones((1, 1), np.float64)})
+    slow.go_on.set()
+    assert [f.result(WAIT_S)["y"].item() for f in good] == [2, 6]
+    assert code_of(lambda: bad.result(WAIT_S)) is Code.INVALID_ARGUMENT
+    assert other_shape.result(WAIT_S)["y"].shape == (1, 5)
+    assert other_type.result(WAIT_S)["y"].dtype == np.float64
+    assert slow.batches[:5] == [1, 3, 1, 1, 1]
+
+
+def test_a_cancelled_request_is_not_computed(wrapped, slow):
+    first = occupy(wrapped, slow)
+    gone, kept = wrapped.submit("s", rows(1)), wrapped.submit("s", rows(2))
+    assert gone.cancel()
+    assert not first.cancel()
+    slow.go_on.set()
+    kept.result(WAIT_S)
+    assert slow.batches == [1, 1]
+    with pytest.raises(CancelledError):
+        gone.result()
+
+
+def test_a_deadline_is_kept_while_the_model_is_busy(wrapped, slow):
+    occupy(wrapped, slow)
+    soon = time.monotonic() + 0.05
+    assert code_of(lambda: wrapped.run("s", rows(1), None, soon)) is Code.DEADLINE_EXCEEDED
+    late = wrapped.submit("s", rows(1), None, time.monotonic())
+    slow.go_on.set()
+    assert code_of(lambda: late.result(WAIT_S)) is Code.DEADLINE_EXCEEDED
+    assert wrapped.run("s", rows(1), None, time.monotonic() + WAIT_S)["y"].item() == 2
+    assert slow.batches == [1, 1]
+
+
+def test_a_deadline_within_compute_is_told(wrapped, slow):
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(wrapped.run, "s", rows(7), None, time.monotonic() + 0.05)
+        assert slow.holding.acquire(timeout=WAIT_S)
+        slow.go_on.set()
+        # It computes in its own thread, which then has the answer.
+        assert call.result(WAIT_S)["y"].item() == 14
+
+
+def test_a_full_queue_answers_at_once(wrapped, slow):
+    occupy(wrapped, slow)
+    waiting = [wrapped.submit("s", rows(1)) for _ in range(8)]
+    assert code_of(lambda: wrapped.run("s", rows(1))) is Code.UNAVAILABLE
+    refused = wrapped.submit("fixed", {"x": np.ones(2, np.float32)})
+    assert refused.done()
+    assert code_of(refused.result) is Code.UNAVAILABLE
+    slow.go_on.set()
+    assert all(f.result(WAIT_S)["y"].item() == 2 for f in waiting)
+
+
+def test_what_cannot_go_together_goes_apart(wrapped, slow):
+    fixed = {"x": np.ones(2, np.float32)}
+    assert wrapped.run("fixed", fixed)["y"].tolist() == [2, 2]
+    assert wrapped.submit("fixed", fixed).result(WAIT_S)["y"].tolist() == [2, 2]
+    scalar = {"x": np.float32(3)}
+    with pytest.raises(TypeError):  # the fake's own
+        wrapped.run("s", scalar)
+    assert wrapped.run("s", rows())["y"].shape == (0, 1)
+    occupy(wrapped, slow)
+    slow.batches.clear()
+    apart = [wrapped.submit("fixed", fixed) for _ in range(3)]
+    slow.go_on.set()
+    for future in apart:
+        future.result(WAIT_S)
+    assert slow.batches == [2, 2, 2]
+
+
+def test_outputs_that_do_not_follow_end_the_batching(wrapped, slow):
+    occupy(wrapped, slow)
+    run = slow.run
+    slow.run = lambda *args: {name: array[:1] for name, array in run(*args).items()}
+    futures = [wrapped.submit("s", rows(n)) for n in (1, 2)]
+    slow.go_on.set()
+    assert [f.result(WAIT_S)["y"].item() for f in futures] == [2, 4]
+    assert wrapped._policy.place("s", rows(1)) is None
+
+
+def test_a_real_request_proves_what_made_up_ones_could_not(slow):
+    run = slow.run
+
+    def picky(signature, inputs, outputs=None):
+        if (inputs["x"] == 0).any():
+            raise StatusError(Code.INVALID_ARGUMENT, "zero")
+        return run(signature, inputs, outputs)
+
+    slow.run = picky
+    model = batched(slow, AdaptiveBatching())
+    assert model._policy.place("s", rows(1)) is None
+    assert model.run("s", rows(5))["y"].item() == 10
+    assert model._policy.place("s", rows(1)) is not None
+    model.close()
+
+
+def test_an_observer_that_fails_costs_no_answer(slow, caplog):
+    def fail(observation):
+        raise ValueError("full")
+
+    model = batched(slow, AdaptiveBatching(), fail)
+    assert model.run("s", rows(1))["y"].item() == 2
+    assert "a batch could not be counted" in caplog.text
+    model.close()
+
+
+def test_a_defect_of_the_runtime_reaches_the_caller(slow):
+    model = batched(slow, AdaptiveBatching())
+    slow.run = lambda *args: {"y": None}
+    with pytest.raises(KeyError):
+        model.run("s", rows(1))
+    model.close()
+
+
+def test_closing_answers_what_waits_and_refuses_what_comes(slow):
+    model = batched(slow, BatchingParameters(batch_timeout_micros=60_000_000, num_batch_threads=1))
+    waiting = model.submit("s", rows(1))
+    model.close()
+    assert waiting.result(0)["y"].item() == 2
+    assert code_of(model.submit("s", rows(1)).result) is Code.UNAVAILABLE
+
+
+def test_no_batching_is_the_model_itself(slow):
+    assert batched(slow, NoBatching()) is slow
+
+
+def test_threads_are_shared_and_end_with_the_last_model():
+    batcher = Batcher(2, "shared")
+    models = [batched(Slow(), AdaptiveBatching(), batcher=batcher) for _ in range(2)]
+    for model in models:
+        assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    assert sum(t.name.startswith("shared") for t in threading.enumerate()) == 2
+    models[0].close()
+    assert models[1].submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    models[1].close()
+    assert not any(t.name.startswith("shared") for t in threading.enumerate())
+
+
+def parameters(**given):
+    return BatchingParameters(**{"num_batch_threads": 1, **given})
+
+
+def test_parameters_that_contradict_each_other_fail_the_load(slow):
+    assert code_of(lambda: batched(slow, parameters(max_batch_size=0))) is Code.INVALID_ARGUMENT
+    assert slow.closed.is_set()
+    assert code_of(lambda: batcher_for(parameters(num_batch_threads=0))) is Code.INVALID_ARGUMENT
+
+
+def test_a_version_without_parameters_of_its_own_is_not_batched(slow, tmp_path):
+    settings = parameters(per_model=True)
+    assert batched(slow, settings, version=tmp_path) is slow
+    (tmp_path / "batching_params.pbtxt").write_text("max_batch_size { value: 2 }")
+    model = batched(slow, settings, version=tmp_path)
+    assert code_of(lambda: model.run("s", rows(1, 2, 3))) is Code.INVALID_ARGUMENT
+    model.close()
+
+
+def test_parameters_wait_for_company_and_pad(slow):
+    observed = []
+    settings = parameters(
+        max_batch_size=4, allowed_batch_sizes=(4,), batch_timeout_micros=60_000_000
+    )
+    model = batched(slow, settings, observed.append)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(model.run, "s", rows(1, 2))
+        second = pool.submit(model.run, "s", rows(3, 4))
+        assert first.result(WAIT_S)["y"].ravel().tolist() == [2, 4]
+        assert second.result(WAIT_S)["n"].tolist() in ([0, 1], [2, 3])
+    alone = model.submit("s", rows(5))
+    model.close()
+    assert alone.result(0)["y"].tolist() == [[10]]
+    assert slow.batches == [4, 4]
+    assert [(o.rows, o.padded_rows) for o in observed] == [(4, 0), (1, 3)]
+
+
+def test_with_parameters_an_error_is_everybodys(slow):
+    model = batched(slow, parameters(max_batch_size=2, batch_timeout_micros=60_000_000))
+    good, bad = model.submit("s", rows(1)), model.submit("s", rows(-1))
+    for future in (good, bad):
+        assert code_of(lambda future=future: future.result(WAIT_S)) is Code.INVALID_ARGUMENT
+    odd, other = model.submit("s", rows(1)), model.submit("s", {"x": np.ones((1, 2), np.float32)})
+    for future in (odd, other):
+        assert code_of(lambda future=future: future.result(WAIT_S)) is Code.FAILED_PRECONDITION
+    assert code_of(lambda: model.run("s", {"x": np.float32(1)})) is Code.INVALID_ARGUMENT
+    assert code_of(model.submit("none", {}).result) is Code.INVALID_ARGUMENT
+    model.close()
+
+
+def test_with_parameters_a_batch_that_is_late_is_exhausted(slow):
+    model = batched(slow, parameters(max_batch_size=2))
+    occupy(model, slow)
+    late = [model.submit("s", rows(n), None, time.monotonic()) for n in (1, 2)]
+    mixed = [model.submit("s", rows(3), None, time.monotonic()), model.submit("s", rows(4))]
+    slow.go_on.set()
+    for future in late:
+        assert code_of(lambda future=future: future.result(WAIT_S)) is Code.RESOURCE_EXHAUSTED
+    assert [f.result(WAIT_S)["y"].item() for f in mixed] == [6, 8]
+    model.close()
+
+
+def test_large_requests_are_split_and_put_together_again(slow):
+    settings = parameters(
+        max_batch_size=10,
+        enable_large_batch_splitting=True,
+        max_execution_batch_size=3,
+        num_batch_threads=2,
+    )
+    model = batched(slow, settings)
+    values = list(range(10, 18))
+    assert model.run("s", rows(*values))["y"].ravel().tolist() == [2 * v for v in values]
+    assert sorted(slow.batches) == [2, 3, 3]
+    assert code_of(lambda: model.run("s", rows(1, 2, 3, 4, -1))) is Code.INVALID_ARGUMENT
+    model.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        AdaptiveBatching(slots=2, max_queued=20),
+        BatchingParameters(
+            max_batch_size=6,
+            batch_timeout_micros=500,
+            num_batch_threads=2,
+            enable_large_batch_splitting=True,
+            max_execution_batch_size=4,
+            max_enqueued_batches=6,
+        ),
+    ],
+    ids=["adaptive", "parameters"],
+)
+def test_under_load_every_request_has_its_own_answer(settings):
+    slow = Slow(delay_s=0.0005)
+    model = batched(slow, settings)
+    ends = {"ok": 0, "cancelled": 0}
+    lock = threading.Lock()
+
+    def client(seed):
+        choose = random.Random(seed)
+        for number in range(60):
+            values = [seed * 1000 + number + 1] * choose.randint(1, 5)
+            if choose.random() < 0.1:
+                values[-1] = -1
+            deadline = time.monotonic() + 0.001 if choose.random() < 0.1 else None
+            end = attempt(model, choose, values, deadline)
+            with lock:
+                ends[end] = ends.get(end, 0) + 1
+
+    with ThreadPoolExecutor(12) as pool:
+        clients = [pool.submit(client, seed) for seed in range(1, 13)]
+        for each in clients:
+            each.result(60)
+    futures = [model.submit("s", rows(1)) for _ in range(15)]
+    model.close()
+    assert all(future.done() for future in futures)
+    assert sum(ends.values()) == 12 * 60
+    assert ends["ok"] > 300, ends
+    assert slow.most <= 2
+    assert ends.keys() <= {
+        "ok",
+        "cancelled",
+        Code.INVALID_ARGUMENT,
+        Code.UNAVAILABLE,
+        Code.DEADLINE_EXCEEDED,
+        Code.RESOURCE_EXHAUSTED,
+    }
+
+
+def attempt(model, choose, values, deadline):
+    try:
+        if choose.random() < 0.5:
+            answer = model.run("s", rows(*values), ["y"], deadline)
+        else:
+            future = model.submit("s", rows(*values), ["y"], deadline)
+            if choose.random() < 0.2 and future.cancel():
+                return "cancelled"
+            answer = future.result(WAIT_S)
+    except StatusError as error:
+        return error.code
+    assert answer["y"].ravel().tolist() == [2 * value for value in values]
+    return "ok"

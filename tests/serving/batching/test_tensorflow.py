@@ -1,0 +1,119 @@
+"""Batching around the real runtime."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from timonel.serving.batching.check import Verdict
+from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
+from timonel.serving.batching.wrap import batched
+from timonel.serving.config import RuntimeSettings
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.status import StatusError
+from timonel.testing.runtimes import RuntimeContract
+
+SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
+
+
+class BatchedRuntime(TensorFlowRuntime):
+    def load(self, path, settings):
+        return batched(super().load(path, settings), AdaptiveBatching(slots=2))
+
+
+class TestContract(RuntimeContract):
+    @pytest.fixture
+    def runtime(self):
+        return BatchedRuntime()
+
+    @pytest.fixture
+    def version(self, exports):
+        return exports / "doubler"
+
+
+def load(exports, name, settings, observe=None):
+    model = TensorFlowRuntime().load(exports / name, SETTINGS)
+    return batched(model, settings, observe)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("dense", Verdict.TOGETHER),
+        ("table", Verdict.TOGETHER),
+        ("versioned-2", Verdict.TOGETHER),
+        ("doubler", Verdict.TOGETHER),
+        ("images", Verdict.UNKNOWN),
+        ("shapes", Verdict.APART),
+    ],
+)
+def test_what_may_go_together_is_found_by_trying(exports, name, verdict):
+    model = load(exports, name, AdaptiveBatching())
+    assert model._policy.verdicts["serving_default"] is verdict
+    model.close()
+
+
+def test_images_are_batched_once_one_was_seen(exports, png):
+    model = load(exports, "images", AdaptiveBatching())
+    images = {"image_bytes": np.array([png()], dtype=object)}
+    assert model.run("serving_default", images)["label"].tolist() == [b"dog"]
+    assert model._policy.verdicts["serving_default"] is Verdict.TOGETHER
+    model.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        AdaptiveBatching(slots=1),
+        BatchingParameters(
+            max_batch_size=8,
+            allowed_batch_sizes=(2, 4, 8),
+            batch_timeout_micros=1000,
+            num_batch_threads=1,
+            max_enqueued_batches=100,
+        ),
+    ],
+    ids=["adaptive", "parameters"],
+)
+def test_answers_are_those_of_each_request_alone(exports, settings):
+    observed = []
+    plain = TensorFlowRuntime().load(exports / "dense", SETTINGS)
+    model = load(exports, "dense", settings, observed.append)
+    generator = np.random.default_rng(0)
+    requests = [{"x": generator.random((1 + n % 3, 8, 8, 2), dtype=np.float32)} for n in range(120)]
+    together = threading.Barrier(8)
+
+    def client(mine):
+        together.wait()
+        return [model.run("serving_default", request)["scores"] for request in mine]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(client, [requests[n::8] for n in range(8)]))
+    for first, scores in enumerate(answers):
+        for request, score in zip(requests[first::8], scores, strict=True):
+            expected = plain.run("serving_default", request)["scores"]
+            np.testing.assert_allclose(score, expected, rtol=1e-5)
+    assert sum(each.rows for each in observed) == sum(len(r["x"]) for r in requests)
+    plain.close()
+    model.close()
+
+
+def test_strings_go_together_and_an_image_that_is_none_fails_alone(exports, png):
+    model = load(exports, "images", AdaptiveBatching(slots=1))
+    model.run("serving_default", {"image_bytes": np.array([png()], dtype=object)})
+    for _ in range(3):
+        model._policy.computed("serving_default", 1, 1.0)
+        model._policy.computed("serving_default", 8, 1.0)
+    bodies = [png(), b"none", png(white=False)]
+    futures = [
+        model.submit("serving_default", {"image_bytes": np.array([body], dtype=object)})
+        for body in bodies
+    ]
+    assert futures[0].result(20)["label"].tolist() == [b"dog"]
+    with pytest.raises(StatusError, match="Unknown image file format"):
+        futures[1].result(20)
+    assert futures[2].result(20)["label"].tolist() == [b"cat"]
+    model.close()
