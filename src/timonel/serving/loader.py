@@ -189,18 +189,28 @@ class Loader:
             watched.fail(number, _as_status(error))
             return
         model, labels = done.result()
-        watched.end_load(Servable(watched.name, number, model, labels))
+        servable = Servable(watched.name, number, model, labels)
+        watched.end_load(servable)
+        model.when_failed(lambda why: self._done.put(lambda: self._lose(watched, servable, why)))
+        self._on_change()
+
+    def _lose(self, watched: Watched, servable: Servable, error: StatusError) -> None:
+        """Take out a version that cannot run any more."""
+        if watched.servables.get(servable.version) is not servable:
+            return
+        watched.lose(servable.version, error)
+
+        def hand_over() -> None:
+            self._unloads.submit(_close, servable)
+
+        servable.retire(hand_over)
         self._on_change()
 
     def _begin_unload(self, watched: Watched, number: int) -> None:
         servable = watched.begin_unload(number)
 
         def close() -> None:
-            try:
-                servable.model.close()
-            except Exception:  # noqa: BLE001 - logged
-                # It takes no requests any more, whatever is left of it.
-                _LOG.exception("model %s: version %d was not closed", watched.name, number)
+            _close(servable)
             self._done.put(lambda: self._end_unload(watched, number))
 
         def hand_over() -> None:
@@ -249,6 +259,14 @@ class Loader:
         if all(w.serves or not w.hopeful for w in configured):
             self._settled.set()
         self._reloads.answer(self._watched)
+
+
+def _close(servable: Servable) -> None:
+    try:
+        servable.model.close()
+    except Exception:  # noqa: BLE001 - logged
+        # It takes no requests any more, whatever is left of it.
+        _LOG.exception("model %s: version %d was not closed", servable.name, servable.version)
 
 
 def _close_all(watched: Watched) -> None:

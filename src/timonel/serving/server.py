@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import importlib
-import importlib.metadata
 import logging
 import os
 import signal
@@ -26,8 +25,9 @@ import psutil
 import uvicorn
 import uvloop
 
-from timonel.errors import ServingError, SpecError
+from timonel.errors import ServingError
 from timonel.serving.access.front import Access
+from timonel.serving.compute.choice import runtime_for
 from timonel.serving.config import RuntimeSettings, ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
@@ -37,6 +37,7 @@ from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest.app import RestApp
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.servables import Catalogue
+from timonel.serving.status import StatusError
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
@@ -70,7 +71,7 @@ def run(
     grpc_port = _reserve_grpc(settings)
     catalogue = Catalogue()
     prepared = threading.Event()
-    runtime = _runtime(settings.runtime.name)
+    runtime = runtime_for(settings)
     loader = Loader(
         settings.models, _load_when(prepared, runtime, settings.runtime), settings.load, catalogue
     )
@@ -92,6 +93,7 @@ def run(
     finally:
         prepared.set()
         loader.stop()
+        runtime.close()
         rest_socket.close()
 
 
@@ -202,15 +204,6 @@ def _reserve_grpc(settings: ServerSettings) -> int | None:
     return port
 
 
-def _runtime(name: str) -> Runtime:
-    found = importlib.metadata.entry_points(group="timonel.runtimes", name=name)
-    for entry_point in found:
-        runtime: Runtime = entry_point.load()()
-        return runtime
-    known = sorted(e.name for e in importlib.metadata.entry_points(group="timonel.runtimes"))
-    raise SpecError(f"expected a runtime out of {', '.join(known)}, got {name}")
-
-
 def _load_when(
     prepared: threading.Event, runtime: Runtime, settings: RuntimeSettings
 ) -> Callable[[Path], LoadedModel]:
@@ -228,9 +221,15 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
     objects of TensorFlow's modules. Models are loaded after this, so that what an unloaded one
     leaves behind is still collected.
     """
-    runtime.prepare()
     if with_grpc:
+        # First: where versions are kept apart, the runtime is imported elsewhere meanwhile.
         importlib.import_module("timonel.serving.grpc.server")
+    try:
+        runtime.prepare()
+    except StatusError as error:
+        raise ServingError(
+            f"expected the runtime to be imported, got an error: {error.message}"
+        ) from error
     gc.collect()
     gc.freeze()
 
