@@ -14,6 +14,8 @@ from timonel.units import Seconds
 
 TENSORFLOW = "tensorflow"
 """The one platform that models may name."""
+METRICS_PATH = "/monitoring/prometheus/metrics"
+"""Where TensorFlow Serving has its metrics, unless told otherwise."""
 
 
 class _Settings(BaseModel):
@@ -122,6 +124,12 @@ class LoadSettings(_Settings):
     keep_labelled: bool = Field(
         default=True, description="Load versions that a label names, and keep them in memory."
     )
+    warm_up: bool = Field(
+        default=True, description="Send a version's own warm-up requests to it before it serves."
+    )
+    warm_up_iterations: int = Field(
+        default=1, ge=1, description="How often each warm-up request is sent."
+    )
     labels_may_wait: bool = Field(
         default=True, description="Accept new labels for versions that are not loaded yet."
     )
@@ -146,6 +154,39 @@ class RuntimeSettings(_Settings):
     )
 
 
+class MonitoringSettings(_Settings):
+    """What a server tells about itself."""
+
+    metrics_path: str | None = Field(
+        default=METRICS_PATH, description="Where metrics are on the REST port; none: nowhere."
+    )
+    tracing: bool = Field(
+        default=False,
+        description="Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    )
+
+
+class GrpcSettings(_Settings):
+    """The gRPC side of a server, beside its port."""
+
+    socket_path: str | None = Field(
+        default=None, description="A Unix socket to listen on as well; none for no such."
+    )
+    channel_arguments: tuple[tuple[str, int | str], ...] = Field(
+        default=(), description="What gRPC calls channel arguments."
+    )
+    health: bool = Field(default=True, description="Whether grpc.health.v1 is offered.")
+    reflection: bool = Field(
+        default=True, description="Whether clients may ask for the services and their protos."
+    )
+    tensor_content: bool = Field(
+        default=False, description="Answer with tensor_content instead of typed fields."
+    )
+    check_method_names: bool = Field(
+        default=False, description="Refuse signatures that are declared for another method."
+    )
+
+
 class ServerSettings(_Settings):
     """Everything a server process needs to know."""
 
@@ -157,10 +198,19 @@ class ServerSettings(_Settings):
         default=0.0, description="Time between two looks at `config_file`; 0 for none."
     )
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
-    rest_port: int = Field(default=8501, ge=0, le=65535, description="REST port; 0 picks one.")
+    rest_port: int | None = Field(
+        default=8501, ge=0, le=65535, description="REST port; 0 picks one, none turns it off."
+    )
+    rest_host: str | None = Field(
+        default=None, description="The address to listen on for REST, if it is another one."
+    )
+    rest_is_optional: bool = Field(
+        default=False, description="Go on without REST where its port cannot be taken."
+    )
     grpc_port: int | None = Field(
         default=8500, ge=0, le=65535, description="gRPC port; 0 picks one, none turns it off."
     )
+    grpc: GrpcSettings = Field(default_factory=GrpcSettings, description="gRPC.")
     compute_threads: int = Field(
         default=2, ge=1, description="Requests that are decoded and computed at the same time."
     )
@@ -178,6 +228,9 @@ class ServerSettings(_Settings):
     )
     access: AccessSettings = Field(
         default_factory=AccessSettings, description="Who may ask, how much, and over which TLS."
+    )
+    monitoring: MonitoringSettings = Field(
+        default_factory=MonitoringSettings, description="Metrics and traces."
     )
     servers_folder: str | None = Field(
         default=None, description="Where the running server's document is written."

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.serving.monitoring.settings import METRICS_PATH, metrics_path_from
+from timonel.serving.config import METRICS_PATH
+from timonel.serving.monitoring.config_file import metrics_path_from
 from timonel.serving.status import StatusError
 
 

@@ -1,4 +1,4 @@
-"""What a server tells about itself, and where: settings, and TensorFlow Serving's file of them."""
+"""TensorFlow Serving's file that says whether there are metrics, and where."""
 
 from __future__ import annotations
 
@@ -6,27 +6,12 @@ import functools
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from pydantic import BaseModel, ConfigDict, Field
 
+from timonel.serving.config import METRICS_PATH
 from timonel.serving.status import StatusError, invalid_argument
 
-METRICS_PATH = "/monitoring/prometheus/metrics"
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "tensorflow.serving"
-
-
-class MonitoringSettings(BaseModel):
-    """What a server tells about itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    metrics_path: str | None = Field(
-        default=METRICS_PATH, description="Where metrics are on the REST port; none: nowhere."
-    )
-    tracing: bool = Field(
-        default=False,
-        description="Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
-    )
 
 
 def metrics_path_from(text: str, path: str) -> str | None:
