@@ -126,3 +126,43 @@ class ThreadedRuntime(FaultyRuntime):
 class UnpreparedRuntime(FaultyRuntime):
     def prepare(self):
         raise ImportError("no such library")
+
+
+class DoublerModel(LoadedModel):
+    """What the contract asks for, in numpy."""
+
+    def __init__(self):
+        self.signatures = {
+            DEFAULT_SIGNATURE: Signature(
+                DEFAULT_SIGNATURE,
+                inputs={"x": TensorSpec("x:0", "DT_FLOAT", (-1, 2))},
+                outputs={
+                    "doubled": TensorSpec("doubled:0", "DT_FLOAT", (-1, 2)),
+                    "text": TensorSpec("text:0", "DT_STRING", (-1,)),
+                },
+            )
+        }
+
+    def run(self, signature, inputs, outputs=None):
+        x = inputs["x"]
+        if x.dtype != np.float32:
+            raise StatusError(Code.INVALID_ARGUMENT, f"expected float32, got {x.dtype}")
+        text = np.empty(len(x), object)
+        text[:] = [str(row).encode() for row in x]
+        found = {"doubled": 2 * x, "text": text}
+        return {name: found[name] for name in outputs or found}
+
+    def close(self):
+        pass
+
+
+class DoublerRuntime(Runtime):
+    name = "doubler"
+
+    def prepare(self):
+        pass
+
+    def load(self, path, settings):
+        if not (path / "saved_model.pb").exists():
+            raise StatusError(Code.NOT_FOUND, f"no model in {path}")
+        return DoublerModel()

@@ -1,0 +1,85 @@
+"""A runtime in processes of its own is a runtime: with a fake one inside, and with TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import psutil
+import pytest
+
+from timonel.serving.compute import ProcessRuntime
+from timonel.serving.config import RuntimeSettings
+from timonel.testing.runtimes import RuntimeContract
+
+DOUBLER = "tests.serving.compute.faults:DoublerRuntime"
+TENSORFLOW = "timonel.serving.runtimes.tensorflow:TensorFlowRuntime"
+
+
+@pytest.fixture(scope="module")
+def doubler():
+    runtime = ProcessRuntime(DOUBLER)
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture(scope="module")
+def tensorflow():
+    """One warm parent for all: it imports TensorFlow."""
+    runtime = ProcessRuntime(TENSORFLOW)
+    runtime.start()
+    yield runtime
+    runtime.close()
+
+
+class TestContract(RuntimeContract):
+    @pytest.fixture
+    def runtime(self, doubler):
+        return doubler
+
+    @pytest.fixture
+    def version(self, tmp_path):
+        folder = tmp_path / "version"
+        folder.mkdir()
+        (folder / "saved_model.pb").touch()
+        return folder
+
+
+class TestContractWithTensorFlow(RuntimeContract):
+    @pytest.fixture
+    def runtime(self, tensorflow):
+        return tensorflow
+
+    @pytest.fixture
+    def version(self, exports):
+        return exports / "doubler"
+
+
+def test_scalars_bytes_and_a_large_array(tensorflow, exports):
+    model = tensorflow.load(exports / "shapes", RuntimeSettings())
+    outputs = model.run("serving_default", {"n": np.array(200_000, np.int32)})
+    assert outputs["raw_bytes"].item() == b"\xff\x00"
+    assert outputs["range"].tolist() == list(range(200_000))
+    assert np.isnan(outputs["nan"])
+    assert outputs["squared"].shape == ()
+    model.close()
+
+
+@pytest.mark.soak
+def test_memory_comes_back_after_fifty_swaps(tensorflow, exports):
+    """All of it: what a version took ends with its process."""
+
+    def held():
+        processes = [psutil.Process(), psutil.Process(tensorflow._parent.pid)]
+        return [(p.memory_info().rss, p.num_fds()) for p in processes]
+
+    def swap():
+        model = tensorflow.load(exports / "dense", RuntimeSettings(intra_op_threads=1))
+        model.run("serving_default", {"x": np.ones((64, 8, 8, 2), np.float32)})
+        model.close()
+
+    swap()
+    before = held()
+    for _ in range(50):
+        swap()
+    for (rss, descriptors), (rss_before, descriptors_before) in zip(held(), before, strict=True):
+        assert rss < 1.1 * rss_before
+        assert descriptors == descriptors_before

@@ -1,0 +1,137 @@
+"""A whole server whose versions are kept apart: what clients see of a death, and the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+
+from tests.serving.compute.faults import REFERENCE
+from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
+from timonel.serving.isolation import ComputeSettings
+from timonel.serving.process import launch
+
+
+@pytest.fixture
+def folders(workspace):
+    """Two models, the first with two versions."""
+    made = {}
+    for name, number in (("m", 1), ("m", 2), ("other", 1)):
+        folder = workspace.models / name / str(number)
+        (folder / "assets.extra").mkdir(parents=True)
+        (folder / "assets.extra" / "timonel.json").write_text("{}")
+        (folder / "saved_model.pb").write_text("fine")
+        made[name, number] = folder
+    return made
+
+
+@pytest.fixture
+def server(folders, workspace, tmp_path, monkeypatch):
+    package = tmp_path / "plugins" / "faulty_runtime-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-runtime\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(f"[timonel.runtimes]\nfaulty = {REFERENCE}\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), os.getcwd()]))  # noqa: PTH109 - the tests' root
+    settings = ServerSettings(
+        models=tuple(
+            ModelSettings(name=name, base_path=str(workspace.models / name))
+            for name in ("m", "other")
+        ),
+        rest_port=0,
+        grpc_port=None,
+        load=LoadSettings(poll_s=0.1, settle_s=0.1),
+        runtime=RuntimeSettings(name="faulty"),
+        isolation="process",
+        compute=ComputeSettings(max_deaths=2),
+        compute_threads=4,
+    )
+    with launch(settings, workspace) as started:
+        yield started
+
+
+def get(server, path):
+    with urllib.request.urlopen(server.rest_url + path, timeout=30) as response:
+        return json.loads(response.read())
+
+
+def ask(server, do, x=1.0, model="m"):
+    body = json.dumps({"inputs": {"do": do, "x": x}}).encode()
+    try:
+        with urllib.request.urlopen(
+            f"{server.rest_url}/v1/models/{model}:predict", data=body, timeout=30
+        ) as response:
+            return response.status, json.loads(response.read())["outputs"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())["error"]
+
+
+def until(condition, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def states(server):
+    told = get(server, "/v1/models/m")["model_version_status"]
+    return {status["version"]: (status["state"], status["status"]["error_code"]) for status in told}
+
+
+def test_deaths_end_neither_the_listener_nor_other_models(server, folders):
+    listener = server.pid
+    assert ask(server, "double") == (200, 2.0)
+    others, stop = [], threading.Event()
+
+    def keep_asking():
+        while not stop.is_set():
+            others.append(ask(server, "double", model="other"))
+
+    asking = threading.Thread(target=keep_asking)
+    asking.start()
+    status, message = ask(server, "segfault")
+    assert status == 503
+    assert message == "The process of this model was killed by SIGSEGV."
+    until(lambda: ask(server, "double") == (200, 2.0))
+    assert states(server) == {"2": ("AVAILABLE", "OK")}
+    # The second death is the last of this version; the one before it takes over.
+    assert ask(server, "abort")[0] == 503
+    until(lambda: states(server).get("1") == ("AVAILABLE", "OK"))
+    assert states(server)["2"] == ("END", "UNAVAILABLE")
+    assert ask(server, "double") == (200, 2.0)
+    stop.set()
+    asking.join()
+    assert others
+    assert set(others) == {(200, 2.0)}
+    assert psutil.pid_exists(listener)
+
+
+def test_a_stop_answers_first_and_leaves_no_process(server):
+    pids = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
+    assert len(pids) == 3, "a warm parent and two models"
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(ask(server, "sleep", 0.5)))
+    asking.start()
+    time.sleep(0.3)
+    # As a service manager does it, to every process of the server.
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    assert server.stop() == 0
+    asking.join()
+    assert answers == [(200, 0.5)]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert "Traceback" not in server.logs()
+
+
+def test_a_killed_server_leaves_no_process(server):
+    pids = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
