@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from timonel.training.worker.private import hidden_state
+from timonel.training.worker.state.buffers import Buffers
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +29,7 @@ class Replicas:
         self._strategy = strategy
         self._workers = workers
         self._traced: Any = None
+        self._buffers = Buffers()
 
     @property
     def count(self) -> int:
@@ -36,7 +38,8 @@ class Replicas:
 
     def read_first(self, variables: Sequence[Any]) -> list[Array]:
         """Return the values on this process's first replica. No other process is asked."""
-        return [np.asarray(self._parts(variable)[0].numpy()) for variable in variables]
+        first = (self._parts(variable)[0] for variable in variables)
+        return self._buffers.copies([variable.read_value() for variable in first])
 
     def read(self, variables: Sequence[Any]) -> list[Array]:
         """Return each variable's values on all replicas [replicas, ...].
