@@ -126,14 +126,38 @@ def test_what_arrives_meanwhile_is_the_next_batch(wrapped, slow):
     assert [f.result(WAIT_S)["y"].ravel().tolist() for f in others] == [[2, 4], [6, 8], [10, 12]]
     assert all(f.result().keys() == {"y"} for f in others)
     assert slow.batches == [1, 6]
-    take_report()
-    wrapped.run("s", rows(0))
-    assert 0 < take_report().queue_s < WAIT_S
+    wrapped.submit("s", rows(0)).result(WAIT_S)
     observed = wrapped.observed[1]
     assert (observed.rows, observed.padded_rows, observed.signature) == (6, 0, "s")
     assert len(observed.queue_s) == 3
     assert observed.compute_s >= 0
     assert not observed.failed
+
+
+def test_a_caller_is_told_how_long_it_waited(wrapped, slow):
+    occupy(wrapped, slow)
+
+    def call():
+        wrapped.run("s", rows(1))
+        return take_report().queue_s
+
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(call)
+        while len(wrapped._outstanding) < 2:
+            time.sleep(0.001)
+        slow.go_on.set()
+        assert 0 < waited.result(WAIT_S) < WAIT_S
+
+
+def test_what_is_computed_sooner_than_handed_over_waits_for_nobody(wrapped, slow):
+    occupy(wrapped, slow)
+    for _ in range(3):
+        wrapped._policy.ran_alone("s", 1, 1e-6)
+    assert wrapped.run("s", rows(1))["y"].item() == 2
+    late = time.monotonic()
+    assert code_of(lambda: wrapped.run("s", rows(1), None, late)) is Code.DEADLINE_EXCEEDED
+    assert code_of(lambda: wrapped.run("s", rows(-1))) is Code.INVALID_ARGUMENT
+    assert [o.failed for o in wrapped.observed] == [False, True]
 
 
 def test_outputs_come_in_the_order_asked_for(wrapped):
@@ -255,7 +279,7 @@ def test_a_defect_of_the_runtime_reaches_the_caller(slow):
     model = batched(slow, AdaptiveBatching())
     slow.run = lambda *args: {"y": None}
     with pytest.raises(KeyError):
-        model.run("s", rows(1))
+        model.submit("s", rows(1)).result(WAIT_S)
     model.close()
 
 

@@ -38,18 +38,24 @@ class Learned:
     seen: int = 0
 
 
+def estimate(learned: Learned, rows: int) -> float | None:
+    """Return how many seconds so many rows take; none if nothing like it was measured."""
+    size = _size(rows)
+    return learned.row_s[size] * rows if learned.counts[size] else None
+
+
 def observe(learned: Learned, rows: int, seconds: float) -> Learned:
     """Return what is known after a batch of ``rows`` took ``seconds`` to compute."""
     if rows < 1:
         return learned
-    size = min((rows - 1).bit_length(), _BUCKETS - 1)
+    size = _size(rows)
     measured = seconds / rows
     count = learned.counts[size]
     before = learned.row_s[size] if count else measured
-    estimate = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
+    follows = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
     return replace(
         learned,
-        row_s=_with(learned.row_s, size, estimate),
+        row_s=_with(learned.row_s, size, follows),
         counts=_with(learned.counts, size, count + 1),
         seen=learned.seen + 1,
     )
@@ -71,6 +77,10 @@ def limit(learned: Learned, max_rows: int) -> int:
     elif learned.seen % _EXPLORE == _EXPLORE // 2:
         best = max(best - 1, 0)
     return min(1 << best, max_rows)
+
+
+def _size(rows: int) -> int:
+    return min((rows - 1).bit_length(), _BUCKETS - 1)
 
 
 def _with(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:

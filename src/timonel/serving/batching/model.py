@@ -60,6 +60,7 @@ class BatchingModel(LoadedModel):
         self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
         self._gate = threading.Lock()
         self._closing = False
+        self._entered = self._inside = 0
         batcher.attach()
 
     def run(
@@ -84,6 +85,13 @@ class BatchingModel(LoadedModel):
         place = self._policy.place(signature, inputs)
         if place is None:
             return self._run_apart(signature, inputs, outputs)
+        directly = self._policy.goes_directly(signature, place.rows)
+        if directly or (directly is not None and self._batcher.take_slot()):
+            try:
+                return self._run_directly(signature, inputs, outputs, place.rows, deadline)
+            finally:
+                if not directly:
+                    self._batcher.release_slot()
         key, request = self._request(signature, inputs, outputs, deadline, place.rows, place.group)
         self._enter(key, request, self._batcher.run)
         try:
@@ -193,6 +201,34 @@ class BatchingModel(LoadedModel):
                 return future.result()
             future.cancel()
             raise StatusError(self._policy.late.code, self._policy.late.message) from None
+
+    def _run_directly(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None,
+        rows: int,
+        deadline: float | None,
+    ) -> Answer:
+        began = self._clock()
+        if deadline is not None and deadline <= began:
+            raise StatusError(self._policy.late.code, self._policy.late.message)
+        with self._gate:
+            self._entered += 1
+            self._inside += 1
+            mark, alone = self._entered, self._inside == 1
+        failed = True
+        try:
+            answer = self._model.run(signature, inputs, outputs)
+            failed = False
+        finally:
+            seconds = self._clock() - began
+            with self._gate:
+                self._inside -= 1
+            if alone and mark == self._entered and not failed:
+                self._policy.ran_alone(signature, rows, seconds)
+            self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
+        return answer
 
     def _run_apart(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None

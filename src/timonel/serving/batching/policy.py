@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from timonel.serving.batching.check import Verdict, is_open, verdict
-from timonel.serving.batching.learning import Learned, limit, observe
+from timonel.serving.batching.learning import Learned, estimate, limit, observe
 from timonel.serving.batching.merge import rows_of
 from timonel.serving.batching.parameterqueue import Limits, ParameterQueue
 from timonel.serving.batching.parameters import check_queue, unsigned
@@ -18,6 +18,8 @@ from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3
 _MICRO = 1e-6
+_HANDOVER_S = 1e-4
+"""What it costs to hand a request to another thread and to get the answer back, by measurement."""
 APART = ("apart",)
 """The group of what is queued, but computed by itself."""
 
@@ -61,6 +63,19 @@ class Policy(abc.ABC):
         """Return an empty queue."""
 
     @abc.abstractmethod
+    def goes_directly(self, signature: str, rows: int) -> bool | None:
+        """Return how a caller computes its own request by itself, if no queue is needed.
+
+        Returns:
+            True if it need not even wait for a slot, false if it must have one, none if it must
+            queue in any case.
+        """
+
+    @abc.abstractmethod
+    def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
+        """Learn from a request that had the model to itself."""
+
+    @abc.abstractmethod
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Learn from a batch."""
 
@@ -97,6 +112,7 @@ class AdaptivePolicy(Policy):
         self._max_rows = settings.max_rows
         self._room = Room(settings.max_queued)
         self._learned = {name: Learned() for name in model.signatures}
+        self._alone = {name: Learned() for name in model.signatures}
         self._verdicts = {
             name: verdict(model, signature, samples.get(name))
             for name, signature in model.signatures.items()
@@ -129,6 +145,16 @@ class AdaptivePolicy(Policy):
         if group == APART:
             return NaturalQueue(self._room, lambda: 0)
         return NaturalQueue(self._room, lambda: limit(self._learned[signature], self._max_rows))
+
+    def goes_directly(self, signature: str, rows: int) -> bool | None:
+        """Let nothing wait that is computed sooner than it is handed to another thread."""
+        seconds = estimate(self._alone[signature], rows)
+        return seconds is not None and seconds < _HANDOVER_S
+
+    def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
+        """Learn how long so many rows take when nothing else is computed."""
+        self._alone[signature] = observe(self._alone[signature], rows, seconds)
+        self.computed(signature, rows, seconds)
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Learn how long so many rows take."""
@@ -191,6 +217,13 @@ class ParameterPolicy(Policy):
     def queue(self, signature: str, group: tuple[Any, ...]) -> Queue[Any]:  # noqa: ARG002
         """Return a queue with the parameters' limits."""
         return ParameterQueue(self._limits)
+
+    def goes_directly(self, signature: str, rows: int) -> bool | None:  # noqa: ARG002
+        """Queue everything: sizes are checked and padded there."""
+        return None
+
+    def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
+        """Learn nothing: nothing does."""
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Learn nothing: the sizes are given."""

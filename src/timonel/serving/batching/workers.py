@@ -86,6 +86,17 @@ class Batcher:
             self._scheduler.add(key, make, task, self._clock())
             self._wake()
 
+    def take_slot(self) -> bool:
+        """Take a slot for something that need not be queued; false if it has to be."""
+        with self._changed:
+            return self._scheduler.take_slot()
+
+    def release_slot(self) -> None:
+        """Give back what `take_slot` took."""
+        with self._changed:
+            self._scheduler.release()
+            self._wake()
+
     def run(self, key: Key, make: Callable[[], Queue[Any]], task: Task) -> None:
         """Queue a task; if it can be computed at once, do that in this thread.
 
