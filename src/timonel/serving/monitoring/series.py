@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from timonel.serving.monitoring.exposition import MICROSECONDS, Histogram, exponential
 from timonel.serving.status import Code
@@ -17,9 +16,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True)
-class RequestKey:
-    """What requests are told apart by; ``version`` is none where no loaded one was found."""
+class RequestKey(NamedTuple):
+    """What requests are told apart by; ``version`` is none where no loaded one was found.
+
+    A tuple, not a frozen dataclass: one is made and hashed for each request.
+    """
 
     entrypoint: str
     api: str
@@ -29,8 +30,7 @@ class RequestKey:
     code: Code
 
 
-@dataclass(frozen=True)
-class BatchKey:
+class BatchKey(NamedTuple):
     """What batches are told apart by."""
 
     model: str
@@ -38,8 +38,7 @@ class BatchKey:
     signature: str
 
 
-@dataclass(frozen=True)
-class PathKey:
+class PathKey(NamedTuple):
     """What loads and warm-ups are told apart by.
 
     Args:
