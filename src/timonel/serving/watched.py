@@ -229,14 +229,14 @@ class Watched:
     def _forget(self, folders: Mapping[int, Path]) -> None:
         """Let a version that was removed be tried afresh when it comes back."""
         ended = [n for n, record in self._tracked.items() if record.state is State.END]
-        for number in ended:
-            if number not in folders:
-                self._tracked[number] = replace(
-                    self._tracked[number], fingerprint="", retry_at=None
-                )
-        for number in sorted(ended)[:-_ENDED_KEPT]:
-            if number not in folders:
-                del self._tracked[number]
+        away = [number for number in sorted(ended) if number not in folders]
+        before = dict(self._tracked)
+        for number in away:
+            self._tracked[number] = replace(self._tracked[number], fingerprint="", retry_at=None)
+        for number in away[: max(0, len(ended) - _ENDED_KEPT)]:
+            del self._tracked[number]
+        if self._tracked != before:
+            self._publish()
 
     def _complain(self, complaint: str | None) -> None:
         if complaint and complaint != self.complaint:
