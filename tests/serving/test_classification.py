@@ -18,7 +18,7 @@ from timonel.serving.status import Code, StatusError
 
 LABELS = np.array([[b"cat", b"dog"], [b"dog", b"cat"]], dtype=object)
 SCORES = np.array([[0.75, 0.25], [0.5, 0.5]], np.float32)
-EXAMPLES = serialized([b"1", b"2"])
+EXAMPLES = [b"1", b"2"]
 
 
 class Model:

@@ -321,7 +321,7 @@ def test_model_metadata_and_status_over_grpc(stubs):
         stubs[1].GetModelStatus(get_model_status_pb2.GetModelStatusRequest())
 
 
-def test_grpc_health_and_what_is_not_offered(stubs):
+def test_grpc_health_and_what_is_no_classifier(stubs):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from tensorflow_serving.apis import classification_pb2
 
@@ -329,9 +329,11 @@ def test_grpc_health_and_what_is_not_offered(stubs):
     for name in ("", "ModelService", "PredictionService"):
         answer = health.Check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    with pytest.raises(grpc.RpcError) as caught:
-        stubs[0].Classify(classification_pb2.ClassificationRequest())
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    request = classification_pb2.ClassificationRequest()
+    request.model_spec.name = "doubler"
+    request.input.example_list.examples.add()
+    with pytest.raises(grpc.RpcError, match="No classification inputs found in SignatureDef"):
+        stubs[0].Classify(request)
 
 
 # Hot swap

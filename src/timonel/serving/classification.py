@@ -94,45 +94,68 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
 
 
 def classify(
-    model: Model, signature_name: str, examples: Array, *, check_method: bool = False
+    model: Model,
+    signature_name: str,
+    examples: Sequence[bytes],
+    context: bytes = b"",
+    *,
+    check_method: bool = False,
 ) -> Classes:
     """Classify serialized examples.
 
     Args:
         model: What is asked.
         signature_name: The signature; empty for the default one.
-        examples: What `serialized` gave, object [n].
+        examples: Serialized tf.train.Examples.
+        context: What all of them share, see `serialized`.
         check_method: Whether the signature must be declared as one that classifies.
 
     Raises:
         StatusError: The signature or its outputs are not those of a classifier.
     """
-    signature = _named(model, signature_name, check_method=check_method, method=CLASSIFY)
-    outputs = model.predict(signature, {_INPUTS: examples}, _classify_outputs(signature))
+    signature = _named(model, signature_name)
+    if check_method:
+        _check_method(signature, CLASSIFY)
+    wanted = _classify_outputs(signature)
+    outputs = model.predict(signature, {_INPUTS: serialized(examples, context)}, wanted)
     return _classes(outputs, len(examples))
 
 
 def regress(
-    model: Model, signature_name: str, examples: Array, *, check_method: bool = False
+    model: Model,
+    signature_name: str,
+    examples: Sequence[bytes],
+    context: bytes = b"",
+    *,
+    check_method: bool = False,
 ) -> Array:
     """Return the regression value of each serialized example, float32 [n].
 
     Args:
         model: What is asked.
         signature_name: The signature; empty for the default one.
-        examples: What `serialized` gave, object [n].
+        examples: Serialized tf.train.Examples.
+        context: What all of them share, see `serialized`.
         check_method: Whether the signature must be declared as one that regresses.
 
     Raises:
         StatusError: The signature or its output is not that of a regression.
     """
-    signature = _named(model, signature_name, check_method=check_method, method=REGRESS)
-    outputs = model.predict(signature, {_INPUTS: examples}, _regress_outputs(signature))
+    signature = _named(model, signature_name)
+    if check_method:
+        _check_method(signature, REGRESS)
+    wanted = _regress_outputs(signature)
+    outputs = model.predict(signature, {_INPUTS: serialized(examples, context)}, wanted)
     return _values(outputs, len(examples))
 
 
 def infer(
-    model: Model, tasks: Sequence[Task], examples: Sequence[bytes], context: bytes = b""
+    model: Model,
+    tasks: Sequence[Task],
+    examples: Sequence[bytes],
+    context: bytes = b"",
+    *,
+    check_method: bool = False,
 ) -> list[Classes | Array]:
     """Run several signatures of one version on the same examples.
 
@@ -145,6 +168,8 @@ def infer(
     plans: list[tuple[Task, Signature, list[str]]] = []
     for task in tasks:
         signature = _joined(model, task, [(seen.model, plan.name) for seen, plan, _ in plans])
+        if check_method:
+            _check_method(signature, task.method)
         wanted = _METHODS[task.method](signature)
         if plans and signature.inputs[_INPUTS].tensor != plans[0][1].inputs[_INPUTS].tensor:
             raise invalid_argument("Input tensor must be the same for all Signatures.")
@@ -158,16 +183,19 @@ def infer(
     return results
 
 
-def _named(model: Model, name: str, *, check_method: bool, method: str) -> Signature:
+def _named(model: Model, name: str) -> Signature:
     signature = model.find(name)
     if signature is None:
         raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
-    if check_method and signature.method_name != method:
+    return signature
+
+
+def _check_method(signature: Signature, method: str) -> None:
+    if signature.method_name != method:
         kind = "classification" if method == CLASSIFY else "regression"
         raise invalid_argument(
             f"Expected {kind} signature method_name to be {method}. Was: {signature.method_name}"
         )
-    return signature
 
 
 def _joined(model: Model, task: Task, before: Sequence[tuple[str, str]]) -> Signature:

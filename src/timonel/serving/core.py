@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -112,8 +113,8 @@ class Call:
         Raises:
             StatusError: Inputs or outputs do not fit, or the model refused.
         """
-        outputs = _chosen(signature, output_filter)
         complete = _with_defaults(signature, inputs)
+        outputs = _chosen(signature, output_filter)
         try:
             results = self._run(signature, complete, outputs)
         except StatusError:
@@ -263,7 +264,7 @@ def _chosen(signature: Signature, output_filter: Sequence[str]) -> list[str]:
         if alias not in signature.outputs:
             raise invalid_argument(
                 f"output tensor alias not found in signature: {alias} "
-                f"Outputs expected to be in the set {_names(signature.outputs)}."
+                f"Outputs expected to be in the set {{{_names(signature.outputs)}}}."
             )
         if alias in chosen:
             raise invalid_argument(f"duplicate output tensor alias: {alias}")
@@ -272,33 +273,40 @@ def _chosen(signature: Signature, output_filter: Sequence[str]) -> list[str]:
 
 
 def _with_defaults(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    expected, defaults = signature.inputs, signature.defaults
-    if inputs.keys() == expected.keys():
+    if inputs.keys() == signature.inputs.keys():
         return inputs
-    missing = expected.keys() - inputs.keys() - defaults.keys()
-    extra = inputs.keys() - expected.keys()
-    if len(inputs) > len(expected) or (len(inputs) < len(expected) and not defaults):
+    check_inputs(signature, inputs.keys())
+    defaults = signature.defaults
+    return {name: inputs[name] if name in inputs else defaults[name] for name in signature.inputs}
+
+
+def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
+    """Refuse a request by the names of its inputs; those with a default may be left out.
+
+    Raises:
+        StatusError: One is missing, or there are others.
+    """
+    expected, defaults = signature.inputs, signature.defaults
+    missing, extra = expected.keys() - given, given - expected.keys()
+    if len(given) > len(expected) or (len(given) < len(expected) and not defaults):
         raise invalid_argument(
-            f"input size does not match signature: {len(inputs)}!={len(expected)} "
-            f"len({_names(inputs)}) != len({_names(expected)}). "
-            f"Sent extra: {_names(extra)}. Missing but required: {_names(missing)}."
+            f"input size does not match signature: {len(given)}!={len(expected)} "
+            f"len({{{_names(given)}}}) != len({{{_names(expected)}}}). "
+            f"Sent extra: {{{_names(extra)}}}. Missing but required: {{{_names(missing)}}}."
         )
-    if missing:
-        alias = min(missing)
+    for alias in sorted(missing - defaults.keys()):
         raise invalid_argument(
             f"Signature input alias: {alias}(feed name: {expected[alias].tensor}) not found in "
             "request and no default value provided. Inputs expected to be in the request "
-            f"{_names(expected.keys() - defaults.keys())}, or default input alias set: "
-            f"{_names(defaults)}"
+            f"{{{_names(given)}}}, or default input alias set: {_names(defaults)}"
         )
     if extra:
-        used = _names(expected.keys() & inputs.keys())
+        used = _names(given & expected.keys())
         raise invalid_argument(
             f"Inputs contains invalid name. Used request inputs: {used}, "
-            f"request input: {_names(inputs)}"
+            f"request input: {_names(given)}"
         )
-    return {name: inputs[name] if name in inputs else defaults[name] for name in expected}
 
 
-def _names(names: Mapping[str, object] | set[str]) -> str:
-    return "{" + ",".join(sorted(names)) + "}"
+def _names(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))

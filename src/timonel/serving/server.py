@@ -149,11 +149,19 @@ class _Listening:
     async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
         if self._grpc_port is None:
             return None
-        from timonel.serving.grpc.server import GrpcServer  # noqa: PLC0415 - imports TensorFlow
+        from timonel.serving.grpc.options import GrpcOptions  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
 
         address = authority(self._settings.host, self._grpc_port)
         try:
-            server = GrpcServer(self._plane, pool, address)
+            guard = self._access.grpc_guard()
+            server = GrpcServer(
+                self._plane,
+                pool,
+                GrpcOptions(address=address, channel_arguments=guard.arguments),
+                credentials=guard.credentials,
+                interceptors=guard.interceptors,
+            )
         except RuntimeError as error:
             raise ServingError(f"expected to listen on {address} for gRPC, got {error}") from error
         await server.start()

@@ -1,1 +1,1 @@
-"""The gRPC skin. Imports TensorFlow: servers only."""
+"""The gRPC skin: PredictionService and ModelService over the data plane."""

@@ -1,24 +1,24 @@
-"""The gRPC server: its port, its limits and its health service."""
+"""The gRPC server: where it listens, its limits, and the services beside those of models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from timonel.serving.core import DataPlane
-from timonel.serving.grpc.services import ModelService, PredictionService
+from timonel.serving.grpc import model, prediction
+from timonel.serving.grpc.model import ModelService
+from timonel.serving.grpc.options import GrpcOptions
+from timonel.serving.grpc.prediction import PredictionService
+from timonel.serving.monitoring.monitor import Monitor
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # Without this, a second server on the same port would start and take half of the calls.
-    ("grpc.so_reuseport", 0),
-)
 _HEALTH_NAMES = ("", "ModelService", "PredictionService")
+_SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class GrpcServer:
@@ -27,31 +27,72 @@ class GrpcServer:
     Args:
         plane: Where requests are computed.
         pool: Where they are decoded and computed.
-        address: Host and port to listen on.
+        options: Where it listens, and what it offers.
+        monitor: What is told of each request.
+        credentials: For TLS; none for plain text.
+        interceptors: What requests pass first, in this order.
+        others: Further services, as generic handlers with their full names, for reflection.
 
     Raises:
-        RuntimeError: The address cannot be listened on.
+        RuntimeError: An address cannot be listened on.
     """
 
-    def __init__(self, plane: DataPlane, pool: Executor, address: str) -> None:
-        self._server: Any = grpc.aio.server(options=_OPTIONS)
-        self._health = health.aio.HealthServicer()
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-            PredictionService(plane, pool), self._server
+    def __init__(
+        self,
+        plane: DataPlane,
+        pool: Executor,
+        options: GrpcOptions,
+        *,
+        monitor: Monitor | None = None,
+        credentials: Any = None,
+        interceptors: Sequence[Any] = (),
+        others: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        self._options = options
+        self._server: Any = grpc.aio.server(
+            interceptors=list(interceptors), options=options.arguments()
         )
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(
-            ModelService(plane, pool), self._server
+        self._health = health.aio.HealthServicer() if options.health else None
+        self._server.add_generic_rpc_handlers(
+            (
+                PredictionService(plane, options, monitor).handlers(pool),
+                ModelService(plane, monitor).handlers(pool),
+                *(handlers for _, handlers in others),
+            )
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self.port: int = self._server.add_insecure_port(address)
+        names = [prediction.NAME, model.NAME, *(name for name, _ in others)]
+        if self._health is not None:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+            names.append(health.SERVICE_NAME)
+        if options.reflection:
+            reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], self._server)
+        self.port = self._listen(credentials)
+
+    def _listen(self, credentials: Any) -> int | None:
+        """Take the addresses; returns the TCP port, if there is one."""
+        port = None
+        if self._options.address is not None:
+            port = self._bind(self._options.address, credentials)
+        if self._options.socket_path is not None:
+            self._bind(f"unix:{self._options.socket_path}", credentials)
+        return port
+
+    def _bind(self, address: str, credentials: Any) -> int:
+        if credentials is None:
+            port: int = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, credentials)
+        return port
 
     async def start(self) -> None:
         """Begin to answer."""
-        for name in _HEALTH_NAMES:
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        if self._health is not None:
+            for name in _HEALTH_NAMES:
+                await self._health.set(name, _SERVING)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, and wait for those under way, at most ``grace_s`` seconds."""
-        await self._health.enter_graceful_shutdown()
+        if self._health is not None:
+            await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)

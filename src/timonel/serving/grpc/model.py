@@ -1,0 +1,95 @@
+"""ModelService: what versions there are, and which there shall be."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any
+
+import grpc
+
+from timonel.serving import protos
+from timonel.serving.core import DataPlane, RequestContext
+from timonel.serving.grpc.calls import Answer, Later, handler
+from timonel.serving.messages import get_model_status_pb2, model_management_pb2
+from timonel.serving.model_config import next_models
+from timonel.serving.monitoring import tfserving
+from timonel.serving.monitoring.exposition import Histogram
+from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.status import invalid_argument
+
+NAME = "tensorflow.serving.ModelService"
+
+
+class ModelService:
+    """The methods; all of them block, and raise `StatusError`.
+
+    Args:
+        plane: What knows the versions.
+        monitor: What is told of each request, and knows the metrics.
+    """
+
+    def __init__(self, plane: DataPlane, monitor: Monitor | None = None) -> None:
+        self._plane = plane
+        self._monitor = monitor
+
+    def handlers(self, pool: Executor) -> Any:
+        """Return the service, its work done in ``pool``."""
+        methods: dict[str, tuple[Answer, Any]] = {
+            "GetModelStatus": (self.status, get_model_status_pb2.GetModelStatusRequest),
+            "HandleReloadConfigRequest": (self.reload, model_management_pb2.ReloadConfigRequest),
+        }
+        return grpc.method_handlers_generic_handler(
+            NAME,
+            {
+                name: handler(answer, name, request_type, pool, self._monitor)
+                for name, (answer, request_type) in methods.items()
+            },
+        )
+
+    def status(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002 - a method
+        """Return the status of a model's versions; a label is not looked at."""
+        if not request.HasField("model_spec"):
+            raise invalid_argument("Missing ModelSpec")
+        spec = request.model_spec
+        version = spec.version.value if spec.HasField("version") else None
+        encoded: bytes = protos.status_response(
+            self._plane.status(spec.name, version)
+        ).SerializeToString()
+        return encoded
+
+    def reload(self, request: Any, context: RequestContext) -> Later:  # noqa: ARG002 - a method
+        """Serve other models, and tell how far the metrics went up meanwhile.
+
+        A failure is the call's status. TensorFlow Serving also writes it into a response, which
+        gRPC does not send.
+        """
+        if request.config.WhichOneof("config") != "model_config_list":
+            raise invalid_argument(
+                "ServerModelConfig type not supported by HandleReloadConfigRequest. "
+                "Only ModelConfigList is currently supported"
+            )
+        names = frozenset(request.metric_names)
+        before = self._counters(names)
+        done = self._plane.reconfigure(next_models(request.config))
+        return Later(done, lambda: self._reloaded(names, before))
+
+    def _reloaded(self, names: frozenset[str], before: dict[str, int]) -> bytes:
+        response = model_management_pb2.ReloadConfigResponse()
+        response.status.SetInParent()
+        for name, value in sorted(self._counters(names).items()):
+            response.metric.add(name=name, int64_value_increase=value - before.get(name, 0))
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    def _counters(self, names: frozenset[str]) -> dict[str, int]:
+        """Return the first cell of each counter of these names, such as its first model's."""
+        if self._monitor is None or not names:
+            return {}
+        families = tfserving.families(self._monitor.snapshot())
+        return {
+            family.name: int(family.samples[0].value)
+            for family in families
+            if family.name in names
+            and family.samples
+            and not isinstance(family.samples[0].value, Histogram)
+        }

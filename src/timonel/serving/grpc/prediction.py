@@ -1,0 +1,169 @@
+"""PredictionService: requests to arrays or examples, results to responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import grpc
+
+from timonel.serving import classification, protos
+from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Task
+from timonel.serving.core import DataPlane, RequestContext, check_inputs
+from timonel.serving.grpc.calls import Answer, handler, model_spec, spec_from
+from timonel.serving.grpc.options import GrpcOptions
+from timonel.serving.messages import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    inference_pb2,
+    model_pb2,
+    predict_pb2,
+    regression_pb2,
+)
+from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.tensor_protos import from_proto
+
+NAME = "tensorflow.serving.PredictionService"
+_METHODS = ("tensorflow/serving/predict", CLASSIFY, REGRESS)
+
+
+class PredictionService:
+    """The methods; all of them block, and raise `StatusError`.
+
+    Args:
+        plane: Where requests are computed.
+        options: How they are answered.
+        monitor: What is told of each request.
+    """
+
+    def __init__(
+        self, plane: DataPlane, options: GrpcOptions, monitor: Monitor | None = None
+    ) -> None:
+        self._plane = plane
+        self._options = options
+        self._monitor = monitor
+
+    def handlers(self, pool: Executor) -> Any:
+        """Return the service, its work done in ``pool``."""
+        methods: dict[str, tuple[Answer, Any]] = {
+            "Predict": (self.predict, predict_pb2.PredictRequest),
+            "Classify": (self.classify, classification_pb2.ClassificationRequest),
+            "Regress": (self.regress, regression_pb2.RegressionRequest),
+            "MultiInference": (self.infer, inference_pb2.MultiInferenceRequest),
+            "GetModelMetadata": (self.metadata, get_model_metadata_pb2.GetModelMetadataRequest),
+        }
+        return grpc.method_handlers_generic_handler(
+            NAME,
+            {
+                name: handler(answer, name, request_type, pool, self._monitor)
+                for name, (answer, request_type) in methods.items()
+            },
+        )
+
+    def predict(self, request: Any, context: RequestContext) -> bytes:
+        """Run a signature."""
+        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        with self._plane.call(model_spec(request), context) as call:
+            signature = call.signature(name)
+            self._check_method(signature)
+            inputs = _arrays(signature, request.inputs)
+            outputs = call.predict(signature, inputs, request.output_filter)
+            version = call.version
+        return protos.predict_response(
+            protos.model_spec(request.model_spec.name, version, name),
+            outputs,
+            as_content=self._options.tensor_content,
+        )
+
+    def classify(self, request: Any, context: RequestContext) -> bytes:
+        """Run a signature that gives classes and scores."""
+        response = classification_pb2.ClassificationResponse()
+        with self._plane.call(model_spec(request), context) as call:
+            result = classification.classify(
+                call,
+                request.model_spec.signature_name,
+                *protos.examples_from(request.input),
+                check_method=self._options.check_method_names,
+            )
+            response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
+        protos.fill_classes(response.result, result)
+        return _serialized(response)
+
+    def regress(self, request: Any, context: RequestContext) -> bytes:
+        """Run a signature that gives one number for each example."""
+        response = regression_pb2.RegressionResponse()
+        with self._plane.call(model_spec(request), context) as call:
+            values = classification.regress(
+                call,
+                request.model_spec.signature_name,
+                *protos.examples_from(request.input),
+                check_method=self._options.check_method_names,
+            )
+            response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
+        protos.fill_regressions(response.result, values)
+        return _serialized(response)
+
+    def infer(self, request: Any, context: RequestContext) -> bytes:
+        """Run several signatures of the first task's version on the same examples."""
+        tasks = [
+            Task(task.model_spec.name, task.model_spec.signature_name, task.method_name)
+            for task in request.tasks
+        ]
+        first = request.tasks[0].model_spec if tasks else model_pb2.ModelSpec()
+        response = inference_pb2.MultiInferenceResponse()
+        with self._plane.call(spec_from(first), context) as call:
+            results = classification.infer(
+                call,
+                tasks,
+                *protos.examples_from(request.input),
+                check_method=self._options.check_method_names,
+            )
+            version = call.version
+        for task, result in zip(request.tasks, results, strict=True):
+            entry = response.results.add(model_spec=_resolved(task.model_spec, version))
+            if isinstance(result, Classes):
+                protos.fill_classes(entry.classification_result, result)
+            else:
+                protos.fill_regressions(entry.regression_result, result)
+        return _serialized(response)
+
+    def metadata(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002 - a method
+        """Return the signatures of a loaded version."""
+        spec = model_spec(request)
+        if not request.metadata_field:
+            raise invalid_argument(
+                "GetModelMetadataRequest must specify at least one metadata_field"
+            )
+        for field in request.metadata_field:
+            if field != "signature_def":
+                raise invalid_argument(f"Metadata field {field} is not supported")
+        return _serialized(protos.metadata_response(self._plane.metadata(spec)))
+
+    def _check_method(self, signature: Signature) -> None:
+        if self._options.check_method_names and signature.method_name not in _METHODS:
+            raise StatusError(
+                Code.INTERNAL,
+                "Expected prediction signature method_name to be one of "
+                f"{{{', '.join(_METHODS)}}}. Was: {signature.method_name}",
+            )
+
+
+def _arrays(signature: Signature, given: Mapping[str, Any]) -> dict[str, Array]:
+    try:
+        return {alias: from_proto(alias, proto) for alias, proto in given.items()}
+    except StatusError:
+        # What is missing is told before what is damaged.
+        check_inputs(signature, given.keys())
+        raise
+
+
+def _resolved(asked: Any, version: int) -> Any:
+    return protos.model_spec(asked.name, version, asked.signature_name or DEFAULT_SIGNATURE)
+
+
+def _serialized(message: Any) -> bytes:
+    encoded: bytes = message.SerializeToString()
+    return encoded
