@@ -1,0 +1,111 @@
+"""REST's place in a server: its port, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import uvicorn
+
+from timonel.errors import ServingError
+from timonel.serving.config import ServerSettings
+from timonel.serving.ports import bind
+
+_LOG = logging.getLogger(__name__)
+_KEEP_ALIVE_S = 75
+_ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settings say so
+
+
+def bind_rest(settings: ServerSettings) -> socket.socket | None:
+    """Take the REST port; none if it is turned off, or cannot be had and need not be.
+
+    Raises:
+        ServingError: It cannot be taken.
+    """
+    if settings.rest_port is None:
+        return None
+    host = settings.rest_host or settings.host
+    try:
+        return _bind(host, settings.rest_port)
+    except ServingError as error:
+        if not settings.rest_is_optional:
+            raise
+        _LOG.error("Failed to start HTTP Server at %s:%s: %s", host, settings.rest_port, error)
+        return None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        return bind(host, port, "REST")
+    except ServingError:
+        if host != _ANY_ADDRESS_V6:
+            raise
+        # A machine without IPv6.
+        return bind(_ANY_ADDRESS, port, "REST")
+
+
+class RestServer:
+    """An HTTP server that is started and stopped inside one event loop.
+
+    Args:
+        app: The ASGI application.
+        bound: The socket to listen on.
+        grace_s: Time that requests under way have at the end.
+        options: More of uvicorn's options.
+    """
+
+    def __init__(
+        self, app: Any, bound: socket.socket, grace_s: float, options: Mapping[str, Any]
+    ) -> None:
+        self._bound = bound
+        self._server = _QuietServer(
+            uvicorn.Config(
+                app,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, round(grace_s)),
+                **options,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            ServingError: It ended at once.
+        """
+        task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
+        while not self._server.started:
+            if task.done():
+                task.result()
+                raise ServingError("expected REST to start, but it ended")
+            await asyncio.sleep(0.005)
+        self._task = task
+
+    def refuse(self) -> None:
+        """Take no new connections."""
+        self._server.should_exit = True
+
+    async def stop(self) -> None:
+        """Take no new connections, and wait for the requests under way."""
+        self.refuse()
+        if self._task is not None:
+            await self._task
+
+
+class _QuietServer(uvicorn.Server):
+    """Uvicorn, with signals left to us: two servers end together here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
