@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from timonel.serving.access.settings import AccessSettings
+from timonel.serving.batching_settings import AdaptiveBatching, BatchingSettings
 from timonel.serving.isolation import ComputeSettings, Isolation
 from timonel.units import Seconds
 
@@ -151,6 +152,10 @@ class RuntimeSettings(_Settings):
     )
     inter_op_threads: int = Field(
         default=0, ge=0, description="Operations at the same time; 0 lets TensorFlow choose."
+    )
+    batching: BatchingSettings = Field(
+        default_factory=AdaptiveBatching,
+        description="Whether requests are put together, and by which rules.",
     )
 
 

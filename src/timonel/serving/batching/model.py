@@ -17,7 +17,7 @@ from timonel.serving.batching.queue import Piece, Queue, Taken
 from timonel.serving.batching.request import Answer, Request
 from timonel.serving.batching.workers import Batcher
 from timonel.serving.monitoring.observation import Computed, report
-from timonel.serving.runtimes.base import Array, LoadedModel
+from timonel.serving.runtimes.base import Array, LoadedModel, ScheduledModel
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class QueueKey(NamedTuple):
     group: tuple[Any, ...]
 
 
-class BatchingModel(LoadedModel):
+class BatchingModel(ScheduledModel):
     """Puts requests together before it runs them on another model. Thread-safe.
 
     Args:
@@ -124,6 +124,10 @@ class BatchingModel(LoadedModel):
         except StatusError as error:
             request.fail(error)
         return request.future
+
+    def when_failed(self, tell: Callable[[StatusError], None]) -> None:
+        """Have ``tell`` called should the model become unable to run for good."""
+        self._model.when_failed(tell)
 
     def close(self) -> None:
         """Answer what is queued, then free the memory."""

@@ -1,79 +1,17 @@
-"""Which batching a server does: none, an adaptive one, or TensorFlow Serving's parameters."""
+"""The settings of batching; they live beside `config`, which batching itself depends on."""
 
-from __future__ import annotations
+from timonel.serving.batching_settings import (
+    AdaptiveBatching,
+    BatchingParameters,
+    BatchingSettings,
+    NoBatching,
+    cores,
+)
 
-import os
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
-
-
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NoBatching(_Settings):
-    """Every request is computed apart, in the thread that asks."""
-
-    kind: Literal["none"] = "none"
-
-
-class AdaptiveBatching(_Settings):
-    """What arrives while the model computes forms the next batch; nothing waits for company."""
-
-    kind: Literal["adaptive"] = "adaptive"
-    max_rows: int = Field(default=1024, ge=1, description="The largest batch that is ever formed.")
-    max_queued: int = Field(
-        default=1000, ge=1, description="Requests of one version that may wait; more are refused."
-    )
-    slots: int = Field(
-        default=0, ge=0, description="Batches computed at the same time; 0 for one a core."
-    )
-
-
-class BatchingParameters(_Settings):
-    """TensorFlow Serving's BatchingParameters, with its names and defaults.
-
-    Values that it refuses only when it starts its threads or loads a model are taken here, so that
-    the refusal comes at the same moment with the same text: see `parameters`.
-    """
-
-    kind: Literal["parameters"] = "parameters"
-    max_batch_size: int = Field(default=1000, description="Rows of a batch, and of a request.")
-    batch_timeout_micros: int = Field(
-        default=0, description="How long a batch that is not full waits for more, in microseconds."
-    )
-    max_enqueued_batches: int = Field(
-        default=10, description="Batches that may wait in a queue; what comes then is refused."
-    )
-    num_batch_threads: int = Field(
-        default_factory=cores, description="Batches computed at the same time."
-    )
-    thread_pool_name: str = Field(default="batch_threads", description="The threads' name.")
-    allowed_batch_sizes: tuple[int, ...] = Field(
-        default=(), description="Sizes that batches are padded to; any size if empty."
-    )
-    pad_variable_length_inputs: bool = Field(
-        default=False, description="Pad tensors of different shapes to the largest of a batch."
-    )
-    enable_large_batch_splitting: bool = Field(
-        default=False, description="Spread a request over several batches."
-    )
-    max_execution_batch_size: int | None = Field(
-        default=None, description="Rows of a batch where requests are split; else ignored."
-    )
-    per_model: bool = Field(
-        default=False,
-        description="Take sizes and times from each version's batching_params.pbtxt; a version "
-        "without one is not batched. The threads stay those of these parameters.",
-    )
-
-
-BatchingSettings = Annotated[
-    NoBatching | AdaptiveBatching | BatchingParameters, Field(discriminator="kind")
+__all__ = [
+    "AdaptiveBatching",
+    "BatchingParameters",
+    "BatchingSettings",
+    "NoBatching",
+    "cores",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,45 @@ class LoadedModel(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Free the memory."""
+
+
+class ScheduledModel(LoadedModel):
+    """A version that decides itself when it computes a request, and so keeps to deadlines."""
+
+    @abc.abstractmethod
+    def run(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> dict[str, Array]:
+        """Compute the outputs of a signature.
+
+        Args:
+            signature: A key of `signatures`.
+            inputs: Exactly the signature's inputs.
+            outputs: Names of the outputs wanted; none for all of them.
+            deadline: When the answer is of no use any more, in seconds of `time.monotonic`.
+
+        Raises:
+            StatusError: The model refused or failed, has no room for more, or time was over.
+        """
+
+    @abc.abstractmethod
+    def submit(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Future[dict[str, Array]]:
+        """Begin what `run` does, and do not wait for it.
+
+        Returns:
+            What `run` would return or raise. A request that is cancelled before it is computed
+            never is.
+        """
 
 
 class Runtime(abc.ABC):
