@@ -38,6 +38,7 @@ class Kind(IntEnum):
     LOADED = 7  # [signatures], defaults
     CANCEL = 8  # nobody waits for that request's answer any more
     CLOSE = 9  # unload, and end
+    BATCH = 10  # [what was observed of a batch]
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class Link(Owner):
         self._sending = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
+        self._flush_asked = False
         self._blocked = False
         self._broken = False
         self._over = False
@@ -110,8 +111,19 @@ class Link(Owner):
         fields: Sequence[Any] = (),
         arrays: Mapping[str, Array] | None = None,
         timeout_s: float = 60.0,
+        *,
+        later: bool = False,
     ) -> None:
         """Send a message; it has been copied, but perhaps not sent, when this returns.
+
+        Args:
+            kind: What it is for.
+            number: The request it is about.
+            fields: Values that JSON has.
+            arrays: Arrays by name.
+            timeout_s: How long to wait for shared memory, if it is large.
+            later: More is to come at once from this thread: leave the sending to the one that
+                receives, so that several messages go in one packet.
 
         Raises:
             StatusError: An array has no tensor's type, or there is no memory for it in time.
@@ -126,7 +138,11 @@ class Link(Owner):
             self._arena.share(hold)
             frame = by_reference(kind, number, hold.number, hold.offset, content.size)
         self._outbox.append((frame, None))
-        self.flush()
+        if not later:
+            self.flush()
+        elif not self._flush_asked:
+            self._flush_asked = True
+            self.wake()
 
     def flush(self) -> None:
         """Send what has piled up, unless another thread is at it. Also called by destructors."""
@@ -168,6 +184,8 @@ class Link(Owner):
             if self._wake in events:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
+                self._flush_asked = False
+                self.flush()
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
                 self._blocked = False

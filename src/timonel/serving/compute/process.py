@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
+from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.link import Link, Message
 from timonel.serving.compute.metadata import from_fields
@@ -66,6 +67,7 @@ class ComputeProcess:
             loaded has ended without being told to: with this object and why.
         hang_timeout_s: A process that has said nothing for so long, though it was asked something,
             is killed.
+        observer: Told of every batch that it computes.
 
     Raises:
         StatusError: It cannot be started, or cannot load.
@@ -77,7 +79,9 @@ class ComputeProcess:
         order: ForkOrder,
         on_end: Callable[[ComputeProcess, StatusError], None],
         hang_timeout_s: float | None = None,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         self._parent = parent
         self._on_end = on_end
         self._hang_timeout_s = hang_timeout_s
@@ -227,8 +231,18 @@ class ComputeProcess:
                 self._loaded.set_exception(error)
         elif message.kind is Kind.LOADED and not self._loaded.done():
             self._loaded.set_result(from_fields(message.fields[0], message.arrays))
+        elif message.kind is Kind.BATCH:
+            self._tell(message.fields)
         else:
             raise ProtocolError(f"expected an answer, got {message.kind.name}")
+
+    def _tell(self, fields: Sequence[Any]) -> None:
+        try:
+            observation = BatchObservation(tuple(fields[0]), *fields[1:])
+        except (TypeError, IndexError) as error:
+            raise ProtocolError(f"expected a batch, got {error}") from error
+        if self._observer is not None:
+            self._observer(observation)
 
     def _give(self, number: int, outcome: Outputs | StatusError) -> None:
         answer = self._asked.pop(number, None)

@@ -6,6 +6,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+from timonel.serving.batching.observation import Observer
 from timonel.serving.compute.model import OnEnd, ProcessModel
 from timonel.serving.compute.orders import ForkOrder
 from timonel.serving.compute.parent import WarmParent
@@ -23,7 +24,8 @@ class ProcessRuntime(Runtime):
     Args:
         runtime: Where the runtime is found, as ``module:attribute``; called without arguments.
         settings: How processes are watched.
-        threads: Requests that one process computes at the same time.
+        observer: Told of every batch, in a thread that receives answers.
+        threads: Requests that one process computes at the same time without batching.
         close_timeout_s: Seconds that requests under way have when a version is unloaded.
     """
 
@@ -32,12 +34,14 @@ class ProcessRuntime(Runtime):
         runtime: str,
         settings: ComputeSettings | None = None,
         *,
+        observer: Observer | None = None,
         threads: int = 2,
         close_timeout_s: float = 30.0,
     ) -> None:
         self.name = f"{runtime} in processes"
         self._runtime = runtime
         self._settings = settings or ComputeSettings()
+        self._observer = observer
         self._threads = threads
         self._close_timeout_s = close_timeout_s
         self._lock = threading.Lock()
@@ -79,7 +83,8 @@ class ProcessRuntime(Runtime):
             threads=self._threads,
             memory_limit=self._settings.memory_mib << 20,
         )
-        return ComputeProcess(self._living_parent(), order, on_end, self._settings.hang_timeout_s)
+        parent = self._living_parent()
+        return ComputeProcess(parent, order, on_end, self._settings.hang_timeout_s, self._observer)
 
     def _living_parent(self) -> WarmParent:
         with self._lock:
