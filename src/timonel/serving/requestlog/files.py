@@ -1,0 +1,106 @@
+"""TFRecord files that grow, are closed at a size or an age, and then get their name.
+
+A file that has its name is whole: until then it ends in ``.part``. A record that a full disk cut
+off is taken back, so that what comes after it can be read.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from timonel.data.records import frame
+
+PART = ".part"
+
+
+class RotatingFile:
+    """Writes records to one file after another. Belongs to one thread.
+
+    Args:
+        prefix: What each file's path starts with.
+        max_bytes: The size at which a file is closed.
+        max_age_s: The age at which it is closed.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        max_bytes: int,
+        max_age_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._prefix = prefix
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._file: io.FileIO | None = None
+        self._path = Path()
+        self._size = 0
+        self._opened = 0.0
+        self._count = 0
+
+    def write(self, payload: bytes) -> None:
+        """Append one record.
+
+        Raises:
+            OSError: It cannot be written; the file is as it was before.
+        """
+        file = self._file or self._open()
+        record = b"".join(frame(payload))
+        try:
+            written = file.write(record)
+        except OSError:
+            self._take_back(file)
+            raise
+        if written != len(record):
+            # The kernel takes what fits, and would refuse the rest.
+            self._take_back(file)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._size = file.tell()
+        if self._size >= self._max_bytes:
+            self.close()
+
+    def close_if_old(self) -> None:
+        """Close the file if it has reached its age."""
+        if self._file is not None and self._clock() - self._opened >= self._max_age_s:
+            self.close()
+
+    def close(self) -> None:
+        """Give the file its name, if there is one.
+
+        Raises:
+            OSError: It cannot be renamed.
+        """
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        file.close()
+        if self._size:
+            self._path.rename(str(self._path).removesuffix(PART))
+        else:
+            self._path.unlink()
+
+    def _open(self) -> io.FileIO:
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        self._count += 1
+        path = Path(f"{self._prefix}-{stamp}-{os.getpid()}-{self._count}.tfrecord{PART}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered, so that what a full disk refuses is not written later instead.
+        self._file = path.open("xb", buffering=0)
+        self._path, self._size, self._opened = path, 0, self._clock()
+        return self._file
+
+    def _take_back(self, file: io.FileIO) -> None:
+        try:
+            file.truncate(self._size)
+            file.seek(self._size)
+        except OSError:
+            # What can be read of it ends before the record that was cut off; it gets no name.
+            self._file = None
+            file.close()
