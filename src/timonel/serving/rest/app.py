@@ -1,6 +1,6 @@
 """The REST skin: a plain ASGI application over the data plane.
 
-Plain, because the whole of it is one prefix and five answers: see docs/design/serving.md for
+Plain, because the whole of it is one prefix and a few answers: see docs/design/serving.md for
 what a framework would cost per request.
 """
 
@@ -8,28 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from timonel.serving.core import DataPlane
-from timonel.serving.rest.codec import decode, parse_request
-from timonel.serving.rest.encoding import encode, encode_error
-from timonel.serving.rest.routes import PREFIX, Action, Route, match
+from timonel.serving.core import DataPlane, RequestContext
+from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.monitoring.observation import Observation, TraceParent
+from timonel.serving.rest import computing
+from timonel.serving.rest.encoding import encode_error, encode_metadata, encode_status
+from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.routes import (
+    COMPUTING,
+    Action,
+    Route,
+    VersionTooLargeError,
+    is_rest,
+    match,
+    missing_name,
+)
 from timonel.serving.rest.views import metadata_view, models_view, status_view
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE
-from timonel.serving.servables import ModelSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _LOG = logging.getLogger(__name__)
-_GUNZIPPED_LIMIT = 100 * 2**20
 _JSON = b"application/json"
 _NOT_FOUND_PAGE = (
-    b"<html><head><title>404 Not Found</title></head><body><h1>Not Found</h1></body></html>"
+    b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
+    b"</BODY></HTML>\n"
 )
+_CORS = [
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", b"Content-Type"),
+]
 HTTP_STATUS = {
     Code.OK: 200,
     Code.CANCELLED: 499,
@@ -53,8 +67,20 @@ HTTP_STATUS = {
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Answer = tuple[int, bytes, bytes]
-"""HTTP status, content type, body."""
+
+
+class Answer(NamedTuple):
+    """An HTTP response, but for its length.
+
+    Args:
+        status: The HTTP status.
+        body: The content.
+        content_type: What it is; none to leave that out.
+    """
+
+    status: int
+    body: bytes
+    content_type: bytes | None = _JSON
 
 
 class RestApp:
@@ -64,86 +90,141 @@ class RestApp:
         plane: Where requests are computed.
         pool: Where they are decoded and computed, so that the event loop is never held up.
         is_draining: Whether the server has been asked to stop.
+        options: How they are answered.
+        monitor: What is told of each request.
     """
 
     def __init__(
-        self, plane: DataPlane, pool: Executor, is_draining: Callable[[], bool] = lambda: False
+        self,
+        plane: DataPlane,
+        pool: Executor,
+        is_draining: Callable[[], bool] = lambda: False,
+        options: RestOptions | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self._plane = plane
         self._pool = pool
         self._is_draining = is_draining
+        self._options = options or RestOptions()
+        self._dialect = self._options.dialect
+        self._monitor = monitor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        status, content_type, body = await self._answer(scope, receive)
-        headers = [
-            (b"content-type", content_type),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        target = _target(scope)
+        of_api = is_rest(target)
+        answer = await self._rest(scope, receive, target) if of_api else self._page(scope["path"])
+        body = answer.body
+        headers = [(b"content-length", str(len(body)).encode())]
+        if answer.content_type is not None:
+            headers.insert(0, (b"content-type", answer.content_type))
+        if of_api and self._options.cors:
+            headers += _CORS
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if scope["method"] == "HEAD":
             body = b""
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
-        path: str = scope["path"]
-        if not path.lower().startswith(PREFIX):
-            return self._health(path)
-        try:
-            route = match(scope["method"], _target(scope))
-            if route.action is not Action.PREDICT:
-                return 200, _JSON, orjson.dumps(self._read(route))
-            body = await _body(scope, receive)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, self._predict, route.spec, body)
-        except StatusError as error:
-            return _error(error)
-        except Exception as error:  # noqa: BLE001 - logged; costs one request, not the server
-            _LOG.exception("%s %s failed", scope["method"], path)
-            return _error(StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
-
-    def _health(self, path: str) -> Answer:
+    def _page(self, path: str) -> Answer:
         if path == "/livez":
-            return 200, b"text/plain", b"ok"
+            return Answer(200, b"ok", b"text/plain")
         if path == "/readyz":
             unready = self._plane.unready()
             if not unready and not self._is_draining():
-                return 200, b"text/plain", b"ok"
+                return Answer(200, b"ok", b"text/plain")
             reason = "draining" if self._is_draining() else f"not loaded: {', '.join(unready)}"
-            return 503, b"text/plain", reason.encode()
-        return 404, b"text/html", _NOT_FOUND_PAGE
+            return Answer(503, reason.encode(), b"text/plain")
+        return Answer(404, _NOT_FOUND_PAGE, b"text/html")
 
-    def _read(self, route: Route) -> dict[str, Any]:
+    async def _rest(self, scope: Scope, receive: Receive, target: str) -> Answer:
+        if scope["method"] == "OPTIONS":
+            return Answer(200 if _is_preflight(scope["headers"]) else 400, b"", None)
+        observation: Observation | None = None
+        code = Code.INTERNAL
+        try:
+            route = match(scope["method"], target)
+            body = await _body(receive) if route.action in COMPUTING else b""
+            observation = self._observed(scope, route)
+            content = await self._content(scope, route, body, observation)
+            code = Code.OK
+            return Answer(200, content)
+        except VersionTooLargeError as error:
+            code = Code.INVALID_ARGUMENT
+            if not self._dialect.explains_bad_versions:
+                return Answer(400, b"")
+            return self._error(invalid_argument(str(error)))
+        except StatusError as error:
+            code = error.code
+            return self._error(error)
+        except asyncio.CancelledError:
+            code = Code.CANCELLED
+            raise
+        except Exception as error:  # noqa: BLE001 - logged; costs one request, not the server
+            _LOG.exception("%s %s failed", scope["method"], target)
+            return self._error(StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+        finally:
+            if self._monitor is not None:
+                self._monitor.end(observation or self._monitor.begin("REST", ""), code)
+
+    def _observed(self, scope: Scope, route: Route) -> Observation | None:
+        if self._monitor is None:
+            return None
+        api = route.action.value if route.action in COMPUTING else ""
+        return self._monitor.begin("REST", api, route.spec.name, _trace_parent(scope["headers"]))
+
+    async def _content(
+        self, scope: Scope, route: Route, body: bytes, observation: Observation | None
+    ) -> bytes:
+        if route.action not in COMPUTING:
+            return self._read(route)
+        timeout_s = self._options.timeout_s
+        context = RequestContext(
+            deadline=None if timeout_s is None else time.monotonic() + timeout_s,
+            entrypoint="REST",
+            api=route.action.value,
+            observation=observation,
+        )
+        is_gzipped = _is_gzipped(scope["headers"])
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await run(self._pool, self._compute, route, body, is_gzipped, context)
+        except TimeoutError:
+            raise StatusError(
+                Code.DEADLINE_EXCEEDED, "Timed out waiting for notification"
+            ) from None
+
+    def _compute(
+        self, route: Route, body: bytes, is_gzipped: bool, context: RequestContext
+    ) -> bytes:
+        if self._monitor is not None and context.observation is not None:
+            self._monitor.start(context.observation)
+        if is_gzipped:
+            body = computing.gunzipped(body)
+        return computing.answer(self._plane, self._options, route, body, context)
+
+    def _read(self, route: Route) -> bytes:
         if route.action is Action.LIST:
-            return models_view(self._plane)
+            if not self._dialect.lists_models:
+                raise missing_name()
+            return orjson.dumps(models_view(self._plane))
         if route.action is Action.STATUS:
-            return status_view(self._plane.status(route.spec.name, route.spec.version))
-        return metadata_view(self._plane.metadata(route.spec))
+            # A label is ignored, as by TensorFlow Serving.
+            statuses = self._plane.status(route.spec.name, route.spec.version)
+            return encode_status(status_view(statuses), self._dialect)
+        return encode_metadata(metadata_view(self._plane.metadata(route.spec)), self._dialect)
 
-    def _predict(self, spec: ModelSpec, body: bytes) -> Answer:
-        request = parse_request(body)
-        with self._plane.call(spec) as call:
-            signature = call.find(request.signature_name)
-            if signature is None:
-                name = request.signature_name or DEFAULT_SIGNATURE
-                raise invalid_argument(
-                    f'Serving signature name: "{name}" not found in signature def'
-                )
-            outputs = call.predict(signature, decode(request, signature.inputs))
-        return 200, _JSON, encode(outputs, by_row=request.by_row)
-
-
-def _error(error: StatusError) -> Answer:
-    return HTTP_STATUS[error.code], _JSON, encode_error(error.message)
+    def _error(self, error: StatusError) -> Answer:
+        return Answer(HTTP_STATUS[error.code], encode_error(error.message, self._dialect))
 
 
 def _target(scope: Scope) -> str:
     raw: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
-    return (raw + b"?" + query if query else raw).decode("latin-1")
+    return (raw + b"?" + query if query else raw).decode("utf-8", "surrogateescape")
 
 
-async def _body(scope: Scope, receive: Receive) -> bytes:
+async def _body(receive: Receive) -> bytes:
     chunks = []
     more = True
     while more:
@@ -152,19 +233,23 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
             raise StatusError(Code.CANCELLED, "the client closed the connection")
         chunks.append(message.get("body", b""))
         more = message.get("more_body", False)
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return _gunzipped(body) if _is_gzipped(scope["headers"]) else body
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _is_gzipped(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-encoding" and b"gzip" in value for name, value in headers)
 
 
-def _gunzipped(body: bytes) -> bytes:
-    """Return what was compressed; nothing if it is damaged or too large, as TensorFlow Serving."""
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        plain = stream.decompress(body, _GUNZIPPED_LIMIT)
-    except zlib.error:
-        return b""
-    return b"" if stream.unconsumed_tail or not stream.eof else plain
+def _is_preflight(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    origin = next((value for name, value in headers if name == b"origin"), b"")
+    return b"http://" in origin or b"https://" in origin
+
+
+def _trace_parent(headers: Iterable[tuple[bytes, bytes]]) -> TraceParent | None:
+    parent = state = None
+    for name, value in headers:
+        if name == b"traceparent":
+            parent = value.decode("latin-1")
+        elif name == b"tracestate":
+            state = value.decode("latin-1")
+    return None if parent is None else TraceParent(parent, state)

@@ -1,7 +1,8 @@
-"""Arrays to the JSON of Predict responses. Pure functions.
+"""Arrays, and what a server knows, to the JSON of responses. Pure functions.
 
-Floats take the fewest digits that give the same value back in their own type. NaN and the
-infinities, which JSON does not have, are bare tokens, as TensorFlow Serving writes them.
+Without blanks, floats take the fewest digits that give the same value back in their own type; see
+`timonel.serving.rest.pretty` for the other way. NaN and the infinities, which JSON does not have,
+are bare tokens, as TensorFlow Serving writes them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,16 @@ from typing import Any
 import numpy as np
 import orjson
 
+from timonel.serving.classification import Classes
+from timonel.serving.dialect import TIMONEL, Dialect
+from timonel.serving.rest.decimals import decimal_texts
+from timonel.serving.rest.pretty import (
+    classes_text,
+    columns_text,
+    error_text,
+    rows_text,
+    values_text,
+)
 from timonel.serving.runtimes.base import DTYPE_NAMES, STRING, Array
 from timonel.serving.status import invalid_argument
 
@@ -34,34 +45,116 @@ _WRITABLE = frozenset(
 )
 
 
-def encode(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
+def encode(outputs: Mapping[str, Array], *, by_row: bool, dialect: Dialect = TIMONEL) -> bytes:
     """Return the response text for the outputs of a signature.
 
     Args:
         outputs: Arrays by output name; the name of a single one is left out.
         by_row: Whether to write a list of rows, or else whole columns.
+        dialect: How to write it.
 
     Raises:
         StatusError: A dtype has no JSON form, or the outputs do not fall into rows.
     """
-    for array in outputs.values():
-        dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
-        if dtype not in _WRITABLE:
-            raise invalid_argument(f"Failed to write JSON value for tensor type: {dtype}")
+    if not outputs:
+        raise invalid_argument("Cannot convert empty tensor map to JSON")
     if by_row:
         _check_rows(outputs)
+    for array in outputs.values():
+        dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
+        if dtype not in _WRITABLE and array.size:
+            raise invalid_argument(f"Failed to write JSON value for tensor type: {dtype}")
+    if dialect.pretty:
+        return _utf8(rows_text(outputs) if by_row else columns_text(outputs))
+    return _compact(outputs, by_row=by_row)
+
+
+def encode_classes(classes: Classes, dialect: Dialect = TIMONEL) -> bytes:
+    """Return the response text for Classify.
+
+    Raises:
+        StatusError: There are no classes.
+    """
+    rows = classes.rows()
+    if not rows:
+        raise invalid_argument("Cannot convert empty ClassificationResults to JSON")
+    if not dialect.pretty:
+        scores = np.array([[score for _, score in row] for row in rows], np.float32)
+        values = _for_json("", scores)
+        labels = [[label for label, _ in row] for row in rows]
+        pairs = [list(zip(*each, strict=True)) for each in zip(labels, values, strict=True)]
+        return _dumps({"results": pairs}, finite=_is_finite(scores))
+    return _utf8(
+        classes_text(
+            [
+                list(zip(labels, decimal_texts(np.array(scores, np.float32)), strict=True))
+                for labels, scores in (zip(*row, strict=True) if row else ((), ()) for row in rows)
+            ]
+        )
+    )
+
+
+def encode_values(values: Array, dialect: Dialect = TIMONEL) -> bytes:
+    """Return the response text for Regress, of float32 [n].
+
+    Raises:
+        StatusError: There are no values.
+    """
+    if not values.size:
+        raise invalid_argument("Cannot convert empty RegressionResults to JSON")
+    if dialect.pretty:
+        return _utf8(values_text(decimal_texts(values)))
+    return _dumps({"results": _for_json("", values)}, finite=_is_finite(values))
+
+
+def encode_error(message: str, dialect: Dialect = TIMONEL) -> bytes:
+    """Return the response text for an error."""
+    if dialect.pretty:
+        return _utf8(error_text(message))
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+
+
+def encode_status(view: Mapping[str, Any], dialect: Dialect = TIMONEL) -> bytes:
+    """Return the response text for a model's status."""
+    return _proto(view) if dialect.pretty else orjson.dumps(view)
+
+
+def encode_metadata(view: Mapping[str, Any], dialect: Dialect = TIMONEL) -> bytes:
+    """Return the response text for a version's signatures."""
+    if not dialect.pretty:
+        return orjson.dumps(view)
+    # TensorFlow Serving prints two protos, and puts them together by hand.
+    return b'{\n"model_spec":%b,\n"metadata": {"signature_def": %b}\n}\n' % (
+        _proto(view["model_spec"]),
+        _proto(view["metadata"]["signature_def"]),
+    )
+
+
+def _proto(view: Mapping[str, Any]) -> bytes:
+    text = json.dumps(view, indent=1, ensure_ascii=False)
+    # As protobuf prints strings, so that HTML cannot be smuggled in; nothing else has these.
+    return _utf8(text.replace("<", "\\u003c").replace(">", "\\u003e") + "\n")
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        # Bytes that are no UTF-8 come as surrogates.
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def _compact(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
     finite = all(map(_is_finite, outputs.values()))
     render = _for_orjson if finite else _for_json
     values = {name: render(name, array) for name, array in outputs.items()}
-    content = _arrange(values, by_row=by_row)
+    return _dumps(_arrange(values, by_row=by_row), finite=finite)
+
+
+def _dumps(content: Any, *, finite: bool) -> bytes:
     if finite:
         return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def encode_error(message: str) -> bytes:
-    """Return the response text for an error."""
-    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
 def _check_rows(outputs: Mapping[str, Array]) -> None:
@@ -95,6 +188,9 @@ def _is_finite(array: Array) -> bool:
 def _for_orjson(name: str, array: Array) -> Any:
     if array.dtype == object:
         return _strings(name, array)
+    if not array.size:
+        # Whatever its type, orjson might not know it.
+        return array.tolist()
     return np.ascontiguousarray(array) if array.ndim else array[()]
 
 

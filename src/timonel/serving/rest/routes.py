@@ -11,21 +11,30 @@ from enum import Enum
 from urllib.parse import unquote
 
 from timonel.serving.servables import ModelSpec
-from timonel.serving.status import invalid_argument
+from timonel.serving.status import StatusError, invalid_argument
 
 PREFIX = "/v1/"
-_TARGET = r"/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
-_PREDICT = re.compile(rf"/v1/models{_TARGET}:(predict)\Z", re.IGNORECASE)
-_READ = re.compile(rf"/v1/models(?:{_TARGET})?(/metadata)?\Z", re.IGNORECASE)
+_FLAGS = re.IGNORECASE | re.ASCII
+_VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
+_COMPUTE = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)\Z", _FLAGS)
+_READ = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}(/metadata)?\Z", _FLAGS)
+_INT64_DIGITS = 19
 
 
 class Action(Enum):
     """What to do with a model."""
 
     PREDICT = "predict"
+    CLASSIFY = "classify"
+    REGRESS = "regress"
     STATUS = "status"
     METADATA = "metadata"
     LIST = "list"
+
+
+COMPUTING = frozenset({Action.PREDICT, Action.CLASSIFY, Action.REGRESS})
+"""What needs a model to compute."""
+_COMPUTING = {action.value: action for action in COMPUTING}
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,15 @@ class Route:
 
     action: Action
     spec: ModelSpec
+
+
+class VersionTooLargeError(ValueError):
+    """A version that 64 bits do not hold."""
+
+
+def is_rest(target: str) -> bool:
+    """Tell whether a path, still percent-encoded, is one of TensorFlow Serving's API."""
+    return target[: len(PREFIX)].lower() == PREFIX
 
 
 def match(method: str, target: str) -> Route:
@@ -45,20 +63,36 @@ def match(method: str, target: str) -> Route:
 
     Raises:
         StatusError: No such request is known.
+        VersionTooLargeError: It is known, but for its version.
     """
-    if method == "POST" and (found := _PREDICT.match(target)) and found[4] == "predict":
-        return Route(Action.PREDICT, _spec(found))
-    if method == "GET" and (found := _READ.match(target)):
-        if found[1] is not None:
-            return Route(Action.METADATA if found[4] else Action.STATUS, _spec(found))
-        if not found[4]:
-            return Route(Action.LIST, ModelSpec(""))
-        raise invalid_argument("Missing model name in request.")
+    if method == "POST" and (found := _COMPUTE.match(target)):
+        action = _COMPUTING.get(found[4])
+        spec = _spec(found[1], found[2], found[3])
+        if action is not None:
+            return Route(action, spec)
+    elif method == "GET" and (found := _READ.match(target)):
+        spec = _spec(found[1] or "", found[2], found[3])
+        if spec.name:
+            return Route(Action.METADATA if found[4] else Action.STATUS, spec)
+        if found.end() == len("/v1/models"):
+            return Route(Action.LIST, spec)
+        raise missing_name()
     raise invalid_argument(f"Malformed request: {method} {target}")
 
 
-def _spec(found: re.Match[str]) -> ModelSpec:
-    version = int(found[2]) if found[2] else None
-    if version is not None and version >= 2**63:
-        raise invalid_argument(f"Failed to convert version: {found[2]} to numeric.")
-    return ModelSpec(unquote(found[1]), version, unquote(found[3]) if found[3] else None)
+def missing_name() -> StatusError:
+    """Return the error of a request that should name a model."""
+    return invalid_argument("Missing model name in request.")
+
+
+def _spec(name: str, version: str | None, label: str | None) -> ModelSpec:
+    number = None
+    if version is not None:
+        if len(version.lstrip("0")) > _INT64_DIGITS or int(version) >= 2**63:
+            raise VersionTooLargeError(f"Failed to convert version: {version} to numeric.")
+        number = int(version)
+    return ModelSpec(_decoded(name), number, _decoded(label) if label else None)
+
+
+def _decoded(text: str) -> str:
+    return unquote(text)
