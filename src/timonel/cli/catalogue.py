@@ -41,6 +41,7 @@ ENTRIES = (
     Entry("models", LOOK, "Model versions: list, show, check, delete."),
     Entry("data", LOOK, "Datasets: convert, show, verify."),
     Entry("servers", LOOK, "Running servers: list, stop."),
+    Entry("keys", LOOK, "API keys of servers: create, list, revoke."),
     Entry("logs", KEEP, "Print what the tasks of a job have written."),
     Entry("stop", KEEP, "Stop a job; it ends as stopped, with its checkpoints."),
     Entry("migrate", KEEP, "Lift the workspace to the formats of this release."),

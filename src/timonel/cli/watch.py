@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from timonel.serving.connection import ANONYMOUS, Caller
+
 INTERVAL_S = 1.0
 _TIMEOUT_S = 5.0
 
@@ -25,14 +27,19 @@ class VersionState:
 States = Mapping[int, VersionState]
 
 
-def read_states(rest_url: str, model: str) -> dict[int, VersionState]:
+def read_states(rest_url: str, model: str, caller: Caller = ANONYMOUS) -> dict[int, VersionState]:
     """Ask a server for the states of a model's versions.
 
     Raises:
         OSError: It does not answer.
     """
-    url = f"{rest_url}/v1/models/{model}"
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own server
+    request = urllib.request.Request(  # noqa: S310 - our own server
+        f"{rest_url}/v1/models/{model}", headers=caller.headers
+    )
+    context = caller.context() if rest_url.startswith("https:") else None
+    with urllib.request.urlopen(  # noqa: S310 - our own server
+        request, timeout=_TIMEOUT_S, context=context
+    ) as answer:
         return parse_states(json.load(answer))
 
 
@@ -70,9 +77,17 @@ class Watch:
         rest_url: The server.
         model: The model.
         tell: Gets one line.
+        caller: Who asks.
     """
 
-    def __init__(self, rest_url: str, model: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        rest_url: str,
+        model: str,
+        tell: Callable[[str], None],
+        caller: Caller = ANONYMOUS,
+    ) -> None:
+        self._caller = caller
         self._rest_url = rest_url
         self._model = model
         self._tell = tell
@@ -92,7 +107,7 @@ class Watch:
     def look(self) -> None:
         """Ask once, and tell what has changed."""
         try:
-            found = read_states(self._rest_url, self._model)
+            found = read_states(self._rest_url, self._model, self._caller)
         except (OSError, ValueError):
             return  # it is ending, or a load keeps it busy: the next look will tell
         for line in changes(self._known, found):

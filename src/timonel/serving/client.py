@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from timonel.errors import NotFoundError, ServingError
 from timonel.serving.config import ServerSettings
-from timonel.serving.connection import Connection, HttpError, model_path
+from timonel.serving.connection import Caller, Connection, HttpError, model_path
 from timonel.serving.instances import Instance, check_files, instances
 from timonel.serving.process import launch
 from timonel.serving.references import resolve, split_reference, workspace_for
@@ -72,6 +72,8 @@ def predict(
     workspace: Workspace | str | os.PathLike[str] | None = None,
     version: int | None = None,
     notify: Notify | None = None,
+    api_key: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
 ) -> list[Prediction]:
     """Ask a model.
 
@@ -83,6 +85,9 @@ def predict(
         workspace: The workspace, or where it is.
         version: The version to ask; otherwise the one the server prefers.
         notify: Called with a line when something takes long for a reason worth telling.
+        api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
+        tls_ca: The file with the authorities that vouch for the server; by default the variable
+            TIMONEL_TLS_CA, or else the system's.
 
     Returns:
         One prediction per image or row, in their order.
@@ -100,8 +105,9 @@ def predict(
         check_files(inputs)
         tell(line)
 
-    place = _target(model_or_url, workspace, version, before_loading)
-    with place as target, Connection(target.url) as link:
+    caller = Caller.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
+    place = _target(model_or_url, workspace, version, before_loading, caller)
+    with place as target, Connection(target.url, caller) as link:
         return _ask(link, target, inputs)
 
 
@@ -111,16 +117,17 @@ def _target(
     workspace: Workspace | str | os.PathLike[str] | None,
     version: int | None,
     tell: Notify,
+    caller: Caller,
 ) -> Iterator[_Target]:
     text = os.fspath(model_or_url)
     if text.startswith(("http://", "https://")):
-        yield _from_url(text, version)
+        yield _from_url(text, version, caller)
         return
     place = workspace_for(workspace, [text])
     name, named_version = split_reference(text)
     version = named_version if version is None else version
     record = find_server(place.servers, name)
-    if record is not None and _serves(record.rest_url, name, version):
+    if record is not None and _serves(record.rest_url, name, version, caller):
         yield _Target(record.rest_url, name, version)
         return
     settings = resolve(text, place, version)
@@ -131,20 +138,23 @@ def _target(
         yield _Target(server.rest_url, settings.name, version)
 
 
-def _serves(url: str, model: str, version: int | None) -> bool:
+def _serves(url: str, model: str, version: int | None, caller: Caller) -> bool:
     try:
-        with Connection(url) as link:
+        with Connection(url, caller) as link:
             link.get(f"{model_path(model, version)}/metadata")
-    except ServingError:
+    except ServingError as error:
+        if isinstance(error, HttpError) and error.status in {401, 403}:
+            # Loading it here would go round the server's rules.
+            raise
         return False
     return True
 
 
-def _from_url(url: str, version: int | None) -> _Target:
+def _from_url(url: str, version: int | None, caller: Caller) -> _Target:
     parts = urlsplit(url)
     server = f"{parts.scheme}://{parts.netloc}"
     if parts.path in {"", "/"}:
-        return _Target(server, _only_model(server), version)
+        return _Target(server, _only_model(server, caller), version)
     found = _URL_PATH.match(parts.path)
     if found is None:
         raise NotFoundError(
@@ -155,11 +165,13 @@ def _from_url(url: str, version: int | None) -> _Target:
     return _Target(server, unquote(found[1]), named if version is None else version)
 
 
-def _only_model(server: str) -> str:
-    with Connection(server) as link:
+def _only_model(server: str, caller: Caller) -> str:
+    with Connection(server, caller) as link:
         try:
             names = [model["name"] for model in link.get("/v1/models")["models"]]
-        except HttpError:
+        except HttpError as error:
+            if error.status == 401:
+                raise
             # TensorFlow Serving has no listing.
             names = []
     if len(names) == 1:

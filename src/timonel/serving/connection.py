@@ -4,12 +4,73 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shlex
+import ssl
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from timonel.errors import ServingError, SpecError
 
 _TIMEOUT_S = 120.0
+KEY_VARIABLE = "TIMONEL_API_KEY"
+CA_VARIABLE = "TIMONEL_TLS_CA"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """How a client proves who it is, and what it believes of servers.
+
+    Args:
+        key: An API key or a token; none to show nothing.
+        ca_file: A file with the authorities that vouch for servers; none for the system's.
+        certificate: The file with the certificate of the one server that is meant, whatever name
+            it is reached by; instead of ``ca_file``.
+    """
+
+    key: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    certificate: str | None = None
+
+    @classmethod
+    def of(cls, key: str | None = None, ca_file: str | None = None) -> Self:
+        """Return a caller by what is given, and by the environment for what is not."""
+        return cls(
+            key or os.environ.get(KEY_VARIABLE) or None,
+            ca_file or os.environ.get(CA_VARIABLE) or None,
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request shows."""
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+
+    @property
+    def curl_options(self) -> str:
+        """The same for a line of ``curl``, with the key left to the environment."""
+        key = "" if self.key is None else f'-H "Authorization: Bearer ${KEY_VARIABLE}" '
+        trusted = self.certificate or self.ca_file
+        return key if trusted is None else f"{key}--cacert {shlex.quote(trusted)} "
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a connection over TLS trusts.
+
+        Raises:
+            SpecError: A file cannot be used.
+        """
+        trusted = self.certificate or self.ca_file
+        try:
+            context = ssl.create_default_context(cafile=trusted)
+        except (OSError, ValueError) as error:
+            raise SpecError(f"expected certificates in PEM in {trusted}, got {error}") from error
+        if self.certificate is not None:
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+
+ANONYMOUS = Caller()
 
 
 class HttpError(ServingError):
@@ -30,16 +91,24 @@ class Connection:
 
     Args:
         url: The server, such as ``http://127.0.0.1:8501``.
+        caller: Who asks.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, caller: Caller = ANONYMOUS) -> None:
         self._url = url
+        self._headers = {"Content-Type": "application/json", **caller.headers}
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise SpecError(f"expected a server such as http://127.0.0.1:8501, got {url}")
-        secure = parts.scheme == "https"
-        make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self._connection = make(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=_TIMEOUT_S, context=caller.context()
+            )
+        else:
+            self._connection = http.client.HTTPConnection(
+                parts.hostname, parts.port, timeout=_TIMEOUT_S
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -62,9 +131,7 @@ class Connection:
 
     def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         try:
-            self._connection.request(
-                method, path, body=body, headers={"Content-Type": "application/json"}
-            )
+            self._connection.request(method, path, body=body, headers=self._headers)
             response = self._connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:

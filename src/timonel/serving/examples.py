@@ -7,7 +7,7 @@ import math
 import shlex
 from typing import Any
 
-from timonel.serving.connection import Connection, model_path
+from timonel.serving.connection import Caller, Connection, model_path
 from timonel.serving.process import Server
 from timonel.serving.runtimes.base import STRING
 from timonel.serving.wanted import Input, Kind, Wanted, wanted_from
@@ -32,36 +32,40 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
     Raises:
         ServingError: The server cannot be reached, or does not serve the model.
     """
-    url = server if isinstance(server, str) else server.rest_url
-    with Connection(url) as link:
+    if isinstance(server, str):
+        url, caller = server, Caller.of()
+    else:
+        url, caller = server.rest_url, server.caller
+    with Connection(url, caller) as link:
         wanted = wanted_from(link.get(f"{model_path(model)}/metadata"))
-    return curl_line(f"{url}{model_path(model)}:predict", wanted, image=image)
+    target = f"{url}{model_path(model)}:predict"
+    return curl_line(target, wanted, image=image, options=caller.curl_options)
 
 
-def curl_line(url: str, wanted: Wanted, *, image: str = "some_image.png") -> str:
-    """Return the line that asks ``url`` for what ``wanted`` describes."""
+def curl_line(url: str, wanted: Wanted, *, image: str = "some_image.png", options: str = "") -> str:
+    """Return the line that asks ``url`` for what ``wanted`` describes, with options of curl."""
     if wanted.kind is Kind.IMAGE:
         # Through a pipe: an image is longer than a command line may be.
         file = shlex.quote(image)
         return (
             """(printf '{"instances": [{"b64": "'; base64 -w0 < """
-            f"""{file}; printf '"}}]}}') | curl -s -d @- {shlex.quote(url)}"""
+            f"""{file}; printf '"}}]}}') | curl -s {options}-d @- {shlex.quote(url)}"""
         )
     if wanted.kind is Kind.TENSOR:
         only = wanted.inputs[0]
         if math.prod(_sizes(only)) > _INLINE_VALUES:
-            return _large_tensor(url, only)
+            return _large_tensor(url, only, options)
         instance = _value(only)
     else:
         instance = {spec.name: _value(spec) for spec in wanted.inputs}
     body = json.dumps({"instances": [instance]}, ensure_ascii=False)
-    return f"curl -s -d {shlex.quote(body)} {shlex.quote(url)}"
+    return f"curl -s {options}-d {shlex.quote(body)} {shlex.quote(url)}"
 
 
-def _large_tensor(url: str, spec: Input) -> str:
+def _large_tensor(url: str, spec: Input, options: str) -> str:
     sizes = " ".join(map(str, _sizes(spec)))
     program = _AWK.format(value=json.dumps(_scalar(spec.dtype)).replace('"', '\\"'), sizes=sizes)
-    return f"awk {shlex.quote(program)} | curl -s -d @- {shlex.quote(url)}"
+    return f"awk {shlex.quote(program)} | curl -s {options}-d @- {shlex.quote(url)}"
 
 
 def _value(spec: Input) -> Any:

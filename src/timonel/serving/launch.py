@@ -6,14 +6,17 @@ This side never imports TensorFlow. A crash of the server is an error here, not 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
 from timonel.errors import SpecError
+from timonel.serving.access import AccessSettings
 from timonel.serving.config import LoadSettings, RuntimeSettings, ServerSettings
 from timonel.serving.process import Server, launch
 from timonel.serving.references import resolve, workspace_for
+from timonel.serving.refusals import as_spec_error
 from timonel.storage import Workspace
 
 Reference = str | os.PathLike[str]
@@ -33,6 +36,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     compute_threads: int | None = None,
     drain_s: float = 30.0,
     runtime: str = "tensorflow",
+    access: AccessSettings | None = None,
     on_ready: Callable[[Server], None] | None = None,
 ) -> Server:
     """Serve a model over TensorFlow Serving's REST and gRPC.
@@ -53,6 +57,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         compute_threads: Requests computed at the same time; by default one per core, at most 8.
         drain_s: Seconds that requests under way have when the server is stopped.
         runtime: What computes: the name of a ``timonel.runtimes`` entry point.
+        access: Who may ask, how much, and over which TLS; by default everyone who can reach the
+            ports, with limits on sizes alone.
         on_ready: Called with the server once it answers, before blocking.
 
     Raises:
@@ -75,10 +81,11 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             drain_s=drain_s,
             load=LoadSettings(poll_s=poll_s, settle_s=poll_s),
             runtime=RuntimeSettings(name=runtime),
+            access=_owned(access or AccessSettings()),
             servers_folder=str(place.servers),
         )
     except ValidationError as error:
-        raise _refused(error) from error
+        raise as_spec_error(error) from error
     server = launch(settings, place, detach=detach)
     try:
         if on_ready is not None:
@@ -96,10 +103,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     return server
 
 
-def _refused(error: ValidationError) -> SpecError:
-    first = error.errors()[0]
-    if first["type"] == "value_error":  # a rule of our own, which explains itself
-        return SpecError(str(first["ctx"]["error"]))
-    name = ".".join(map(str, first["loc"]))
-    rule = first["msg"].removeprefix("Input should be ")
-    return SpecError(f"expected {name} to be {rule}, got {first['input']!r}")
+def _owned(access: AccessSettings) -> AccessSettings:
+    """Give this process a key of its own, which is written nowhere, to see how its server does."""
+    if not access.is_closed:
+        return access
+    return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})

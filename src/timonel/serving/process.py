@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from timonel.errors import ServingError
 from timonel.serving.config import ServerSettings
+from timonel.serving.connection import ANONYMOUS, Caller
 from timonel.serving.registry import ServerRecord, parse_record
 from timonel.storage import Workspace
 
@@ -31,10 +32,17 @@ class Server:
     Use it as a context manager to have it stopped at the end of a block.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], record: ServerRecord, log: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        record: ServerRecord,
+        log: Path,
+        caller: Caller = ANONYMOUS,
+    ) -> None:
         self._process = process
         self._record = record
         self._log = log
+        self.caller = caller
 
     def __enter__(self) -> Self:
         return self
@@ -157,8 +165,14 @@ def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = Fal
     finally:
         os.close(read_end)
     if "ready" in report:
-        return Server(process, parse_record(report["ready"]), log)
+        return Server(process, parse_record(report["ready"]), log, _owner(settings))
     raise _failure(process, report, log)
+
+
+def _owner(settings: ServerSettings) -> Caller:
+    """Return how the process that starts a server may look at it."""
+    tls = settings.access.tls
+    return Caller(settings.access.owner_key, certificate=None if tls is None else tls.certificate)
 
 
 def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
@@ -40,10 +40,11 @@ def test_a_bucket_gives_its_burst_then_the_rate():
     assert waits == [0, 0, 0, 0.5, 0.25, 0, 0.5, 0, 0, 0, 0.5]
 
 
+@settings(max_examples=40)
 @given(
     st.floats(0.1, 1000),
     st.integers(1, 50),
-    st.lists(st.floats(0, 10), max_size=200).map(sorted),
+    st.lists(st.floats(0, 10), max_size=40).map(sorted),
 )
 def test_never_more_than_burst_and_rate(per_s, burst, times):
     rate, bucket, granted = Rate(per_s, burst), None, 0

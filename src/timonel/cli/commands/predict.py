@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from timonel.cli.groups import Command, single
 from timonel.cli.settings import Settings
+from timonel.errors import InputError
 
 app = single()
 
@@ -27,6 +29,14 @@ def predict(
         int | None, typer.Option(help="Ask this version, not the newest that is served.")
     ] = None,
     top: Annotated[int, typer.Option(help="How many scores to show of a single input.")] = 5,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with an API key or token; else the variable TIMONEL_API_KEY."),
+    ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="The authorities of https servers, in PEM; else TIMONEL_TLS_CA."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Ask a model about files or rows.
@@ -44,9 +54,22 @@ def predict(
         inputs[0] if len(inputs) == 1 else inputs,
         workspace=Settings.of(ctx).workspace,
         version=version,
+        api_key=None if api_key_file is None else _key_in(api_key_file),
+        tls_ca=tls_ca,
         notify=lambda line: remarks.print(line, style="dim", soft_wrap=True),
     )
     if json:
         print_json({"predictions": [render.prediction_json(each) for each in answers]})
     else:
         console().print(render.predictions_page(answers, top=top), soft_wrap=True)
+
+
+def _key_in(path: Path) -> str:
+    """Read a key: from a file, as what is on a command line shows in the list of processes."""
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"expected an API key in {path}, got {error}") from error
+    if not key or not key.isprintable() or not key.isascii():
+        raise InputError(f"expected an API key in {path}, got none")
+    return key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,6 +47,48 @@ def serve(
     runtime: Annotated[
         str, typer.Option(help="What computes: a name of the entry points timonel.runtimes.")
     ] = "tensorflow",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Serve over TLS: the certificate and its chain, in PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Require client certificates of these authorities.")
+    ] = None,
+    tls_client_optional: Annotated[
+        bool,
+        typer.Option("--tls-client-optional", help="Let REST clients do without a certificate."),
+    ] = False,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="Ask for API keys; the file that 'timonel keys' writes.")
+    ] = None,
+    jwt_issuer: Annotated[
+        str | None, typer.Option(help="Accept tokens of this issuer, as an OpenID provider's URL.")
+    ] = None,
+    jwt_audience: Annotated[
+        str | None, typer.Option(help="The audience that tokens must be made for.")
+    ] = None,
+    jwt_jwks: Annotated[
+        str | None, typer.Option(help="The issuer's keys: a file or URL; else the issuer is asked.")
+    ] = None,
+    jwt_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="What every valid token allows, such as predict:digits-*."),
+    ] = None,
+    rate_limit: Annotated[
+        str | None, typer.Option(help="Requests of each client, such as 100/s or 600/min:20.")
+    ] = None,
+    model_rate_limit: Annotated[
+        str | None, typer.Option(help="Requests to each model, likewise.")
+    ] = None,
+    max_body: Annotated[
+        str | None, typer.Option(help="The largest request, such as 64MiB, or none.")
+    ] = "100MiB",
+    max_requests: Annotated[
+        int | None, typer.Option(help="Requests under way at once; more are refused.")
+    ] = None,
+    max_connections: Annotated[
+        int | None, typer.Option(help="Connections to each port; more are refused.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return at once; 'timonel servers stop' ends it.")
     ] = False,
@@ -56,7 +99,26 @@ def serve(
     Ctrl-C answers what is under way, then ends.
     """
     import timonel
+    from timonel.serving.access.options import Options, access_settings
 
+    access = access_settings(
+        Options(
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+            tls_client_optional=tls_client_optional,
+            api_keys=api_keys,
+            jwt_issuer=jwt_issuer,
+            jwt_audience=jwt_audience,
+            jwt_jwks=jwt_jwks,
+            jwt_allow=tuple(jwt_allow or ()),
+            rate_limit=rate_limit,
+            model_rate_limit=model_rate_limit,
+            max_body=max_body,
+            max_requests=max_requests,
+            max_connections=max_connections,
+        )
+    )
     settings = Settings.of(ctx)
     with contextlib.ExitStack() as watches:
         timonel.serve(
@@ -72,13 +134,25 @@ def serve(
             compute_threads=compute_threads,
             drain_s=drain_s,
             runtime=runtime,
-            on_ready=lambda server: _announce(server, settings, watches, detach=detach),
+            access=access,
+            on_ready=lambda server: _announce(
+                server,
+                settings,
+                watches,
+                detach=detach,
+                asks=tls_client_ca is None or tls_client_optional,
+            ),
         )
     typer.echo("runs in the background" if detach else "stopped")
 
 
 def _announce(
-    server: Server, settings: Settings, watches: contextlib.ExitStack, *, detach: bool
+    server: Server,
+    settings: Settings,
+    watches: contextlib.ExitStack,
+    *,
+    detach: bool,
+    asks: bool,
 ) -> None:
     """Print where the server answers and how it is asked, then what changes."""
     from timonel.cli.render.output import console
@@ -89,12 +163,14 @@ def _announce(
     out.print(f"  REST  {server.rest_url}/v1/models/{server.models[0]}", soft_wrap=True)
     out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
-    for name in server.models:
+    for name in server.models if asks else ():
         out.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
     if not detach:
         out.print("Ctrl-C stops it", style="dim")
-        for name in server.models:
-            watches.enter_context(Watch(server.rest_url, name, _tell))
+        for name in server.models if asks else ():
+            watches.enter_context(Watch(server.rest_url, name, _tell, server.caller))
+    if not asks:
+        out.print("loads and unloads are in the log only: asking takes a client certificate")
 
 
 def _ask_line(server: Server, settings: Settings, name: str) -> str:

@@ -69,25 +69,23 @@ class AccessMiddleware:
             )
             await answer.refuse(_HTTP_STATUS[error.code], error.message, headers)
         except BodyTooLargeError as error:
-            # The connection stays open, and what still comes is thrown away: a client that is cut
-            # off while it sends never reads why.
             await answer.refuse(413, str(error), [])
 
     async def _admit(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         if self._control.guards_nothing:
-            bounded, scope = self._bounded(scope, receive)
+            bounded, scope = self._bounded(scope, receive, answer)
             await self._app(scope, bounded, answer)
             return
         query = scope["query_string"].decode("latin-1")
         resource = resource_of(scope["method"], scope["raw_path"].decode("latin-1"), query)
         if self._control.is_open(resource):
-            bounded, scope = self._bounded(scope, receive)
+            bounded, scope = self._bounded(scope, receive, answer)
             await self._app(scope, bounded, self._discreet(answer))
             return
         self._control.enter()
         try:
             principal = await self._identified(scope, resource)
-            bounded, scope = self._bounded(scope, receive)
+            bounded, scope = self._bounded(scope, receive, answer)
             is_cut = resource.scope is Reach.LISTING and self._control.settings.is_closed
             send = _CutListing(answer, principal) if is_cut else answer
             await self._app(scope, bounded, send)
@@ -101,16 +99,25 @@ class AccessMiddleware:
         self._control.authorize(principal, resource)
         return principal
 
-    def _bounded(self, scope: Scope, receive: Receive) -> tuple[Receive, Scope]:
+    def _bounded(self, scope: Scope, receive: Receive, answer: _Answer) -> tuple[Receive, Scope]:
         most = self._control.settings.limits.max_body
         if most is None:
             return receive, scope
         if (declared_length(scope) or 0) > most:
             raise BodyTooLargeError(f"expected a body of at most {most} bytes")
-        bounded = BoundedBody(receive, most)
+        bounded: Receive = BoundedBody(receive, most)
         if is_gzipped(scope):
-            return UnpackedBody(bounded, most), without_encoding(scope)
-        return bounded, scope
+            bounded, scope = UnpackedBody(bounded, most), without_encoding(scope)
+
+        async def until_too_large() -> Message:
+            # The application is told that the client is gone; what it answers to that is dropped.
+            try:
+                return await bounded()
+            except BodyTooLargeError as error:
+                await answer.refuse(413, str(error), [])
+                return {"type": "http.disconnect"}
+
+        return until_too_large, scope
 
     def _discreet(self, answer: _Answer) -> Send:
         # Why a server is not ready names its models.
@@ -118,13 +125,20 @@ class AccessMiddleware:
 
 
 class _Answer:
-    """An ASGI ``send`` that knows whether the answer has begun."""
+    """An ASGI ``send`` that lets through one answer: the application's, or a refusal.
+
+    After a refusal the connection stays open, and what still comes is thrown away: a client that
+    is cut off while it sends never reads why.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._has_begun = False
+        self._is_refused = False
 
     async def __call__(self, message: Message) -> None:
+        if self._is_refused:
+            return
         self._has_begun = True
         await self._send(message)
 
@@ -132,12 +146,13 @@ class _Answer:
         """Answer with an error, unless there is half an answer already."""
         if self._has_begun:
             return
+        self._has_begun = self._is_refused = True
         body = orjson.dumps({"error": text})
         length = str(len(body)).encode()
         content = [(b"content-type", b"application/json"), (b"content-length", length)]
         start = {"type": "http.response.start", "status": status, "headers": content + headers}
-        await self(start)
-        await self({"type": "http.response.body", "body": body})
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
 
 
 class _Whole:

@@ -1,0 +1,156 @@
+"""``timonel keys``: API keys of servers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from timonel.cli.groups import Command, noun
+from timonel.cli.settings import Settings
+from timonel.errors import NotFoundError, SpecError
+
+app = noun("API keys of servers: create, list, revoke.")
+
+FILE = typer.Option("--file", help="The file of keys; by default api-keys.json of the workspace.")
+
+
+@app.command(cls=Command)
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Who gets it, as logs and limits call them.")],
+    *,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="What it allows: predict,status,metadata or admin, then :MODELS."),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="After how long it ends, such as 90d; never by default.")
+    ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(help="Make no key: recognise client certificates with this name."),
+    ] = None,
+    file: Annotated[Path | None, FILE] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a key and print it, this one time; servers that run take it at once."""
+    from timonel.cli.render.output import console, print_json
+    from timonel.serving.access.keyfile import change_entries
+    from timonel.serving.access.keys import new_certificate, new_key
+    from timonel.serving.access.policy import parse_grant
+    from timonel.units import parse_seconds
+
+    if not name.strip():
+        raise SpecError("expected a name for the key, got none")
+    grants = [parse_grant(text) for text in allow or ["predict,status,metadata:*"]]
+    now = time.time()
+    end = None if expires is None else now + parse_seconds(expires)
+    key: str | None = None
+    if certificate is None:
+        key, entry = new_key(name, grants, now=now, expires=end)
+    else:
+        entry = new_certificate(name, certificate, grants, now=now, expires=end)
+    path = _path(ctx, file)
+    change_entries(path, lambda entries: [*entries, entry])
+    if json:
+        print_json({"id": entry.id, "name": name, "key": key, "file": str(path)})
+        return
+    remarks = console(stderr=True)
+    if key is None:
+        remarks.print(f"certificates of {certificate} are {name} from now on", markup=False)
+        return
+    typer.echo(key)
+    remarks.print(
+        f"kept as a hash only, in {path}: this is the one time it is shown",
+        style="dim",
+        soft_wrap=True,
+    )
+
+
+@app.command("list", cls=Command)
+def list_(
+    ctx: typer.Context,
+    file: Annotated[Path | None, FILE] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List who has a key, and what for."""
+    from timonel.cli.render.output import clock, console, iso, print_json
+    from timonel.cli.render.tables import table
+    from timonel.serving.access.keyfile import read_entries
+
+    try:
+        entries = read_entries(_path(ctx, file))
+    except NotFoundError:
+        if file is not None:
+            raise
+        entries = ()
+    if json:
+        print_json(
+            {
+                "keys": [
+                    {
+                        "id": entry.id,
+                        "name": entry.name,
+                        "permissions": [str(grant) for grant in entry.grants],
+                        "created_at": iso(entry.created),
+                        "expires_at": iso(entry.expires),
+                        "certificate": entry.certificate,
+                    }
+                    for entry in entries
+                ]
+            }
+        )
+        return
+    if not entries:
+        typer.echo("there are no keys: 'timonel keys create NAME' makes one")
+        return
+    rows = [
+        (
+            entry.id,
+            entry.name,
+            " ".join(map(str, entry.grants)),
+            clock(entry.created),
+            clock(entry.expires) if entry.is_valid(time.time()) else "expired",
+        )
+        for entry in entries
+    ]
+    console().print(table(("ID", "NAME", "ALLOWS", "CREATED", "EXPIRES"), rows, wide=2))
+
+
+@app.command(cls=Command)
+def revoke(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(help="The id, or the name if only one key has it.")],
+    file: Annotated[Path | None, FILE] = None,
+) -> None:
+    """Take a key back; servers that run refuse it within a second."""
+    from timonel.serving.access.keyfile import change_entries, read_entries
+    from timonel.serving.access.keys import Entry
+
+    path = _path(ctx, file)
+    read_entries(path)  # a file that is not there is not made
+    revoked: list[Entry] = []
+
+    def without(entries: tuple[Entry, ...]) -> list[Entry]:
+        found = [e for e in entries if e.id == key] or [e for e in entries if e.name == key]
+        if not found:
+            raise NotFoundError(
+                f"expected a key in {path}, got {key!r}", hint="'timonel keys list' lists them"
+            )
+        if len(found) > 1:
+            ids = ", ".join(entry.id for entry in found)
+            raise SpecError(f"expected one key, got {key!r} for several", hint=f"say which: {ids}")
+        revoked.extend(found)
+        return [entry for entry in entries if entry is not found[0]]
+
+    change_entries(path, without)
+    typer.echo(f"revoked {revoked[0].id} of {revoked[0].name}")
+
+
+def _path(ctx: typer.Context, file: Path | None) -> Path:
+    if file is not None:
+        return file
+    return Settings.of(ctx).find(create=True).root / "api-keys.json"

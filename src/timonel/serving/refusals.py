@@ -1,0 +1,17 @@
+"""Settings that cannot be, in the words of the rest of timonel."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from timonel.errors import SpecError
+
+
+def as_spec_error(error: ValidationError) -> SpecError:
+    """Return the first of pydantic's complaints as an error for people."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # a rule of our own, which explains itself
+        return SpecError(str(first["ctx"]["error"]))
+    name = ".".join(map(str, first["loc"]))
+    rule = first["msg"].removeprefix("Input should be ")
+    return SpecError(f"expected {name} to be {rule}, got {first['input']!r}")

@@ -1,0 +1,144 @@
+"""Keys on the command line, and a server that asks for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Timonel
+from tests.serving.access.certificates import Authority
+from timonel.cli.watch import read_states
+from timonel.errors import ServingError, SpecError
+from timonel.serving import curl_example, predict, serve
+from timonel.serving.access.options import Options, access_settings
+from timonel.storage import find_workspace
+
+
+def test_a_key_is_made_listed_and_revoked(timonel: Timonel, here: Path) -> None:
+    made = timonel("keys", "create", "ci", "--allow", "predict:digits*", "--expires", "90d")
+    key = made.out.strip()
+    assert key.startswith("tml_")
+    assert "\n" not in key
+    file = here / ".timonel" / "api-keys.json"
+    assert key.split("_", 2)[2] not in file.read_text()
+    robot = timonel("keys", "create", "robot", "--certificate", "robot.example", "--json")
+    assert json.loads(robot.out)["key"] is None
+    (first, second) = json.loads(timonel("keys", "--json").out)["keys"]
+    assert (first["name"], first["permissions"]) == ("ci", ["predict:digits*"])
+    assert first["expires_at"] > first["created_at"]
+    assert (second["certificate"], second["expires_at"]) == ("robot.example", None)
+    assert second["permissions"] == ["predict,status,metadata:*"]
+    listed = timonel("keys", "list").out
+    assert "ci" in listed
+    assert key not in listed
+    assert timonel("keys", "revoke", "ci").exit_code == 0
+    assert timonel("keys", "revoke", second["id"]).exit_code == 0
+    assert "there are no keys" in timonel("keys").out
+
+
+def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:
+    assert "expected a permission such as" in timonel("keys", "create", "x", "--allow", "x").err
+    assert "expected a duration" in timonel("keys", "create", "x", "--expires", "soon").err
+    assert timonel("keys", "list", "--file", "nope.json").exit_code == 2
+    assert timonel("keys", "revoke", "x", "--file", "nope.json").exit_code == 2
+    assert not Path("nope.json").exists()
+    timonel("keys", "create", "twin")
+    timonel("keys", "create", "twin")
+    assert "say which" in timonel("keys", "revoke", "twin").error_line
+    assert "expected a key in" in timonel("keys", "revoke", "x").error_line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tls_cert": Path("c")}, "expected --tls-key with --tls-cert"),
+        ({"tls_client_ca": Path("c")}, "expected --tls-cert with --tls-client-ca"),
+        ({"tls_client_optional": True}, "expected --tls-client-ca with"),
+        ({"jwt_issuer": "https://x"}, "expected --jwt-audience with --jwt-issuer"),
+        ({"jwt_allow": ("predict:*",)}, "expected --jwt-issuer with --jwt-allow"),
+        ({"jwt_issuer": "x", "jwt_audience": "y"}, "expected a file or an https URL"),
+        ({"rate_limit": "fast"}, "expected a rate such as"),
+        ({"max_body": "much"}, "expected a size such as"),
+        ({"max_requests": 0}, "expected limits.max_requests to be"),
+    ],
+)
+def test_options_that_do_not_go(options: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        access_settings(Options(**options))  # type: ignore[arg-type]
+
+
+def test_options_become_settings() -> None:
+    settings = access_settings(
+        Options(
+            tls_cert=Path("c.pem"),
+            tls_key=Path("/k.pem"),
+            jwt_issuer="https://x",
+            jwt_audience="y",
+            jwt_jwks="keys.json",
+            jwt_allow=("predict:*",),
+            max_body="1MiB",
+            rate_limit="60/min",
+        )
+    )
+    assert settings.tls is not None
+    assert settings.tls.certificate == str(Path.cwd() / "c.pem")
+    assert settings.jwt is not None
+    assert settings.jwt.jwks == str(Path.cwd() / "keys.json")
+    assert (settings.limits.max_body, settings.limits.principal_rate) == (2**20, "1/s:1")
+    assert access_settings(Options(max_body="none")).limits.max_body is None
+
+
+def test_the_client_shows_a_key_and_checks_the_certificate(
+    timonel: Timonel, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "plugins" / "fake_runtime-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(
+        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    workspace = find_workspace(here / ".timonel")
+    version = workspace.models / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "saved_model.pb").write_text("2")
+    key = timonel("keys", "create", "me", "--allow", "predict,status,metadata:m").out.strip()
+    (here / "key.txt").write_text(key + "\n")
+    authority = Authority()
+    (here / "ca.pem").write_bytes(authority.pem)
+    certificate, private = authority.issue(here, "server")
+    access = access_settings(
+        Options(api_keys=workspace.root / "api-keys.json", tls_cert=certificate, tls_key=private)
+    )
+    with serve(
+        "m",
+        workspace=workspace,
+        runtime="fake",
+        rest_port=0,
+        grpc_port=None,
+        block=False,
+        access=access,
+    ) as server:
+        # The process that started it may look, but not ask.
+        assert read_states(server.rest_url, "m", server.caller)[1].state == "AVAILABLE"
+        line = curl_example(server, "m")
+        assert '-H "Authorization: Bearer $TIMONEL_API_KEY" --cacert' in line
+        assert server.caller.key is not None
+        assert server.caller.key not in line + repr(server.caller) + server.logs()
+        model = f"{server.rest_url}/v1/models/m"
+        with pytest.raises(ServingError, match=r"(?i)certificate verify failed"):
+            predict(model, {"x": 1.0}, api_key=key)
+        monkeypatch.setenv("TIMONEL_TLS_CA", str(here / "ca.pem"))
+        with pytest.raises(ServingError, match="expected a valid API key"):
+            predict(model, {"x": 1.0})
+        with pytest.raises(ServingError, match="expected a valid API key"):
+            predict("m", {"x": 1.0}, workspace=workspace)
+        assert predict("m", {"x": 1.0}, workspace=workspace, api_key=key)[0].value is None
+        done = timonel("predict", model, '{"x": 1.0}', "--api-key-file", "key.txt", "--json")
+        assert done.exit_code == 0, done.err
+        assert json.loads(done.out)["predictions"][0]["outputs"] == {"y": 2.0}
+        monkeypatch.setenv("TIMONEL_API_KEY", key)
+        assert timonel("predict", "m", '{"x": 1.0}').exit_code == 0
+    assert timonel("predict", "m", "1", "--api-key-file", "nope").exit_code == 2
