@@ -7,10 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from timonel.serving.batching.observation import BatchObservation
+from timonel.serving.batching.wrap import batched
 from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.link import Link, Message
 from timonel.serving.compute.metadata import to_fields
@@ -37,7 +40,9 @@ def compute(
         threads: Requests at the same time, where the model does not schedule them itself.
     """
     try:
-        model = runtime.load(path, settings)
+        model = batched(
+            runtime.load(path, settings), settings.batching, partial(_tell, link), version=path
+        )
         fields, defaults = to_fields(model.signatures)
         link.post(Kind.LOADED, 0, [fields], defaults)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
@@ -94,7 +99,9 @@ class _Answering:
         try:
             outputs = future.result()
             _check_types(outputs)
-            self._link.post(Kind.ANSWER, number, [], outputs)
+            # Where others are under way, theirs may be done at the same moment: a batch's are.
+            later = bool(self._under_way)
+            self._link.post(Kind.ANSWER, number, [], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             _post_error(self._link, number, error)
 
@@ -117,6 +124,11 @@ class _Answering:
         if deadline is not None and time.monotonic() >= deadline:
             raise StatusError(Code.DEADLINE_EXCEEDED, "the request's time was over in the queue")
         return self._model.run(signature, inputs, outputs)
+
+
+def _tell(link: Link, observation: BatchObservation) -> None:
+    with contextlib.suppress(StatusError):  # the connection has ended
+        link.post(Kind.BATCH, 0, list(astuple(observation)), later=True)
 
 
 def _check_types(outputs: Outputs) -> None:
