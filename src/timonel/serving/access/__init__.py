@@ -5,6 +5,13 @@ from timonel.serving.access.settings import (
     JwtSettings,
     LimitSettings,
     TlsSettings,
+    tensorflow_serving_access,
 )
 
-__all__ = ["AccessSettings", "JwtSettings", "LimitSettings", "TlsSettings"]
+__all__ = [
+    "AccessSettings",
+    "JwtSettings",
+    "LimitSettings",
+    "TlsSettings",
+    "tensorflow_serving_access",
+]

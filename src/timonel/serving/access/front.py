@@ -9,7 +9,13 @@ from timonel.serving.access.asgi import AccessMiddleware, App
 from timonel.serving.access.control import AccessControl
 from timonel.serving.access.http import http_protocol
 from timonel.serving.access.settings import AccessSettings
-from timonel.serving.access.tls import ReloadingContext, grpc_credentials, rest_context
+from timonel.serving.access.ssl_config import read_ssl_config
+from timonel.serving.access.tls import (
+    ReloadingContext,
+    fixed_grpc_credentials,
+    grpc_credentials,
+    rest_context,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Access:
         self._context: ReloadingContext | None = None
         if settings.tls is not None:
             self._context = rest_context(settings.tls)
+        self._pem = read_ssl_config(settings.ssl_config_file)
 
     @property
     def scheme(self) -> str:
@@ -70,7 +77,7 @@ class Access:
         """Return what a gRPC server is made with. Imports gRPC."""
         from timonel.serving.access.rpc import AccessInterceptor  # noqa: PLC0415 - slow to import
 
-        tls, limits = self._settings.tls, self._settings.limits
+        limits = self._settings.limits
         arguments = {
             "grpc.max_receive_message_length": limits.max_body,
             "grpc.max_allowed_incoming_connections": limits.max_connections,
@@ -80,5 +87,10 @@ class Access:
         return GrpcGuard(
             () if self._control.guards_nothing else (AccessInterceptor(self._control),),
             tuple((name, value) for name, value in arguments.items() if value is not None),
-            None if tls is None else grpc_credentials(tls),
+            self._grpc_credentials(),
         )
+
+    def _grpc_credentials(self) -> Any:
+        if self._settings.tls is not None:
+            return grpc_credentials(self._settings.tls)
+        return None if self._pem is None else fixed_grpc_credentials(self._pem)

@@ -136,6 +136,11 @@ class AccessSettings(_Settings):
     )
     jwt: JwtSettings | None = Field(default=None, description="Tokens of an issuer.")
     tls: TlsSettings | None = Field(default=None, description="TLS for REST and gRPC.")
+    ssl_config_file: str | None = Field(
+        default=None,
+        description="TLS for gRPC alone: the SSLConfig of TensorFlow Serving, which holds the PEM "
+        "texts themselves; not together with tls.",
+    )
     limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits.")
     open_health: bool = Field(
         default=True, description="Whether health may be asked without credentials."
@@ -146,7 +151,25 @@ class AccessSettings(_Settings):
         description="A key that only the process knows which starts the server.",
     )
 
+    @model_validator(mode="after")
+    def _tls_is_said_once(self) -> AccessSettings:
+        if self.tls is not None and self.ssl_config_file is not None:
+            raise ValueError("expected either tls or ssl_config_file, got both")
+        return self
+
     @property
     def is_closed(self) -> bool:
         """Whether requests need credentials."""
         return self.api_keys is not None or self.jwt is not None
+
+
+def tensorflow_serving_access(ssl_config_file: str = "") -> AccessSettings:
+    """Return TensorFlow Serving's rules: everyone, TLS for gRPC alone, hardly a limit.
+
+    Args:
+        ssl_config_file: The value of its flag; empty for none.
+    """
+    return AccessSettings(
+        ssl_config_file=ssl_config_file or None,
+        limits=LimitSettings(max_body=None, max_head=2**20, head_s=60.0, body_s=None),
+    )

@@ -6,6 +6,7 @@ Its proto is in no package, so its four fields are described here.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -38,6 +39,21 @@ def parse_ssl_config(text: str, origin: str) -> Pem:
         message.custom_ca.encode() or None,
         message.client_verify,
     )
+
+
+def read_ssl_config(path: str | None) -> Pem | None:
+    """Return the certificates in a file; none without one.
+
+    Raises:
+        SpecError: It cannot be read, or is no SSLConfig that can be used.
+    """
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"expected an SSLConfig in {path}, got {error}") from error
+    return parse_ssl_config(text, path)
 
 
 @cache
