@@ -130,5 +130,6 @@ def test_settings_come_back_from_the_proto_that_they_are_written_to():
 
 
 def test_tensorflow_is_not_imported():
-    code = "import sys, timonel.serving.config_file, timonel.serving.loader; sys.exit('tensorflow' in sys.modules)"
+    modules = "timonel.serving.config_file, timonel.serving.loader"
+    code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -29,7 +29,7 @@ class ServerRecord:
         pid: Its process.
         process_started: When the process started, in seconds since the epoch.
         models: The names it serves.
-        rest_url: Where REST is answered, such as ``http://127.0.0.1:8501``.
+        rest_url: Where REST is answered, such as ``http://127.0.0.1:8501``; empty if it is not.
         grpc_address: Where gRPC is answered; none if it is turned off.
         started: When the ports were opened, in seconds since the epoch.
         log: The file its output goes to, if it is a file.

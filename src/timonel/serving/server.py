@@ -22,25 +22,25 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import uvicorn
 import uvloop
 
 from timonel.errors import ServingError
 from timonel.serving.access.front import Access
 from timonel.serving.compute.choice import runtime_for
-from timonel.serving.config import RuntimeSettings, ServerSettings
+from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
-from timonel.serving.loader import Loader
+from timonel.serving.instruments import Instruments
+from timonel.serving.loader import Load, Loader
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest.app import RestApp
+from timonel.serving.rest_server import RestServer, bind_rest
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.servables import Catalogue
 from timonel.serving.status import StatusError
 
 _LOG = logging.getLogger(__name__)
-_KEEP_ALIVE_S = 75
 
 Ready = Callable[[ServerRecord], None]
 
@@ -67,34 +67,41 @@ def run(
         ServingError: A port cannot be taken, or a model has no version that can be loaded.
     """
     access = Access(settings.access)
-    rest_socket = bind(settings.host, settings.rest_port, "REST")
+    rest_socket = bind_rest(settings)
     grpc_port = _reserve_grpc(settings)
     catalogue = Catalogue()
     prepared = threading.Event()
     runtime = runtime_for(settings)
-    loader = Loader(
-        settings.models, _load_when(prepared, runtime, settings.runtime), settings.load, catalogue
-    )
+    instruments = Instruments(settings, catalogue, lambda: loader.models)
+    load = instruments.loading(lambda path: runtime.load(path, settings.runtime))
+    loader = Loader(settings.models, _load_when(prepared, load), settings.load, catalogue)
     # The disk is watched while TensorFlow is imported.
     loader.start()
     try:
-        _prepare(runtime, with_grpc=grpc_port is not None)
+        _prepare(runtime, with_grpc=grpc_port is not None or settings.grpc.socket_path is not None)
         prepared.set()
         loader.wait_until_settled()
         with (
             followed(settings, loader.reconfigure),
+            instruments.running(),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(
                 _Listening(
-                    settings, DataPlane(catalogue, loader), rest_socket, grpc_port, access
+                    settings,
+                    DataPlane(catalogue, loader, instruments.recorder),
+                    rest_socket,
+                    grpc_port,
+                    access,
+                    instruments,
                 ).serve(on_ready, leash, log)
             )
     finally:
         prepared.set()
         loader.stop()
         runtime.close()
-        rest_socket.close()
+        if rest_socket is not None:
+            rest_socket.close()
 
 
 class _Listening:
@@ -104,35 +111,41 @@ class _Listening:
         self,
         settings: ServerSettings,
         plane: DataPlane,
-        rest_socket: socket.socket,
+        rest_socket: socket.socket | None,
         grpc_port: int | None,
         access: Access,
+        instruments: Instruments,
     ) -> None:
         self._settings = settings
         self._plane = plane
         self._rest_socket = rest_socket
         self._grpc_port = grpc_port
         self._access = access
+        self._instruments = instruments
         self._stop = asyncio.Event()
 
     async def serve(self, on_ready: Ready | None, leash: int | None, log: str | None) -> None:
         self._listen_for_the_end(leash)
         with ThreadPoolExecutor(self._settings.compute_threads, "compute") as pool:
             grpc_server = await self._start_grpc(pool)
-            rest_server = self._rest_server(pool)
-            rest_task = asyncio.create_task(rest_server.serve(sockets=[self._rest_socket]))
-            await _started(rest_server, rest_task)
+            rest_server = await self._start_rest(pool)
             record = self._record(log)
             with _registered(self._settings.servers_folder, record):
-                _LOG.info("serving %s at %s", ", ".join(record.models), record.rest_url)
+                _LOG.info(
+                    "serving %s at %s",
+                    ", ".join(record.models) or "no models",
+                    record.rest_url or record.grpc_address,
+                )
                 if on_ready is not None:
                     on_ready(record)
                 await self._stop.wait()
                 _LOG.info("stopping: requests under way have %g s", self._settings.drain_s)
-            rest_server.should_exit = True
+            if rest_server is not None:
+                rest_server.refuse()
             if grpc_server is not None:
                 await grpc_server.stop(self._settings.drain_s)
-            await rest_task
+            if rest_server is not None:
+                await rest_server.stop()
 
     def _listen_for_the_end(self, leash: int | None) -> None:
         loop = asyncio.get_running_loop()
@@ -147,60 +160,63 @@ class _Listening:
             self._stop.set()
 
     async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
-        if self._grpc_port is None:
+        grpc = self._settings.grpc
+        if self._grpc_port is None and grpc.socket_path is None:
             return None
         from timonel.serving.grpc.options import GrpcOptions  # noqa: PLC0415 - only with gRPC
         from timonel.serving.grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
 
-        address = authority(self._settings.host, self._grpc_port)
+        port = self._grpc_port
+        address = None if port is None else authority(self._settings.host, port)
         try:
             guard = self._access.grpc_guard()
             server = GrpcServer(
                 self._plane,
                 pool,
-                GrpcOptions(address=address, channel_arguments=guard.arguments),
+                GrpcOptions(
+                    address=address,
+                    socket_path=grpc.socket_path,
+                    channel_arguments=(*guard.arguments, *grpc.channel_arguments),
+                    health=grpc.health,
+                    reflection=grpc.reflection,
+                    tensor_content=grpc.tensor_content,
+                    check_method_names=grpc.check_method_names,
+                ),
+                monitor=self._instruments.monitor,
                 credentials=guard.credentials,
                 interceptors=guard.interceptors,
             )
         except RuntimeError as error:
-            raise ServingError(f"expected to listen on {address} for gRPC, got {error}") from error
+            place = " and ".join(filter(None, (address, grpc.socket_path)))
+            raise ServingError(f"expected to listen on {place} for gRPC, got {error}") from error
         await server.start()
         return server
 
-    def _rest_server(self, pool: ThreadPoolExecutor) -> uvicorn.Server:
-        config = uvicorn.Config(
-            self._access.guarded(RestApp(self._plane, pool, self._stop.is_set)),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(self._settings.drain_s)),
-            **self._access.uvicorn_options(),
+    async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
+        if self._rest_socket is None:
+            return None
+        monitor = self._instruments.monitor
+        rest = RestApp(self._plane, pool, self._stop.is_set, monitor=monitor)
+        app = self._access.guarded(self._instruments.app(rest, pool))
+        server = RestServer(
+            app, self._rest_socket, self._settings.drain_s, self._access.uvicorn_options()
         )
-        return _QuietServer(config)
+        await server.start()
+        return server
 
     def _record(self, log: str | None) -> ServerRecord:
-        host, rest_port = self._settings.host, self._rest_socket.getsockname()[1]
+        rest, host = self._rest_socket, self._settings.host
         return ServerRecord(
             pid=os.getpid(),
             process_started=psutil.Process().create_time(),
             models=tuple(model.name for model in self._settings.models),
-            rest_url=f"{self._access.scheme}://{authority(host, rest_port)}",
+            rest_url=""
+            if rest is None
+            else f"{self._access.scheme}://{authority(*rest.getsockname()[:2])}",
             grpc_address=None if self._grpc_port is None else authority(host, self._grpc_port),
             started=time.time(),
             log=log,
         )
-
-
-class _QuietServer(uvicorn.Server):
-    """Uvicorn, with signals left to us: two servers end together here."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _reserve_grpc(settings: ServerSettings) -> int | None:
@@ -212,14 +228,12 @@ def _reserve_grpc(settings: ServerSettings) -> int | None:
     return port
 
 
-def _load_when(
-    prepared: threading.Event, runtime: Runtime, settings: RuntimeSettings
-) -> Callable[[Path], LoadedModel]:
-    def load(path: Path) -> LoadedModel:
+def _load_when(prepared: threading.Event, load: Load) -> Load:
+    def waiting(path: Path) -> LoadedModel:
         prepared.wait()
-        return runtime.load(path, settings)
+        return load(path)
 
-    return load
+    return waiting
 
 
 def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
@@ -240,14 +254,6 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
         ) from error
     gc.collect()
     gc.freeze()
-
-
-async def _started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
-    while not server.started:
-        if task.done():
-            task.result()
-            raise ServingError("expected REST to start, but it ended")
-        await asyncio.sleep(0.005)
 
 
 @contextlib.contextmanager

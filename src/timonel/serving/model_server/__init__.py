@@ -1,0 +1,1 @@
+"""``timonel-model-server``: the flags, config files and texts of ``tensorflow_model_server``."""
