@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.config import ModelSettings, RequestLogSettings, ServerSettings
 from timonel.serving.monitoring import measures
 from timonel.serving.monitoring.endpoint import App, MetricsApp
 from timonel.serving.monitoring.loading import Load, key_of, measured
 from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.monitoring.series import BatchKey
 from timonel.serving.monitoring.tracing import make_tracer
 from timonel.serving.requestlog.log import RequestLog
 from timonel.serving.servables import Catalogue
@@ -58,6 +60,17 @@ class Instruments:
         """Return a REST application that has the page of metrics too, if it is wanted."""
         path = self._settings.monitoring.metrics_path
         return app if path is None else MetricsApp(app, self.monitor, path, pool)
+
+    def batches_of(self, path: Path) -> Observer:
+        """Return who is told of the batches of the version in a folder."""
+        version = int(path.name)
+
+        def observe(batch: BatchObservation) -> None:
+            # Looked up each time: the configuration may give the folder another name.
+            key = BatchKey(self._name_of(path), version, batch.signature)
+            self.monitor.batch(key, batch.rows, batch.padded_rows, batch.queue_s, batch.compute_s)
+
+        return observe
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
