@@ -184,10 +184,6 @@ def test_every_flag_does_something_or_says_that_it_does_not():
             changed = settings("--model_base_path=/other")
         elif flag.name == "model_config_file":
             changed = settings("--model_config_file=/c", configured=models)
-        elif flag.name == "ssl_config_file":
-            with pytest.raises(StatusError):
-                settings(BASE, "--ssl_config_file=/s")
-            continue
         else:
             changed = settings(BASE, f"--{flag.name}={other[flag.kind](flag.default)}")
         assert changed != settings(BASE), flag.name

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.core import RequestContext
 from timonel.serving.messages import model_pb2
 from timonel.serving.monitoring.monitor import Monitor
@@ -65,7 +66,11 @@ def handler(
     async def call(request: Any, context: Any) -> bytes:
         observation = _observed(monitor, api, request, context)
         about = RequestContext(
-            deadline=_deadline(context), entrypoint="GRPC", api=api, observation=observation
+            deadline=_deadline(context),
+            principal=PRINCIPAL.get(),
+            entrypoint="GRPC",
+            api=api,
+            observation=observation,
         )
         failure: StatusError | None = None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from timonel.serving.access import tensorflow_serving_access
 from timonel.serving.config import (
     GrpcSettings,
     LoadSettings,
@@ -22,7 +23,6 @@ _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - where TensorFlow Serving listens
 _ANY_ADDRESS_V6 = "::"
 _UNSUPPORTED = {
     "use_alts_credentials": "ALTS is not available; gRPC would not be encrypted.",
-    "ssl_config_file": "TLS by --ssl_config_file is not available; gRPC would not be encrypted.",
 }
 _MOST_THREADS = 64
 
@@ -81,6 +81,7 @@ def translate(
         drain_s=max(0, values.integer("drain_seconds")),
         load=_load(values, cores),
         runtime=_runtime(values),
+        access=tensorflow_serving_access(values.text("ssl_config_file")),
     )
     return Translation(settings, tuple(remarks))
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.core import DataPlane, RequestContext
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation, TraceParent
@@ -180,6 +181,7 @@ class RestApp:
         timeout_s = self._options.timeout_s
         context = RequestContext(
             deadline=None if timeout_s is None else time.monotonic() + timeout_s,
+            principal=PRINCIPAL.get(),
             entrypoint="REST",
             api=route.action.value,
             observation=observation,
