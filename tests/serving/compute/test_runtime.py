@@ -13,6 +13,8 @@ from timonel.testing.runtimes import RuntimeContract
 DOUBLER = "tests.serving.compute.faults:DoublerRuntime"
 TENSORFLOW = "timonel.serving.runtimes.tensorflow:TensorFlowRuntime"
 
+BATCHES = []
+
 
 @pytest.fixture(scope="module")
 def doubler():
@@ -24,7 +26,7 @@ def doubler():
 @pytest.fixture(scope="module")
 def tensorflow():
     """One warm parent for all: it imports TensorFlow."""
-    runtime = ProcessRuntime(TENSORFLOW)
+    runtime = ProcessRuntime(TENSORFLOW, observer=BATCHES.append)
     runtime.start()
     yield runtime
     runtime.close()
@@ -61,6 +63,19 @@ def test_scalars_bytes_and_a_large_array(tensorflow, exports):
     assert np.isnan(outputs["nan"])
     assert outputs["squared"].shape == ()
     model.close()
+
+
+def test_batches_are_formed_there_and_told_here(tensorflow, exports):
+    model = tensorflow.load(exports / "versioned-2", RuntimeSettings(intra_op_threads=1))
+    BATCHES.clear()
+    inputs = [{"x": np.full(2, number, np.float32)} for number in range(40)]
+    asked = [model.submit("serving_default", each) for each in inputs]
+    for number, answer in enumerate(asked):
+        assert answer.result(30)["y"].tolist() == [2 * number] * 2
+    model.close()
+    assert sum(batch.rows for batch in BATCHES) == 80
+    assert {batch.signature for batch in BATCHES} == {"serving_default"}
+    assert all(batch.compute_s > 0 and min(batch.queue_s) >= 0 for batch in BATCHES)
 
 
 @pytest.mark.soak
