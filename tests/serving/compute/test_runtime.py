@@ -26,7 +26,7 @@ def doubler():
 @pytest.fixture(scope="module")
 def tensorflow():
     """One warm parent for all: it imports TensorFlow."""
-    runtime = ProcessRuntime(TENSORFLOW, observer=BATCHES.append)
+    runtime = ProcessRuntime(TENSORFLOW, observer=lambda _: BATCHES.append)
     runtime.start()
     yield runtime
     runtime.close()

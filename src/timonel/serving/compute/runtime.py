@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,8 @@ class ProcessRuntime(Runtime):
     Args:
         runtime: Where the runtime is found, as ``module:attribute``; called without arguments.
         settings: How processes are watched.
-        observer: Told of every batch, in a thread that receives answers.
+        observer: Returns who is told of every batch of the version in a folder, in a thread that
+            receives answers.
         threads: Requests that one process computes at the same time without batching.
         close_timeout_s: Seconds that requests under way have when a version is unloaded.
     """
@@ -34,7 +36,7 @@ class ProcessRuntime(Runtime):
         runtime: str,
         settings: ComputeSettings | None = None,
         *,
-        observer: Observer | None = None,
+        observer: Callable[[Path], Observer] | None = None,
         threads: int = 2,
         close_timeout_s: float = 30.0,
     ) -> None:
@@ -84,7 +86,8 @@ class ProcessRuntime(Runtime):
             memory_limit=self._settings.memory_mib << 20,
         )
         parent = self._living_parent()
-        return ComputeProcess(parent, order, on_end, self._settings.hang_timeout_s, self._observer)
+        observer = None if self._observer is None else self._observer(path)
+        return ComputeProcess(parent, order, on_end, self._settings.hang_timeout_s, observer)
 
     def _living_parent(self) -> WarmParent:
         with self._lock:
