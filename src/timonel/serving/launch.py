@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from timonel.errors import SpecError
 from timonel.serving.access import AccessSettings
 from timonel.serving.config import LoadSettings, RuntimeSettings, ServerSettings
+from timonel.serving.isolation import Isolation
 from timonel.serving.process import Server, launch
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.refusals import as_spec_error
@@ -36,6 +37,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     compute_threads: int | None = None,
     drain_s: float = 30.0,
     runtime: str = "tensorflow",
+    isolation: Isolation = "none",
     access: AccessSettings | None = None,
     on_ready: Callable[[Server], None] | None = None,
 ) -> Server:
@@ -57,6 +59,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         compute_threads: Requests computed at the same time; by default one per core, at most 8.
         drain_s: Seconds that requests under way have when the server is stopped.
         runtime: What computes: the name of a ``timonel.runtimes`` entry point.
+        isolation: ``process`` lets each version compute in a process of its own, whose crash costs
+            that version a moment and nothing else; ``none`` computes in the server.
         access: Who may ask, how much, and over which TLS; by default everyone who can reach the
             ports, with limits on sizes alone.
         on_ready: Called with the server once it answers, before blocking.
@@ -81,6 +85,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             drain_s=drain_s,
             load=LoadSettings(poll_s=poll_s, settle_s=poll_s),
             runtime=RuntimeSettings(name=runtime),
+            isolation=isolation,
             access=_owned(access or AccessSettings()),
             servers_folder=str(place.servers),
         )

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.serving.compute.faults import REFERENCE
+from timonel.serving import serve
 from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.isolation import ComputeSettings
 from timonel.serving.process import launch
@@ -33,12 +34,17 @@ def folders(workspace):
 
 
 @pytest.fixture
-def server(folders, workspace, tmp_path, monkeypatch):
+def faulty(folders, tmp_path, monkeypatch):
+    """Let servers find the runtime by its name."""
     package = tmp_path / "plugins" / "faulty_runtime-1.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-runtime\nVersion: 1\n")
     (package / "entry_points.txt").write_text(f"[timonel.runtimes]\nfaulty = {REFERENCE}\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), os.getcwd()]))  # noqa: PTH109 - the tests' root
+
+
+@pytest.fixture
+def server(faulty, workspace):
     settings = ServerSettings(
         models=tuple(
             ModelSettings(name=name, base_path=str(workspace.models / name))
@@ -130,8 +136,19 @@ def test_a_stop_answers_first_and_leaves_no_process(server):
     assert "Traceback" not in server.logs()
 
 
-def test_a_killed_server_leaves_no_process(server):
-    pids = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
-    os.kill(server.pid, signal.SIGKILL)
-    server.wait()
+def test_a_killed_server_leaves_no_process(faulty, workspace):
+    with serve(
+        "m",
+        workspace=workspace,
+        runtime="faulty",
+        isolation="process",
+        rest_port=0,
+        grpc_port=None,
+        block=False,
+    ) as server:
+        assert ask(server, "double") == (200, 2.0)
+        pids = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
+        assert len(pids) == 2
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))

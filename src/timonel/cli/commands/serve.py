@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -47,6 +47,10 @@ def serve(
     runtime: Annotated[
         str, typer.Option(help="What computes: a name of the entry points timonel.runtimes.")
     ] = "tensorflow",
+    isolation: Annotated[
+        Literal["process", "none"],
+        typer.Option(help="'process': each version in a process of its own, which may crash."),
+    ] = "none",
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve over TLS: the certificate and its chain, in PEM.")
     ] = None,
@@ -134,6 +138,7 @@ def serve(
             compute_threads=compute_threads,
             drain_s=drain_s,
             runtime=runtime,
+            isolation=isolation,
             access=access,
             on_ready=lambda server: _announce(
                 server,
