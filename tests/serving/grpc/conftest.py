@@ -72,7 +72,6 @@ class Lengths(LoadedModel):
 
     def __init__(self):
         self.signatures = {one.name: one for one in SIGNATURES}
-        self.blocked = threading.Event()
         self.release = threading.Event()
 
     def run(self, signature, inputs, outputs=None):
@@ -80,12 +79,15 @@ class Lengths(LoadedModel):
             wanted = NUMPY_TYPES[self.signatures[signature].inputs[name].dtype]
             if array.dtype != wanted:
                 raise invalid_argument(f"expected {wanted}, got {array.dtype}")
-        if "x" in inputs and inputs["x"].flat[0] == -1:
-            self.blocked.set()
+        x = inputs.get("x")
+        if x is not None and np.array_equal(x, [-1]):
             self.release.wait(20)
-        if "x" in inputs and inputs["x"].flat[0] == -2:
-            raise StatusError(Code.INTERNAL, "\N{EURO SIGN}" * 500)
-        values = self._values(inputs)
+        if x is not None and np.array_equal(x, [-2]):
+            raise StatusError(Code.DATA_LOSS, "\N{EURO SIGN}" * 500)
+        try:
+            values = self._values(inputs)
+        except ValueError as error:
+            raise invalid_argument(str(error)) from error
         return {name: values[name] for name in outputs or values}
 
     def _values(self, inputs):

@@ -175,7 +175,7 @@ def test_predict_refusals(served, change, code, message):
 
 def test_long_error_texts_are_cut_after_so_many_bytes(served):
     code, message = refusal(served.Predict, predict_request(x=-2 * np.ones(1, np.float32)))
-    assert (code, message) == ("INTERNAL", "\N{EURO SIGN}" * 341 + "...TRUNCATED")
+    assert (code, message) == ("DATA_LOSS", "\N{EURO SIGN}" * 341 + "...TRUNCATED")
 
 
 def test_a_request_that_is_no_proto(served):

@@ -19,9 +19,6 @@ class GrpcOptions:
         address: Host and port to listen on; none for no TCP.
         socket_path: A Unix socket to listen on as well; none for no such.
         channel_arguments: What gRPC calls channel arguments; they win over ours.
-        max_threads: Accepted, as `--grpc_max_threads` is; this server answers calls in one event
-            loop and computes in the threads that REST shares, so there is no other number of
-            threads to bound.
         health: Whether ``grpc.health.v1`` is offered.
         reflection: Whether clients may ask for the services and their protos.
         tensor_content: Whether Predict answers with ``tensor_content`` instead of typed fields.
@@ -31,7 +28,6 @@ class GrpcOptions:
     address: str | None = None
     socket_path: str | None = None
     channel_arguments: ChannelArguments = ()
-    max_threads: int | None = None
     health: bool = True
     reflection: bool = True
     tensor_content: bool = False
