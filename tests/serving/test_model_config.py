@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from timonel.serving.config import Every, Latest, ModelSettings, Specific
+from timonel.serving.config import Every, Latest, ModelSettings, RequestLogSettings, Specific
 from timonel.serving.model_config import (
     TextProtoError,
     config_from,
@@ -15,6 +15,11 @@ from timonel.serving.model_config import (
     parse_model_config,
 )
 from timonel.serving.status import Code, StatusError
+
+LOGGED = (
+    'logging_config {{ log_collector_config {{ type: "tfrecord" filename_prefix: "/logs/m" }} '
+    "sampling_config {{ sampling_rate: {rate} }} }}"
+)
 
 
 def model(text="", name="m", base="/m", platform='model_platform: "tensorflow"'):
@@ -47,6 +52,12 @@ def parse(text):
 )
 def test_policies(text, policy):
     assert models(model(text)) == (ModelSettings(name="m", base_path="/m", policy=policy),)
+
+
+def test_requests_are_logged_where_asked():
+    (logged,) = models(model(LOGGED.format(rate=0.25)))
+    assert logged.request_log == RequestLogSettings(filename_prefix="/logs/m", sampling_rate=0.25)
+    assert models_from(config_from([logged])) == (logged,)
 
 
 def test_labels():
@@ -88,6 +99,11 @@ def test_the_old_way_to_name_the_platform():
             ),
         ),
         ([model("logging_config {}")], "No request-logger-creator provided."),
+        (
+            [model('logging_config { log_collector_config { type: "x" filename_prefix: "/l" } }')],
+            "No request-logger-creator provided.",
+        ),
+        ([model(LOGGED.format(rate=1.5))], "Expected sampling_rate to be from 0 to 1; was 1.5"),
         ([model(name="")], "Expected a model's name in ModelConfig, got none."),
     ],
 )

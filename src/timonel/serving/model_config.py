@@ -17,6 +17,7 @@ from timonel.serving.config import (
     Every,
     Latest,
     ModelSettings,
+    RequestLogSettings,
     Specific,
     VersionPolicy,
 )
@@ -25,6 +26,8 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 _OTHER = "other"
+TFRECORD_LOG = "tfrecord"
+"""The type of a log collector that there is: `timonel.serving.requestlog`."""
 _MODEL_TYPES = {1: TENSORFLOW, 2: _OTHER}
 
 
@@ -129,21 +132,37 @@ def config_from(models: Sequence[ModelSettings]) -> Any:
         _write_policy(entry.model_version_policy, model.policy)
         for label, version in model.labels.items():
             entry.version_labels[label] = version
+        if model.request_log is not None:
+            collector = entry.logging_config.log_collector_config
+            collector.type = TFRECORD_LOG
+            collector.filename_prefix = model.request_log.filename_prefix
+            entry.logging_config.sampling_config.sampling_rate = model.request_log.sampling_rate
     return config
 
 
 def _settings(model: Any) -> ModelSettings:
     if not model.name:
         raise invalid_argument("Expected a model's name in ModelConfig, got none.")
-    if model.HasField("logging_config"):
-        raise invalid_argument("No request-logger-creator provided.")
     return ModelSettings(
         name=model.name,
         base_path=model.base_path,
         policy=_policy(model.model_version_policy),
         labels=dict(model.version_labels),
         platform=_platform(model),
+        request_log=_request_log(model.logging_config)
+        if model.HasField("logging_config")
+        else None,
     )
+
+
+def _request_log(config: Any) -> RequestLogSettings:
+    """Return what a LoggingConfig asks for; TensorFlow Serving as it is released has no logger."""
+    collector, rate = config.log_collector_config, config.sampling_config.sampling_rate
+    if collector.type != TFRECORD_LOG or not collector.filename_prefix:
+        raise invalid_argument("No request-logger-creator provided.")
+    if not 0 <= rate <= 1:
+        raise invalid_argument(f"Expected sampling_rate to be from 0 to 1; was {rate}")
+    return RequestLogSettings(filename_prefix=collector.filename_prefix, sampling_rate=rate)
 
 
 def _platform(model: Any) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from timonel.serving.config import METRICS_PATH
-from timonel.serving.status import StatusError, invalid_argument
+from timonel.serving.model_config import parse_text_proto
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "tensorflow.serving"
@@ -22,19 +22,12 @@ def metrics_path_from(text: str, path: str) -> str | None:
         path: The file, for the error.
 
     Raises:
-        StatusError: The text is no such proto. Its cause is the parser's error.
+        TextProtoError: The text is no such proto.
     """
-    try:
-        config = text_format.Parse(text, _config_class()())
-    except text_format.ParseError as error:
-        raise _invalid(path) from error
+    config = parse_text_proto(text, _config_class()(), path)
     if not config.prometheus_config.enable:
         return None
     return config.prometheus_config.path or METRICS_PATH
-
-
-def _invalid(path: str) -> StatusError:
-    return invalid_argument(f"Invalid protobuf file: '{path}'")
 
 
 @functools.cache
