@@ -150,7 +150,7 @@ class ComputeProcess:
             self._link.post(Kind.REQUEST, number, fields, inputs, wait_s)
         except StatusError as error:
             self._give(number, error)
-        if self._sleeping:
+        if self._sleeping and (deadline is not None or self._hang_timeout_s is not None):
             self._link.wake()
         return answer
 
