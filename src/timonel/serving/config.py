@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from timonel.serving.access.settings import AccessSettings
 from timonel.serving.batching_settings import AdaptiveBatching, BatchingSettings
+from timonel.serving.dialect import DialectName
 from timonel.serving.isolation import ComputeSettings, Isolation
 from timonel.units import Seconds
 
@@ -171,6 +172,20 @@ class MonitoringSettings(_Settings):
     )
 
 
+class RestSettings(_Settings):
+    """The REST side of a server, beside its port."""
+
+    cors: bool = Field(
+        default=False, description="Whether pages of other origins may use it from a browser."
+    )
+    timeout_s: float | None = Field(
+        default=None, gt=0, description="Time that a request may compute; none for any."
+    )
+    check_method_names: bool = Field(
+        default=False, description="Refuse signatures that are declared for another method."
+    )
+
+
 class GrpcSettings(_Settings):
     """The gRPC side of a server, beside its port."""
 
@@ -202,6 +217,9 @@ class ServerSettings(_Settings):
     config_poll_s: Seconds = Field(
         default=0.0, description="Time between two looks at `config_file`; 0 for none."
     )
+    dialect: DialectName = Field(
+        default="timonel", description="Whose answers it gives, where the two differ."
+    )
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     rest_port: int | None = Field(
         default=8501, ge=0, le=65535, description="REST port; 0 picks one, none turns it off."
@@ -212,6 +230,7 @@ class ServerSettings(_Settings):
     rest_is_optional: bool = Field(
         default=False, description="Go on without REST where its port cannot be taken."
     )
+    rest: RestSettings = Field(default_factory=RestSettings, description="REST.")
     grpc_port: int | None = Field(
         default=8500, ge=0, le=65535, description="gRPC port; 0 picks one, none turns it off."
     )

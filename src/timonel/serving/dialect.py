@@ -6,7 +6,11 @@ docs/design/serving.md; the skins get one of the two values as an argument.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+DialectName = Literal["tensorflow-serving", "timonel"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Dialect:
             else with an empty body.
     """
 
-    name: str
+    name: DialectName
     pretty: bool
     valid_text: bool
     lists_models: bool
@@ -49,3 +53,8 @@ TIMONEL = Dialect(
     explains_bad_versions=True,
 )
 """What `timonel serve` speaks."""
+
+DIALECTS: Mapping[DialectName, Dialect] = {
+    "tensorflow-serving": TENSORFLOW_SERVING,
+    "timonel": TIMONEL,
+}

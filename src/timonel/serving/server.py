@@ -30,11 +30,13 @@ from timonel.serving.compute.choice import runtime_for
 from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
+from timonel.serving.dialect import DIALECTS
 from timonel.serving.instruments import Instruments
 from timonel.serving.loader import Load, Loader
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest.app import RestApp
+from timonel.serving.rest.options import RestOptions
 from timonel.serving.rest_server import RestServer, bind_rest
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.servables import Catalogue
@@ -195,8 +197,15 @@ class _Listening:
     async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
         if self._rest_socket is None:
             return None
+        asked = self._settings.rest
+        options = RestOptions(
+            DIALECTS[self._settings.dialect],
+            asked.cors,
+            asked.timeout_s,
+            asked.check_method_names,
+        )
         monitor = self._instruments.monitor
-        rest = RestApp(self._plane, pool, self._stop.is_set, monitor=monitor)
+        rest = RestApp(self._plane, pool, self._stop.is_set, options, monitor)
         app = self._access.guarded(self._instruments.app(rest, pool))
         server = RestServer(
             app, self._rest_socket, self._settings.drain_s, self._access.uvicorn_options()
