@@ -2,22 +2,23 @@ from __future__ import annotations
 
 import pytest
 
+from timonel.serving.batching_settings import BatchingParameters, NoBatching
 from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, Transition
 from timonel.serving.model_server import table
 from timonel.serving.model_server.flags import parse
-from timonel.serving.model_server.options import translate
+from timonel.serving.model_server.options import Files, translate
 from timonel.serving.status import Code, StatusError
 
 CORES = 4
 BASE = "--model_base_path=/models/m"
 
 
-def translated(*arguments, configured=None):
-    return translate(parse(arguments, table.flags(CORES)), configured, CORES)
+def translated(*arguments, **files):
+    return translate(parse(arguments, table.flags(CORES)), Files(**files), CORES)
 
 
-def settings(*arguments, configured=None):
-    return translated(*arguments, configured=configured).settings
+def settings(*arguments, **files):
+    return translated(*arguments, **files).settings
 
 
 def test_defaults_are_tensorflow_servings():
@@ -38,7 +39,10 @@ def test_defaults_are_tensorflow_servings():
         keep_labelled=False,
         labels_may_wait=False,
     )
-    assert made.runtime == RuntimeSettings()
+    assert made.runtime == RuntimeSettings(batching=NoBatching())
+    assert made.monitoring.metrics_path is None
+    assert made.rest.timeout_s == 30
+    assert made.dialect == "tensorflow-serving"
     assert not made.grpc.health
     assert not made.grpc.reflection
     assert translated(BASE).remarks == ()
@@ -72,6 +76,17 @@ def test_defaults_are_tensorflow_servings():
         ("--tensorflow_session_parallelism=3", "runtime.inter_op_threads", 3),
         ("--tensorflow_inter_op_parallelism=2", "runtime.inter_op_threads", 2),
         ("--saved_model_tags=serve,gpu", "runtime.tags", ("serve", "gpu")),
+        ("--rest_api_timeout_in_ms=1500", "rest.timeout_s", 1.5),
+        ("--rest_api_timeout_in_ms=0", "rest.timeout_s", None),
+        ("--rest_api_enable_cors_support", "rest.cors", True),
+        (
+            "--enable_batching",
+            "runtime.batching",
+            BatchingParameters(thread_pool_name="model_server_batch_threads"),
+        ),
+        ("--enable_model_warmup=false", "load.warm_up", False),
+        ("--num_request_iterations_for_warmup=3", "load.warm_up_iterations", 3),
+        ("--ssl_config_file=/s", "access.ssl_config_file", "/s"),
         ("--drain_seconds=5", "drain_s", 5),
         ("--resource_preserving_models=a,b", "load.resource_preserving", ("a", "b")),
     ],
@@ -90,7 +105,7 @@ def test_the_config_file_wins():
         "--model_config_file_poll_wait_seconds=7",
         "--model_name=x",
         "--model_base_path=relative",
-        configured=models,
+        models=models,
     )
     assert made.models == models
     assert (made.config_file, made.config_poll_s) == ("/c", 7)
@@ -183,7 +198,18 @@ def test_every_flag_does_something_or_says_that_it_does_not():
         if flag.name == "model_base_path":
             changed = settings("--model_base_path=/other")
         elif flag.name == "model_config_file":
-            changed = settings("--model_config_file=/c", configured=models)
+            changed = settings("--model_config_file=/c", models=models)
+        elif flag.name == "batching_parameters_file":
+            parameters = BatchingParameters(max_batch_size=7)
+            changed = settings(
+                BASE, "--enable_batching", "--batching_parameters_file=/b", batching=parameters
+            )
+            assert changed.runtime.batching == parameters
+        elif flag.name == "enable_per_model_batching_parameters":
+            changed = settings(BASE, "--enable_batching", f"--{flag.name}")
+            assert changed.runtime.batching.per_model
+        elif flag.name == "monitoring_config_file":
+            changed = settings(BASE, "--monitoring_config_file=/m", metrics_path="/metrics")
         else:
             changed = settings(BASE, f"--{flag.name}={other[flag.kind](flag.default)}")
         assert changed != settings(BASE), flag.name

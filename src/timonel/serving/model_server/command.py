@@ -15,14 +15,17 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from timonel.errors import TimonelError
-from timonel.serving.config_file import read_models
+from timonel.serving.batching.parameters import read_parameters
+from timonel.serving.config_file import read_models, read_text
 from timonel.serving.model_config import TextProtoError
 from timonel.serving.model_server import table
 from timonel.serving.model_server.flags import Parsed, parse, usage
-from timonel.serving.model_server.options import Translation, translate
+from timonel.serving.model_server.options import Files, Translation, translate
+from timonel.serving.monitoring.config_file import metrics_path_from
 from timonel.serving.reload import unavailable
 from timonel.serving.server import run
 from timonel.serving.status import StatusError
@@ -69,8 +72,16 @@ def _serve(parsed: Parsed, cores: int) -> int:
 
 
 def _translated(parsed: Parsed, cores: int) -> Translation:
-    path = str(parsed.values["model_config_file"])
-    return translate(parsed, read_models(path) if path else None, cores)
+    models, batching, monitoring = (
+        str(parsed.values[name])
+        for name in ("model_config_file", "batching_parameters_file", "monitoring_config_file")
+    )
+    files = Files(
+        models=read_models(models) if models else None,
+        batching=read_parameters(Path(batching)) if batching else None,
+        metrics_path=metrics_path_from(read_text(monitoring), monitoring) if monitoring else None,
+    )
+    return translate(parsed, files, cores)
 
 
 def _refuse(reason: str) -> int:

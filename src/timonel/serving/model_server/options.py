@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from timonel.serving.access import tensorflow_serving_access
+from timonel.serving.batching_settings import BatchingParameters, BatchingSettings, NoBatching
 from timonel.serving.config import (
     GrpcSettings,
     LoadSettings,
     ModelSettings,
+    MonitoringSettings,
+    RestSettings,
     RuntimeSettings,
     ServerSettings,
 )
@@ -21,9 +24,6 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 
 _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - where TensorFlow Serving listens
 _ANY_ADDRESS_V6 = "::"
-_UNSUPPORTED = {
-    "use_alts_credentials": "ALTS is not available; gRPC would not be encrypted.",
-}
 _MOST_THREADS = 64
 
 
@@ -40,14 +40,27 @@ class Translation:
     remarks: tuple[str, ...]
 
 
-def translate(
-    parsed: Parsed, configured: Sequence[ModelSettings] | None, cores: int
-) -> Translation:
+@dataclass(frozen=True)
+class Files:
+    """What the files hold that flags name.
+
+    Args:
+        models: The models of ``--model_config_file``; none without it.
+        batching: The parameters of ``--batching_parameters_file``; none without it.
+        metrics_path: Where ``--monitoring_config_file`` wants metrics; none for nowhere.
+    """
+
+    models: Sequence[ModelSettings] | None = None
+    batching: BatchingParameters | None = None
+    metrics_path: str | None = None
+
+
+def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
     """Return the server that flags ask for.
 
     Args:
         parsed: The flags.
-        configured: The models of the file that ``--model_config_file`` names; none without it.
+        files: What the files hold that they name.
         cores: Processors of this machine.
 
     Raises:
@@ -65,22 +78,25 @@ def translate(
             "API. Skipped exporting HTTP/REST API."
         )
         rest_port = 0
-    models = _single(values) if configured is None else tuple(configured)
+    models = _single(values) if files.models is None else tuple(files.models)
     period = values.integer("model_config_file_poll_wait_seconds")
     settings = ServerSettings(
         models=models,
         config_file=values.text("model_config_file") or None,
         config_poll_s=max(0, period),
+        dialect="tensorflow-serving",
         host=_ANY_ADDRESS,
         rest_host=_ANY_ADDRESS_V6,
         rest_port=rest_port or None,
         rest_is_optional=True,
+        rest=_rest(values),
         grpc_port=port or None,
         grpc=_grpc(values),
         compute_threads=min(_MOST_THREADS, max(2, cores)),
         drain_s=max(0, values.integer("drain_seconds")),
         load=_load(values, cores),
-        runtime=_runtime(values),
+        runtime=_runtime(values, files.batching),
+        monitoring=MonitoringSettings(metrics_path=files.metrics_path),
         access=tensorflow_serving_access(values.text("ssl_config_file")),
     )
     return Translation(settings, tuple(remarks))
@@ -132,15 +148,24 @@ def _check(values: _Values) -> None:
             "server_options.tensorflow_intra_op_parallelism and "
             "server_options.tensorflow_inter_op_parallelism, not all of them."
         )
-    for name, reason in _UNSUPPORTED.items():
-        if values.text(name) not in {"", "False"}:
-            raise StatusError(Code.UNIMPLEMENTED, reason)
+    if values.truth("use_alts_credentials"):
+        raise StatusError(Code.UNIMPLEMENTED, "ALTS is not available; gRPC would not be encrypted.")
 
 
 def _single(values: _Values) -> tuple[ModelSettings, ...]:
     name, base_path = values.text("model_name"), values.text("model_base_path")
     check_base_path(name, base_path)
     return (ModelSettings(name=name, base_path=base_path),)
+
+
+def _rest(values: _Values) -> RestSettings:
+    timeout_ms = values.integer("rest_api_timeout_in_ms")
+    return RestSettings(
+        cors=values.truth("rest_api_enable_cors_support"),
+        # As for TensorFlow's sessions, no time is any time.
+        timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
+        check_method_names=values.truth("enable_signature_method_name_check"),
+    )
 
 
 def _grpc(values: _Values) -> GrpcSettings:
@@ -173,15 +198,27 @@ def _load(values: _Values, cores: int) -> LoadSettings:
         fall_back=False,
         wait_for_versions=True,
         keep_labelled=False,
+        warm_up=values.truth("enable_model_warmup"),
+        warm_up_iterations=max(1, values.integer("num_request_iterations_for_warmup")),
         labels_may_wait=values.truth("allow_version_labels_for_unavailable_models"),
     )
 
 
-def _runtime(values: _Values) -> RuntimeSettings:
+def _runtime(values: _Values, parameters: BatchingParameters | None) -> RuntimeSettings:
     both = max(0, values.integer("tensorflow_session_parallelism"))
     return RuntimeSettings(
         name=values.text("runtime"),
         tags=values.items("saved_model_tags"),
         intra_op_threads=max(0, values.integer("tensorflow_intra_op_parallelism")) or both,
         inter_op_threads=max(0, values.integer("tensorflow_inter_op_parallelism")) or both,
+        batching=_batching(values, parameters),
+    )
+
+
+def _batching(values: _Values, parameters: BatchingParameters | None) -> BatchingSettings:
+    if not values.truth("enable_batching"):
+        return NoBatching()
+    chosen = parameters or BatchingParameters(thread_pool_name="model_server_batch_threads")
+    return chosen.model_copy(
+        update={"per_model": values.truth("enable_per_model_batching_parameters")}
     )

@@ -28,17 +28,7 @@ MEANINGLESS: Mapping[str, str] = {
 }
 """Flags that are accepted and do nothing, and why."""
 
-NOT_YET: Mapping[str, str] = {
-    "rest_api_timeout_in_ms": "requests compute until they are done",
-    "rest_api_enable_cors_support": "answers have no CORS headers",
-    "enable_batching": "each request is computed apart",
-    "batching_parameters_file": "each request is computed apart",
-    "enable_per_model_batching_parameters": "each request is computed apart",
-    "enable_model_warmup": "versions are not warmed up",
-    "num_request_iterations_for_warmup": "versions are not warmed up",
-    "monitoring_config_file": "there are no metrics",
-    "prefer_tflite_model": "the SavedModel is used",
-}
+NOT_YET: Mapping[str, str] = {"prefer_tflite_model": "the SavedModel is used"}
 """Flags that are accepted and will do something when their part of the server is there."""
 
 
