@@ -14,6 +14,10 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 _INTEGER = re.compile(rb"0|[1-9][0-9]*")
 _DIGITS = re.compile(rb"[0-9]+")
+# Elements of an array and the commas behind them, none of them too big: most of a large text.
+_ELEMENTS = re.compile(
+    rb"(?:-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]{1,2})?[ \t\r\n]*+,[ \t\r\n]*+)++"
+)
 _HEX = re.compile(rb"[0-9a-fA-F]*")
 _BOM: Final = b"\xef\xbb\xbf"
 _LITERALS = {b"n": b"null", b"t": b"true", b"f": b"false"}
@@ -50,6 +54,8 @@ def _value(text: bytes) -> None:
         raise _RefusedError("The document is empty.", position)
     open_: list[bytes] = []
     while True:
+        if open_ and open_[-1] == b"[" and (elements := _ELEMENTS.match(text, position)):
+            position = elements.end()
         bracket = _peek(text, position)
         if bracket in _CLOSER:
             position = _skip(text, position + 1)

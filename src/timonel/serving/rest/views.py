@@ -73,12 +73,12 @@ def _signature(signature: Signature) -> dict[str, Any]:
 def _tensors(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
     return {
         name: {
-            "name": spec.tensor,
             "dtype": spec.dtype,
             "tensor_shape": {
                 "dim": [{"size": str(size), "name": ""} for size in spec.shape or ()],
                 "unknown_rank": spec.shape is None,
             },
+            "name": spec.tensor,
         }
         for name, spec in specs.items()
     }
