@@ -5,12 +5,13 @@ import gzip
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from timonel.serving.core import DataPlane
-from timonel.serving.dialect import TENSORFLOW_SERVING, TIMONEL
+from timonel.serving.dialect import DIALECTS, TENSORFLOW_SERVING, TIMONEL
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.rest import computing
 from timonel.serving.rest.app import HTTP_STATUS, RestApp
@@ -291,6 +292,9 @@ def test_every_code_has_a_status():
     assert HTTP_STATUS.keys() == set(Code)
 
 
-def test_the_dialects_differ():
-    assert TENSORFLOW_SERVING.pretty
-    assert not TIMONEL.pretty
+def test_every_field_of_a_dialect_is_a_difference():
+    strict, ours = asdict(TENSORFLOW_SERVING), asdict(TIMONEL)
+    assert all(strict[field] != ours[field] for field in strict)
+    assert {name: dialect.name for name, dialect in DIALECTS.items()} == {
+        name: name for name in DIALECTS
+    }
