@@ -12,12 +12,14 @@ import sys
 import textwrap
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
-from timonel.errors import NotFoundError, ServingError
+from timonel.data.records import read_records
+from timonel.errors import NotFoundError, ServingError, SpecError
 from timonel.serving import running_servers, serve
 
 
@@ -72,6 +74,23 @@ def test_a_broken_model_is_told_at_start(workspace, model):
     assert "expected a version of m that can be loaded" in caught.value.message
     assert "error from version 1: damaged model" in caught.value.message
     assert "\n" not in str(caught.value)
+
+
+def test_a_share_of_requests_beyond_all_is_refused(workspace, model, tmp_path):
+    with pytest.raises(SpecError, match="sampling_rate"):
+        start(workspace, request_log=tmp_path, request_log_rate=1.5)
+
+
+def test_requests_are_logged_where_asked(workspace, model, tmp_path):
+    folder = tmp_path / "logs"
+    with start(workspace, request_log=folder, request_log_rate=1.0) as server:
+        request = urllib.request.Request(
+            f"{server.rest_url}/v1/models/m:predict", data=b'{"instances": [0.5]}'
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            assert json.load(response) == {"predictions": [1.0]}
+    (path,) = folder.glob("m-*.tfrecord")
+    assert len(list(read_records(path))) == 1
 
 
 def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):

@@ -8,12 +8,20 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from timonel.errors import SpecError
 from timonel.serving.access import AccessSettings
-from timonel.serving.config import LoadSettings, RuntimeSettings, ServerSettings
+from timonel.serving.config import (
+    LoadSettings,
+    ModelSettings,
+    MonitoringSettings,
+    RequestLogSettings,
+    RuntimeSettings,
+    ServerSettings,
+)
 from timonel.serving.isolation import Isolation
 from timonel.serving.process import Server, launch
 from timonel.serving.references import resolve, workspace_for
@@ -39,6 +47,9 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     runtime: str = "tensorflow",
     isolation: Isolation = "none",
     access: AccessSettings | None = None,
+    trace: bool = False,
+    request_log: Reference | None = None,
+    request_log_rate: float = 0.01,
     on_ready: Callable[[Server], None] | None = None,
 ) -> Server:
     """Serve a model over TensorFlow Serving's REST and gRPC.
@@ -63,6 +74,11 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             that version a moment and nothing else; ``none`` computes in the server.
         access: Who may ask, how much, and over which TLS; by default everyone who can reach the
             ports, with limits on sizes alone.
+        trace: Send OpenTelemetry spans to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; takes the
+            extra ``otel``.
+        request_log: A folder that a sample of requests and answers is written to, as PredictionLogs
+            in TFRecord files that start with the model's name.
+        request_log_rate: The share of requests that is written there.
         on_ready: Called with the server once it answers, before blocking.
 
     Raises:
@@ -77,7 +93,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     models = tuple(resolve(each, place, version) for each in several)
     try:
         settings = ServerSettings(
-            models=models,
+            models=_logged(models, request_log, request_log_rate),
             host=host,
             rest_port=rest_port,
             grpc_port=grpc_port,
@@ -87,6 +103,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             runtime=RuntimeSettings(name=runtime),
             isolation=isolation,
             access=_owned(access or AccessSettings()),
+            monitoring=MonitoringSettings(tracing=trace),
             servers_folder=str(place.servers),
         )
     except ValidationError as error:
@@ -106,6 +123,24 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         server.stop()
         raise
     return server
+
+
+def _logged(
+    models: Sequence[ModelSettings], folder: Reference | None, rate: float
+) -> tuple[ModelSettings, ...]:
+    if folder is None:
+        return tuple(models)
+    place = Path(folder).absolute()
+    return tuple(
+        model.model_copy(
+            update={
+                "request_log": RequestLogSettings(
+                    filename_prefix=str(place / model.name), sampling_rate=rate
+                )
+            }
+        )
+        for model in models
+    )
 
 
 def _owned(access: AccessSettings) -> AccessSettings:

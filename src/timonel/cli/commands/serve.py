@@ -93,6 +93,15 @@ def serve(
     max_connections: Annotated[
         int | None, typer.Option(help="Connections to each port; more are refused.")
     ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Send OpenTelemetry spans of requests.")
+    ] = False,
+    request_log: Annotated[
+        Path | None, typer.Option(help="A folder for a sample of requests, as PredictionLogs.")
+    ] = None,
+    request_log_rate: Annotated[
+        float, typer.Option(help="The share of requests in that sample.")
+    ] = 0.01,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return at once; 'timonel servers stop' ends it.")
     ] = False,
@@ -140,6 +149,9 @@ def serve(
             runtime=runtime,
             isolation=isolation,
             access=access,
+            trace=trace,
+            request_log=request_log,
+            request_log_rate=request_log_rate,
             on_ready=lambda server: _announce(
                 server,
                 settings,
