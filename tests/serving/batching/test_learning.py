@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.serving.batching.learning import Learned, limit, observe
@@ -46,6 +46,7 @@ def test_the_first_measurements_do_not_count():
     assert limit(learned, 1024) == 4
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2**22), st.floats(1e-9, 1e3, allow_nan=False)), max_size=200),
     st.integers(1, 5000),

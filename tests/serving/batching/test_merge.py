@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.serving.batching.merge import check_outputs, merge, padded_size, rows_of, split
@@ -106,6 +106,7 @@ def test_other_types_are_refused():
     assert message.endswith("different data types. Got float and int64.")
 
 
+@settings(deadline=None)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=5),
     padding=st.integers(0, 3),

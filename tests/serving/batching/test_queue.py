@@ -303,6 +303,7 @@ TestEvents = Events.TestCase
 TestEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(st.integers(0, 30), min_size=1, max_size=20),
     size=st.integers(1, 10),

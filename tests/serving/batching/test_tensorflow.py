@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from timonel.serving.batching.check import Verdict
+from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
 from timonel.serving.batching.wrap import batched
 from timonel.serving.config import RuntimeSettings
@@ -19,15 +20,10 @@ from timonel.testing.runtimes import RuntimeContract
 SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
 
 
-class BatchedRuntime(TensorFlowRuntime):
-    def load(self, path, settings):
-        return batched(super().load(path, settings), AdaptiveBatching(slots=2))
-
-
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self):
-        return BatchedRuntime()
+        return BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching(slots=2))
 
     @pytest.fixture
     def version(self, exports):

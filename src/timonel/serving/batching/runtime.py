@@ -1,0 +1,51 @@
+"""A runtime whose versions are computed in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from timonel.serving.batching.observation import Observer
+from timonel.serving.batching.wrap import batched, batcher_for
+from timonel.serving.batching_settings import BatchingSettings
+from timonel.serving.config import RuntimeSettings
+from timonel.serving.runtimes.base import LoadedModel, Runtime
+
+
+class BatchingRuntime(Runtime):
+    """Puts batching around what another runtime loads; all versions share one set of threads.
+
+    Args:
+        runtime: What loads and computes.
+        batching: Which batching; the threads are made by it.
+        observer: Returns who is told of the batches of the version in a folder.
+
+    Raises:
+        StatusError: The parameters ask for no threads.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        batching: BatchingSettings,
+        observer: Callable[[Path], Observer] | None = None,
+    ) -> None:
+        self.name = runtime.name
+        self._runtime = runtime
+        self._batching = batching
+        self._batcher = batcher_for(batching)
+        self._observer = observer
+
+    def prepare(self) -> None:
+        """Import what loading needs."""
+        self._runtime.prepare()
+
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
+        """Load the version in ``path``, and find out what may be put together."""
+        observer = None if self._observer is None else self._observer(path)
+        model = self._runtime.load(path, settings)
+        return batched(model, self._batching, observer, batcher=self._batcher, version=path)
+
+    def close(self) -> None:
+        """Give back what the runtime took."""
+        self._runtime.close()
