@@ -18,7 +18,7 @@ from typing import Protocol
 from timonel.serving.config import ModelSettings
 from timonel.serving.exchange import Exchange, Recorder
 from timonel.serving.monitoring.observation import Observation, take_report
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, ScheduledModel, Signature
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.versions import VersionStatus
@@ -142,15 +142,23 @@ class Call:
     ) -> dict[str, Array]:
         observation = self.context.observation
         if observation is None:
-            return self._servable.model.run(signature.name, inputs, outputs)
+            return self._compute(signature, inputs, outputs)
         observation.signature = signature.name
         observation.rows += _rows(inputs)
         take_report()
         began = time.monotonic()
         try:
-            return self._servable.model.run(signature.name, inputs, outputs)
+            return self._compute(signature, inputs, outputs)
         finally:
             observation.ran(began, time.monotonic(), take_report())
+
+    def _compute(
+        self, signature: Signature, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> dict[str, Array]:
+        model, deadline = self._servable.model, self.context.deadline
+        if deadline is None or not isinstance(model, ScheduledModel):
+            return model.run(signature.name, inputs, outputs)
+        return model.run(signature.name, inputs, outputs, deadline)
 
 
 class Configurator(Protocol):

@@ -73,8 +73,8 @@ def run(
     grpc_port = _reserve_grpc(settings)
     catalogue = Catalogue()
     prepared = threading.Event()
-    runtime = runtime_for(settings)
     instruments = Instruments(settings, catalogue, lambda: loader.models)
+    runtime = runtime_for(settings, instruments.batches_of)
     load = instruments.loading(lambda path: runtime.load(path, settings.runtime))
     loader = Loader(settings.models, _load_when(prepared, load), settings.load, catalogue)
     # The disk is watched while TensorFlow is imported.

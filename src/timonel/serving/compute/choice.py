@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
 
 from timonel.errors import SpecError
+from timonel.serving.batching.observation import Observer
+from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.compute.runtime import ProcessRuntime
 from timonel.serving.config import ServerSettings
 from timonel.serving.runtimes.base import Runtime
@@ -12,10 +16,16 @@ from timonel.serving.runtimes.base import Runtime
 GROUP = "timonel.runtimes"
 
 
-def runtime_for(settings: ServerSettings) -> Runtime:
+def runtime_for(
+    settings: ServerSettings, observer: Callable[[Path], Observer] | None = None
+) -> Runtime:
     """Return the runtime that a server's settings ask for.
 
     Where versions are kept apart, what they need begins to be imported with this call.
+
+    Args:
+        settings: What is wanted.
+        observer: Returns who is told of the batches of the version in a folder.
 
     Raises:
         SpecError: There is none of that name.
@@ -23,10 +33,11 @@ def runtime_for(settings: ServerSettings) -> Runtime:
     entry_point = _find(settings.runtime.name)
     if settings.isolation == "none":
         runtime: Runtime = entry_point.load()()
-        return runtime
+        return BatchingRuntime(runtime, settings.runtime.batching, observer)
     apart = ProcessRuntime(
         entry_point.value,
         settings.compute,
+        observer=observer,
         threads=settings.compute_threads,
         close_timeout_s=settings.drain_s,
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from timonel.serving.compute.process import Answer, ComputeProcess
 from timonel.serving.compute.recovery import Patience, after_death
-from timonel.serving.runtimes.base import NUMPY_TYPES, Array, LoadedModel
+from timonel.serving.runtimes.base import NUMPY_TYPES, Array, ScheduledModel
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ OnEnd = Callable[[ComputeProcess, StatusError], None]
 Start = Callable[[OnEnd], ComputeProcess]
 
 
-class ProcessModel(LoadedModel):
+class ProcessModel(ScheduledModel):
     """Sends requests to a process, and replaces the process when it has died.
 
     What was under way when it died, and what is asked until it is back, is answered
