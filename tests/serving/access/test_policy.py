@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
@@ -109,6 +109,7 @@ _PARTS = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(max_examples=60)
 @given(
     st.sampled_from(["GET", "POST", "PUT"]),
     st.lists(_PARTS | _TEXT, max_size=6).map("".join).map("/v1/models".__add__),
