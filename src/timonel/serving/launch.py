@@ -22,18 +22,22 @@ from timonel.serving.config import (
     RuntimeSettings,
     ServerSettings,
 )
+from timonel.serving.config_file import read_models
 from timonel.serving.isolation import Isolation
+from timonel.serving.model_config import TextProtoError
 from timonel.serving.process import Server, launch
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.refusals import as_spec_error
-from timonel.storage import Workspace
+from timonel.serving.status import StatusError
+from timonel.storage import Workspace, local_path
 
 Reference = str | os.PathLike[str]
 
 
 def serve(  # noqa: PLR0913 - the command line's options, by its names
-    model: Reference | Sequence[Reference],
+    model: Reference | Sequence[Reference] = (),
     *,
+    config: Reference | None = None,
     workspace: Workspace | Reference | None = None,
     version: int | None = None,
     host: str = "127.0.0.1",
@@ -45,7 +49,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     compute_threads: int | None = None,
     drain_s: float = 30.0,
     runtime: str = "tensorflow",
-    isolation: Isolation = "none",
+    resource_preserving: Sequence[str] = (),
+    isolation: Isolation = "process",
     access: AccessSettings | None = None,
     trace: bool = False,
     request_log: Reference | None = None,
@@ -59,6 +64,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     Args:
         model: A model of the workspace (``digits``), one version of it (``digits/3``), a folder
             of numbered versions, or several of these.
+        config: Instead of models: a file with a ModelServerConfig as text, as TensorFlow Serving
+            reads it. It is followed: what it names is served as it changes.
         workspace: The workspace, or where it is.
         version: Serve this version only.
         host: The address to listen on; only this machine can reach the default one.
@@ -70,6 +77,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         compute_threads: Requests computed at the same time; by default one per core, at most 8.
         drain_s: Seconds that requests under way have when the server is stopped.
         runtime: What computes: the name of a ``timonel.runtimes`` entry point.
+        resource_preserving: Models whose old version is unloaded before the new one is loaded,
+            so that never two are in memory; ``*`` for all.
         isolation: ``process`` lets each version compute in a process of its own, whose crash costs
             that version a moment and nothing else; ``none`` computes in the server.
         access: Who may ask, how much, and over which TLS; by default everyone who can reach the
@@ -87,19 +96,36 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         ServingError: A port is in use, or no version can be loaded.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
-    if not several:
-        raise SpecError("expected a model to serve, got none")
-    place = workspace_for(workspace, several)
-    models = tuple(resolve(each, place, version) for each in several)
+    if bool(several) == (config is not None):
+        raise SpecError(
+            "expected models to serve, or a config that names them, got "
+            f"{'both' if several else 'neither'}"
+        )
+    if config is not None and request_log is not None:
+        raise SpecError(
+            "expected either a config or a request_log, got both",
+            hint="give each model of the config a logging_config",
+        )
+    file = None if config is None else local_path(config)
+    place = workspace_for(workspace, several if file is None else [file.parent])
+    models = (
+        tuple(resolve(each, place, version) for each in several)
+        if file is None
+        else _configured(file)
+    )
     try:
         settings = ServerSettings(
             models=_logged(models, request_log, request_log_rate),
+            config_file=None if file is None else str(file),
+            config_poll_s=poll_s,
             host=host,
             rest_port=rest_port,
             grpc_port=grpc_port,
             compute_threads=compute_threads or min(8, max(2, os.cpu_count() or 2)),
             drain_s=drain_s,
-            load=LoadSettings(poll_s=poll_s, settle_s=poll_s),
+            load=LoadSettings(
+                poll_s=poll_s, settle_s=poll_s, resource_preserving=tuple(resource_preserving)
+            ),
             runtime=RuntimeSettings(name=runtime),
             isolation=isolation,
             access=_owned(access or AccessSettings()),
@@ -148,3 +174,15 @@ def _owned(access: AccessSettings) -> AccessSettings:
     if not access.is_closed:
         return access
     return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})
+
+
+def _configured(file: Path) -> tuple[ModelSettings, ...]:
+    try:
+        models = read_models(str(file))
+    except TextProtoError as error:
+        raise SpecError(f"expected a ModelServerConfig in {file}, got {error.diagnosis}") from error
+    except StatusError as error:
+        raise SpecError(error.message) from error
+    if not models:
+        raise SpecError(f"expected models in {file}, got none")
+    return models

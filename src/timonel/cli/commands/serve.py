@@ -23,12 +23,20 @@ GRPC_OFF = -1
 def serve(
     ctx: typer.Context,
     model: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="A model, model/version, or a folder of numbered versions; or several."
         ),
-    ],
+    ] = None,
     *,
+    config: Annotated[
+        str | None,
+        typer.Option(help="Instead of models: a ModelServerConfig as text, which is followed."),
+    ] = None,
+    resource_preserving: Annotated[
+        list[str] | None,
+        typer.Option(help="A model of which never two versions are in memory; * for all."),
+    ] = None,
     version: Annotated[int | None, typer.Option(help="Serve this version only.")] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 for every one.")
@@ -49,8 +57,10 @@ def serve(
     ] = "tensorflow",
     isolation: Annotated[
         Literal["process", "none"],
-        typer.Option(help="'process': each version in a process of its own, which may crash."),
-    ] = "none",
+        typer.Option(
+            help="'process': a crash costs one version; 'none': versions compute in the server."
+        ),
+    ] = "process",
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve over TLS: the certificate and its chain, in PEM.")
     ] = None,
@@ -135,7 +145,9 @@ def serve(
     settings = Settings.of(ctx)
     with contextlib.ExitStack() as watches:
         timonel.serve(
-            model,
+            model or (),
+            config=config,
+            resource_preserving=resource_preserving or (),
             workspace=settings.workspace,
             version=version,
             host=host,
