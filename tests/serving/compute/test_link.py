@@ -158,11 +158,26 @@ def test_many_threads_send_at_once():
         until(lambda: pair.taken() == (0, 0))
 
 
-def test_a_side_that_does_not_listen_holds_nobody_up():
+def until_blocked():
+    """Return how many messages a socket takes before it blocks."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    front = Link(left, limit_bytes=MIB)
+    count = 0
+    while not front._outbox.is_blocked:
+        front.post(Kind.REQUEST, count, [], {"x": np.zeros(INLINE_BYTES // 2, np.uint8)})
+        count += 1
+    front.close()
+    right.close()
+    return count
+
+
+@pytest.mark.parametrize("waiting", [1, 100], ids=["one waits", "many wait"])
+def test_a_side_that_does_not_listen_holds_nobody_up(waiting):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     front, back = Link(left, limit_bytes=MIB), Link(right, limit_bytes=MIB)
     x = np.zeros(INLINE_BYTES // 2, np.uint8)
-    for number in range(200):
+    count = until_blocked() + waiting - 1
+    for number in range(count):
         front.post(Kind.REQUEST, number, [], {"x": x})
     heard = []
     threads = [
@@ -171,8 +186,8 @@ def test_a_side_that_does_not_listen_holds_nobody_up():
     ]
     for thread in threads:
         thread.start()
-    until(lambda: len(heard) == 200)
-    assert [message.number for message in heard] == list(range(200))
+    until(lambda: len(heard) == count)
+    assert [message.number for message in heard] == list(range(count))
     front.shut()
     for thread in threads:
         thread.join()

@@ -1,7 +1,6 @@
 """One end of the connection between the front and a compute process.
 
-Any thread posts messages; whichever thread gets there first sends all that have piled up, as few
-packets as they fit into. One thread, in `serve`, receives. Nothing here waits for the other side,
+Any thread posts messages; one thread, in `serve`, receives. Nothing here waits for the other side,
 so that a process that hangs holds nobody up; what the socket does not take is sent later.
 """
 
@@ -13,7 +12,6 @@ import os
 import select
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,15 +26,14 @@ from timonel.serving.compute.frames import (
     by_reference,
     inline,
     read_frames,
-    release,
     released,
 )
+from timonel.serving.compute.outbox import Outbox
 from timonel.serving.compute.protocol import Bytes, Place, ProtocolError, pack, unpack
 from timonel.serving.compute.segments import Hold, Owner, Segment, hold_of
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
 
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
-_RELEASED_AT_ONCE = 512
 _LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE})
 
 
@@ -70,15 +67,10 @@ class Link(Owner):
         self._socket = connection
         self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
         self._theirs: dict[int, Segment] = {}
-        self._unused: deque[tuple[int, int]] = deque()
-        self._outbox: deque[tuple[bytes, int | None]] = deque()
-        self._unsent: tuple[bytes, int | None] | None = None
-        self._sending = threading.Lock()
+        self._outbox = Outbox(connection, self.wake)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
         self._flush_asked = False
-        self._blocked = False
-        self._broken = False
         self._over = False
         self._closed = False
 
@@ -137,7 +129,7 @@ class Link(Owner):
             content.write_to(hold.array())
             self._arena.share(hold)
             frame = by_reference(kind, number, hold.number, hold.offset, content.size)
-        self._outbox.append((frame, None))
+        self._outbox.add(frame)
         if not later:
             self.flush()
         elif not self._flush_asked:
@@ -145,14 +137,8 @@ class Link(Owner):
             self.wake()
 
     def flush(self) -> None:
-        """Send what has piled up, unless another thread is at it. Also called by destructors."""
-        while (self._outbox or self._unused) and not self._blocked:
-            if not self._sending.acquire(blocking=False):
-                return  # whoever has it looks once more after having let go
-            try:
-                self._send_all()
-            finally:
-                self._sending.release()
+        """Send what has piled up, unless another thread is at it."""
+        self._outbox.flush()
 
     def serve(
         self,
@@ -175,8 +161,8 @@ class Link(Owner):
         poller.register(descriptor, select.POLLIN)
         writing = False
         while not self._over:
-            if writing != self._blocked:
-                writing = self._blocked
+            if writing != self._outbox.is_blocked:
+                writing = not writing
                 mask = select.POLLIN | (select.POLLOUT if writing else 0)
                 poller.modify(descriptor, mask)
             wait_s = watch()
@@ -188,8 +174,7 @@ class Link(Owner):
                 self.flush()
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
-                self._blocked = False
-                self.flush()
+                self._outbox.unblock()
             if event & ~select.POLLOUT and not self._receive(handle):
                 return
 
@@ -214,13 +199,8 @@ class Link(Owner):
     def close(self) -> None:
         """Give all back, once `serve` has returned. Arrays that are in use stay valid."""
         self.shut()
-        with self._sending:
-            for _, descriptor in (*self._outbox, *filter(None, [self._unsent])):
-                if descriptor is not None:
-                    os.close(descriptor)
-            self._outbox.clear()
-            self._unsent = None
-            self._socket.close()
+        self._outbox.close()
+        self._socket.close()
         with self._waking:
             if not self._closed:
                 os.close(self._wake)
@@ -230,7 +210,7 @@ class Link(Owner):
     def give_back(self, number: int, offset: int) -> None:
         """Tell the other side that a block of its memory is free."""
         if not self._over:
-            self._unused.append((number, offset))
+            self._outbox.add_unused(number, offset)
             self.flush()
 
     def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
@@ -245,50 +225,11 @@ class Link(Owner):
                 yield name, Place(hold.number, hold.offset)
 
     def _announce(self, number: int, descriptor: int, size: int) -> None:
-        self._outbox.append((inline(Kind.SEGMENT, number, offset=size), descriptor))
+        self._outbox.add(inline(Kind.SEGMENT, number, offset=size), descriptor)
 
     def _retire(self, number: int) -> None:
-        self._outbox.append((inline(Kind.RETIRE, number), None))
+        self._outbox.add(inline(Kind.RETIRE, number))
         self.flush()
-
-    def _send_all(self) -> None:
-        while (packet := self._unsent or self._next_packet()) is not None:
-            content, descriptor = packet
-            try:
-                if self._broken:
-                    pass  # all that is left to do is to close descriptors
-                elif descriptor is None:
-                    self._socket.send(content)
-                else:
-                    socket.send_fds(self._socket, [content], [descriptor])
-            except BlockingIOError:
-                self._unsent = packet
-                self._blocked = True
-                self.wake()
-                return
-            except OSError:
-                # The other side is gone; what it has said before can still be received.
-                self._broken = True
-            self._unsent = None
-            if descriptor is not None:
-                os.close(descriptor)
-
-    def _next_packet(self) -> tuple[bytes, int | None] | None:
-        frames: list[bytes] = []
-        size = 0
-        while self._outbox:
-            frame, descriptor = self._outbox[0]
-            if frames and (descriptor is not None or size + len(frame) > PACKET_BYTES):
-                break
-            self._outbox.popleft()
-            if descriptor is not None:
-                return frame, descriptor
-            frames.append(frame)
-            size += len(frame)
-        if self._unused and size < PACKET_BYTES // 2:
-            count = min(len(self._unused), _RELEASED_AT_ONCE)
-            frames.append(release([self._unused.popleft() for _ in range(count)]))
-        return (b"".join(frames), None) if frames else None
 
     def _receive(self, handle: Callable[[Message], None]) -> bool:
         try:
