@@ -183,14 +183,14 @@ def test_beside_parameter_servers(
         evaluator=True,
         keep_best="val_loss",
         early_stopping="val_loss:2",
-        params={"epochs": 100, "lr": 1e-12},  # nothing gets better
+        params={"epochs": 1000, "lr": 1e-12},  # nothing gets better
         detach=True,
         **options,
     )
     record = run.wait()
     assert (record.status, record.restarts) == ("succeeded", 0)
     chief, beside = result_of(run, "chief-0"), result_of(run, "evaluator-0")
-    assert 3 <= len(chief["histories"][0]["loss"]) < 50
+    assert 3 <= len(chief["histories"][0]["loss"]) < 500
     assert len(chief["histories"][1]["loss"]) == 2
     assert chief["histories"] == beside["histories"]
     assert chief["evaluated"]["loss"] == pytest.approx(beside["evaluated"]["loss"], rel=1e-4)

@@ -96,15 +96,17 @@ def test_a_task_that_hangs_is_found(target: str, soak: Soak) -> None:
     job = soak.start()
     job.strike(target, signal.SIGSTOP, "step", _chance("hangs", target))
     told = soak.finish("one fit", job)[0]
-    assert told.cause == FailureCause.LOST_PEER
+    # Whoever is first: the engine, whom it gives no sign of life any more, or its peer.
+    assert told.cause in {FailureCause.HUNG, FailureCause.LOST_PEER}
     assert told.noticed_s is not None
-    assert told.noticed_s < 15
+    assert told.noticed_s < 10
 
 
 @pytest.mark.parametrize("target", ["chief-0", "worker-0"])
 def test_a_fit_that_was_finished_is_given_back(target: str, soak: Soak) -> None:
     job = soak.start(MORE_EPOCHS)
-    job.until(lambda: job.recorded_epochs() > EPOCHS)
+    # An epoch is recorded before it is saved; once the next one is, it was.
+    job.until(lambda: job.recorded_epochs() > EPOCHS + 1)
     job.strike(target, signal.SIGKILL, "step", _chance("second fit", target))
     told = soak.finish("the second of two fits", job, fits=2)[0]
     assert told.epochs > EPOCHS
