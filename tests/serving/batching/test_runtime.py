@@ -1,0 +1,73 @@
+"""Batching in a server: around a runtime, and below the data plane."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from timonel.serving.batching.runtime import BatchingRuntime
+from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
+from timonel.serving.compute.choice import runtime_for
+from timonel.serving.config import ModelSettings, RuntimeSettings, ServerSettings
+from timonel.serving.core import Call, RequestContext
+from timonel.serving.monitoring.observation import Observation
+from timonel.serving.runtimes.base import ScheduledModel
+from timonel.serving.servables import Servable
+from timonel.serving.status import Code, StatusError
+from timonel.testing.runtimes import FakeRuntime
+
+X = {"x": np.ones(2, np.float32)}
+
+
+@pytest.fixture
+def version(tmp_path):
+    (tmp_path / "saved_model.pb").write_text("3")
+    return tmp_path
+
+
+def test_each_versions_observer_is_told_of_its_batches(version):
+    told = []
+
+    def observer(path):
+        return lambda batch: told.append((path, batch.rows))
+
+    runtime = BatchingRuntime(FakeRuntime(), AdaptiveBatching(), observer)
+    runtime.prepare()
+    model = runtime.load(version, RuntimeSettings())
+    assert model.run("serving_default", X)["y"].tolist() == [3, 3]
+    assert told == [(version, 2)]
+    model.close()
+    runtime.close()
+
+
+def test_a_requests_deadline_comes_with_it_and_its_wait_is_measured(version):
+    model = BatchingRuntime(FakeRuntime(), BatchingParameters()).load(version, RuntimeSettings())
+    assert isinstance(model, ScheduledModel)
+    observation = Observation("GRPC", "Predict", "m", time.monotonic())
+    servable = Servable("m", 1, model)
+    late = RequestContext(deadline=time.monotonic() - 1, observation=observation)
+    call = Call(servable, late)
+    with pytest.raises(StatusError) as told:
+        call.predict(call.signature(""), X)
+    assert told.value.code is Code.RESOURCE_EXHAUSTED
+    in_time = Call(servable, RequestContext(observation=observation))
+    assert in_time.predict(in_time.signature(""), X)["y"].tolist() == [3, 3]
+    assert observation.queue_s > 0
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("batching", "batched"), [(AdaptiveBatching(), True), (NoBatching(), False)]
+)
+def test_a_server_batches_unless_told_otherwise(version, batching, batched):
+    settings = ServerSettings(
+        models=(ModelSettings(name="m", base_path="/m"),),
+        runtime=RuntimeSettings(name="tensorflow", batching=batching),
+    )
+    assert ServerSettings.model_validate(settings.model_dump(mode="json")) == settings
+    assert isinstance(runtime_for(settings), BatchingRuntime)
+    model = BatchingRuntime(FakeRuntime(), batching).load(version, settings.runtime)
+    assert isinstance(model, ScheduledModel) is batched
+    model.close()
