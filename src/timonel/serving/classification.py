@@ -12,8 +12,21 @@ from typing import Protocol
 
 import numpy as np
 
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, DTYPE_NAMES, Array, Signature
+from timonel.serving.results import Classes, checked_classes, checked_values
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.status import Code, StatusError, invalid_argument
+
+__all__ = [
+    "CLASSIFY",
+    "REGRESS",
+    "Classes",
+    "Model",
+    "Task",
+    "classify",
+    "infer",
+    "regress",
+    "serialized",
+]
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
@@ -33,31 +46,6 @@ class Model(Protocol):
         output_filter: Sequence[str] = (),
     ) -> dict[str, Array]:
         """Run a signature."""
-
-
-@dataclass(frozen=True)
-class Classes:
-    """The result of Classify: n examples, k classes each.
-
-    Args:
-        labels: Labels as bytes, object [n, k]; none if the model gives only scores.
-        scores: float32 [n, k]; none if the model gives only labels.
-    """
-
-    labels: Array | None
-    scores: Array | None
-
-    def rows(self) -> list[list[tuple[str, float]]]:
-        """Return the classes of each example: label (empty if none) and score (0 if none)."""
-        present = self.scores if self.labels is None else self.labels
-        assert present is not None, "a signature gives one of them at least"
-        labels = np.full(present.shape, b"", object) if self.labels is None else self.labels
-        scores = np.zeros(present.shape, np.float32) if self.scores is None else self.scores
-        names = [[label.decode(errors="replace") for label in row] for row in labels.tolist()]
-        return [
-            list(zip(row, values.tolist(), strict=True))
-            for row, values in zip(names, scores, strict=True)
-        ]
 
 
 @dataclass(frozen=True)
@@ -118,7 +106,7 @@ def classify(
         _check_method(signature, CLASSIFY)
     wanted = _classify_outputs(signature)
     outputs = model.predict(signature, {_INPUTS: serialized(examples, context)}, wanted)
-    return _classes(outputs, len(examples))
+    return checked_classes(outputs.get(_CLASSES), outputs.get(_SCORES), len(examples))
 
 
 def regress(
@@ -146,7 +134,7 @@ def regress(
         _check_method(signature, REGRESS)
     wanted = _regress_outputs(signature)
     outputs = model.predict(signature, {_INPUTS: serialized(examples, context)}, wanted)
-    return _values(outputs, len(examples))
+    return checked_values(outputs[_OUTPUTS], len(examples))
 
 
 def infer(
@@ -178,8 +166,11 @@ def infer(
     results: list[Classes | Array] = []
     for task, signature, wanted in plans:
         outputs = model.predict(signature, {_INPUTS: batch}, wanted)
-        check = _classes if task.method == CLASSIFY else _values
-        results.append(check(outputs, len(batch)))
+        if task.method == CLASSIFY:
+            labels, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
+            results.append(checked_classes(labels, scores, len(batch)))
+        else:
+            results.append(checked_values(outputs[_OUTPUTS], len(batch)))
     return results
 
 
@@ -254,55 +245,6 @@ def _check_input(signature: Signature) -> None:
 def _check_input_name(signature: Signature, kind: str) -> None:
     if _INPUTS not in signature.inputs:
         raise invalid_argument(f"No {kind} inputs found in SignatureDef: {_describe(signature)}")
-
-
-def _classes(outputs: Mapping[str, Array], count: int) -> Classes:
-    labels, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
-    if labels is not None:
-        _check_matrix(labels, _CLASSES, "DT_STRING", count)
-    if scores is not None:
-        _check_matrix(scores, _SCORES, "DT_FLOAT", count)
-    if labels is not None and scores is not None and labels.shape[1] != scores.shape[1]:
-        raise invalid_argument(
-            "Tensors class and score should match in dim_size(1). "
-            f"Got {labels.shape[1]} vs. {scores.shape[1]}"
-        )
-    return Classes(labels, scores)
-
-
-def _check_matrix(array: Array, name: str, dtype: str, count: int) -> None:
-    if array.ndim != 2:
-        raise invalid_argument(
-            f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}"
-        )
-    if _dtype(array) != dtype:
-        raise invalid_argument(f"Expected {name} Tensor of {dtype}. Got: {_dtype(array)}")
-    if len(array) != count:
-        raise invalid_argument(f"Expected {name} output batch size of {count}. Got: {len(array)}")
-
-
-def _values(outputs: Mapping[str, Array], count: int) -> Array:
-    array = outputs[_OUTPUTS]
-    if array.ndim != 1 and (array.ndim != 2 or array.shape[1] != 1):
-        raise invalid_argument(
-            "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] "
-            f"but got {_shape(array)}"
-        )
-    if len(array) != count:
-        raise invalid_argument(
-            f"Input batch size did not match output batch size: {count} vs. {len(array)}"
-        )
-    if _dtype(array) != "DT_FLOAT":
-        raise invalid_argument(f"Expected output Tensor of DT_FLOAT.  Got: {_dtype(array)}")
-    return array.reshape(count)
-
-
-def _dtype(array: Array) -> str:
-    return DTYPE_NAMES.get(array.dtype, str(array.dtype))
-
-
-def _shape(array: Array) -> str:
-    return "[" + ",".join(map(str, array.shape)) + "]"
 
 
 def _describe(signature: Signature) -> str:
