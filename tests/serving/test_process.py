@@ -225,3 +225,40 @@ def test_ctrl_c_on_the_announcement_ends_a_server_in_good_order(workspace, model
     (server,) = told
     assert server.stop() == 0
     assert not list(workspace.servers.glob("*.json"))
+
+
+def test_a_configuration_file_instead_of_models(workspace, model):
+    other = workspace.models / "n" / "1"
+    other.mkdir(parents=True)
+    (other / "saved_model.pb").write_text("3")
+    path = workspace.models / "models.config"
+
+    def write(*names):
+        path.write_text(
+            "".join(
+                f'model_config_list {{ config {{ name: "{name}" model_platform: "tensorflow" '
+                f'base_path: "{workspace.models}/{name}" }} }}'
+                for name in names
+            )
+        )
+
+    write("m")
+    with pytest.raises(SpecError, match="got both"):
+        start(workspace, config=path)
+    with pytest.raises(SpecError, match="got neither"):
+        start(workspace, ())
+    with start(workspace, (), config=path) as server:
+        assert server.models == ("m",)
+        write("n")
+        deadline = time.monotonic() + 20
+        while '"n"' not in get(server, "/v1/models"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    path.write_text("nonsense")
+    with pytest.raises(SpecError, match="Error parsing text-format"):
+        start(workspace, (), config=path)
+
+
+def get(server, path):
+    with urllib.request.urlopen(server.rest_url + path, timeout=30) as response:
+        return response.read().decode()

@@ -234,10 +234,11 @@ class Loader:
         except StatusError as error:
             finish(done, error)
             return
+        if models != self._models:
+            _LOG.info("configured: %s", ", ".join(model.name for model in models) or "no models")
         self._configure(models)
         fresh = frozenset(model.name for model in models) - before
         self._reloads.add(done, fresh)
-        _LOG.info("configured: %s", ", ".join(model.name for model in models) or "no models")
 
     def _configure(self, models: tuple[ModelSettings, ...]) -> None:
         self._models = models

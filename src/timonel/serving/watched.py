@@ -76,11 +76,11 @@ class Watched:
     def configure(self, model: ModelSettings | None) -> None:
         """Take new settings, or none when the model is left out of the configuration."""
         self.configured = model is not None
-        if model is not None:
+        if model is not None and model != self.model:
             self.model = model
+            self.complaint = None
         self.hopeful = True
         self._folders = None
-        self.complaint = None
 
     def look(self, now: float, *, relist: bool) -> Plan:
         """Look at the folder and return what to load and unload.
