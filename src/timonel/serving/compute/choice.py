@@ -35,7 +35,7 @@ def runtime_for(
         runtime: Runtime = entry_point.load()()
         return BatchingRuntime(runtime, settings.runtime.batching, observer)
     apart = ProcessRuntime(
-        entry_point.value,
+        f"{entry_point.module}:{entry_point.attr}",
         settings.compute,
         observer=observer,
         threads=settings.compute_threads,
