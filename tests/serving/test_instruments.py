@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from timonel.data.records import frame, read_records
 from timonel.errors import ServingError
 from timonel.serving import running_servers
+from timonel.serving.batching.observation import BatchObservation
 from timonel.serving.config import (
     LoadSettings,
     ModelSettings,
@@ -21,8 +22,11 @@ from timonel.serving.config import (
     RuntimeSettings,
     ServerSettings,
 )
+from timonel.serving.instruments import Instruments
 from timonel.serving.messages import prediction_log_pb2
+from timonel.serving.monitoring.series import BatchKey
 from timonel.serving.process import launch
+from timonel.serving.servables import Catalogue
 from timonel.serving.tensor_protos import to_proto
 from timonel.serving.warmup import WARMUP_FILE
 from timonel.storage import find_workspace
@@ -147,6 +151,8 @@ def test_requests_over_both_skins_are_counted_by_version_and_stage(server):
         name = "timonel_request_stage_seconds_count"
         assert value(found, name, entrypoint="rest", stage=stage, **of_signature) == 1
     assert value(found, "timonel_request_rows_sum", **of_signature) == 2 + 3
+    # The version's own warm-up, of one row and of two, went the same way.
+    assert value(found, "timonel_batch_rows_sum", **of_signature) == 1 + 2 + 2 + 3
     assert value(found, "timonel_versions", model="m", state="AVAILABLE") == 1
     assert value(found, "timonel_memory_bytes", process="server") > 10_000_000
 
@@ -160,6 +166,26 @@ def test_loads_and_warm_ups_are_counted(server, place):
     assert value(found, warmed, model_path=path, status="OK") == 2
     name = "timonel_load_seconds_count"
     assert value(found, name, model="m", version="3", code="OK") == 1
+
+
+def test_batches_and_logs_follow_the_configuration(place):
+    settings = settings_for(place)
+    models = [settings.models]
+    instruments = Instruments(settings, Catalogue(), lambda: models[0])
+    observe = instruments.batches_of(place.models / "m" / "3")
+    observe(BatchObservation((0.1, 0.2), 0.3, rows=3, padded_rows=1, signature="s"))
+    assert not instruments.recorder.wants("m")
+    logged = RequestLogSettings(filename_prefix="/l", sampling_rate=1.0)
+    renamed = settings.models[0].model_copy(update={"name": "n", "request_log": logged})
+    models[0] = (renamed,)
+    assert instruments.recorder.wants("n")
+    assert not instruments.recorder.wants("m")
+    observe(BatchObservation((0.1,), 0.3, rows=1, padded_rows=0, signature="s"))
+    batches = instruments.monitor.snapshot().batches
+    assert {key: batch.rows.total for key, batch in batches.items()} == {
+        BatchKey("m", 3, "s"): 3,
+        BatchKey("n", 3, "s"): 1,
+    }
 
 
 def test_any_verb_gets_the_page_and_a_query_is_refused(server):

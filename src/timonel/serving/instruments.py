@@ -42,6 +42,7 @@ class Instruments:
     ) -> None:
         self._settings = settings
         self._models = models
+        self._logs: tuple[Sequence[ModelSettings], dict[str, RequestLogSettings | None]] = (), {}
         self._provider: Any = None
         tracer = None
         if settings.monitoring.tracing:
@@ -84,10 +85,13 @@ class Instruments:
                 self._provider.shutdown()
 
     def _log_of(self, name: str) -> RequestLogSettings | None:
-        for model in self._models():
-            if model.name == name:
-                return model.request_log
-        return None
+        # Asked for each request, of a configuration that is replaced as a whole now and then.
+        models, logs = self._logs
+        current = self._models()
+        if current is not models:
+            logs = {model.name: model.request_log for model in current}
+            self._logs = current, logs
+        return logs.get(name)
 
     def _name_of(self, path: Path) -> str:
         for model in self._models():
