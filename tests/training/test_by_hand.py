@@ -213,6 +213,7 @@ def test_a_task_here_dies_with_its_terminal(
     assert "start every task with the same options, or another run with --name" in shown
 
 
+@pytest.mark.soak
 def test_mpirun_starts_a_job_of_two_ranks(terminals: Terminals, workspace: Workspace) -> None:
     pytest.importorskip("mpi4py")
     job = terminals.start(

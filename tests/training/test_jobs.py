@@ -71,6 +71,7 @@ def test_one_worker(alone: Run, dataset: Dataset) -> None:
     )
 
 
+@pytest.mark.soak
 def test_plain_start_trains_to_the_same_weights(
     alone: Run, dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
 ) -> None:

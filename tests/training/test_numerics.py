@@ -26,6 +26,7 @@ def run_numerics(dataset: Dataset, workspace: Workspace, engine: BareEngine, **o
     )
 
 
+@pytest.mark.soak
 def test_two_workers_with_everything(
     dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_killed_worker_costs_nothing_and_comes_back(start: Starter) -> None:
     assert export.preparation.input_kind == "tensor"
 
 
+@pytest.mark.soak
 def test_a_stopped_worker_holds_nobody_up_with_a_backup_worker(start: Starter) -> None:
     job = start("tf_keras", 4, pause=0.01, ps=1, **BACKED)
     until(lambda: job.count("epoch"))

@@ -121,7 +121,8 @@ class JobSpec(_Spec):
     hang_timeout_s: Seconds | None = Field(
         default=8.0,
         description="A task that is ready and then leaves its file 'alive' untouched for so long "
-        "is killed as hung; one that never made the file is not watched.",
+        "is killed as hung; one that never made the file is not watched. Of a role that is "
+        "restarted in place three quarters of it, as others may wait for it and seem to hang.",
     )
     stall_timeout_s: Seconds | None = Field(
         default=None,
@@ -154,3 +155,14 @@ class JobSpec(_Spec):
         return tuple(
             f"{role.name}-{index}" for role in self.roles for index in range(role.replicas)
         )
+
+
+def hang_timeout_s(spec: JobSpec, role: RoleSpec) -> float | None:
+    """Return how long a task of a role may give no sign of life; None for any time.
+
+    Less for roles that are restarted in place: whoever waits for such a task, perhaps with Python's
+    lock held, must not be taken for hung before it.
+    """
+    if spec.hang_timeout_s is None or role.on_loss == "restart-job":
+        return spec.hang_timeout_s
+    return 0.75 * spec.hang_timeout_s

@@ -32,7 +32,7 @@ from timonel.engines.local.ports import PortReservation
 from timonel.engines.local.processes import kill_all, marked
 from timonel.engines.local.pulse import steps_of
 from timonel.engines.local.warm import WarmRequest, WarmUnavailableError, request_agent
-from timonel.engines.spec import JobSpec, RoleSpec
+from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
 
 
 @dataclass
@@ -164,9 +164,11 @@ class Gang:
         agent.address = self._addresses[task_id]
         place = self.folder.task_dir(task_id)
         env = task_environment(base, place, assignment, self.token)
-        agent.channel.send(self._start_order(task_id, agent, env))
+        agent.channel.send(self._start_order(task_id, role, agent, env))
 
-    def _start_order(self, task_id: str, agent: _Agent, env: dict[str, str]) -> dict[str, Any]:
+    def _start_order(
+        self, task_id: str, role: RoleSpec, agent: _Agent, env: dict[str, str]
+    ) -> dict[str, Any]:
         umask = os.umask(0)
         os.umask(umask)
         return {
@@ -174,7 +176,7 @@ class Gang:
             "task_id": task_id,
             "generation": agent.generation,
             "attempt": agent.attempt,
-            "hang_timeout_s": self.spec.hang_timeout_s,
+            "hang_timeout_s": hang_timeout_s(self.spec, role),
             "stall_timeout_s": self.spec.stall_timeout_s,
             "module": self.spec.module,
             "args": self.spec.args,

@@ -1,0 +1,22 @@
+"""What follows from a job's specification."""
+
+from __future__ import annotations
+
+import pytest
+
+from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
+
+
+@pytest.mark.parametrize(("whole", "part"), [(8.0, 6.0), (None, None)])
+def test_who_is_restarted_in_place_is_taken_for_hung_first(
+    whole: float | None, part: float | None
+) -> None:
+    spec = JobSpec(
+        job_id="one",
+        module="m",
+        roles=(RoleSpec(name="chief"), RoleSpec(name="worker", on_loss="restart-task")),
+        working_dir="/",
+        job_dir="/job",
+        hang_timeout_s=whole,
+    )
+    assert [hang_timeout_s(spec, role) for role in spec.roles] == [whole, part]
