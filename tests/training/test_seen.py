@@ -35,7 +35,9 @@ def test_each_worker_tells_its_own_pace_and_has_its_profile(
     assert wait["chief-0"] > wait["worker-0"]
     assert work["worker-0"] > 1.5 * work["chief-0"]
 
-    (profile,) = (event for event in events if event["type"] == "profile")
+    profiles = [event for event in events if event["type"] == "profile"]
+    assert len(profiles) == 1 + run.record.restarts
+    profile = profiles[-1]
     folder = jobs_workspace.jobs / run.id / "tensorboard" / "plugins" / "profile" / "steps_5_to_8"
     assert profile["path"] == str(folder / "chief-0.xplane.pb")
     assert sorted(path.name for path in folder.iterdir()) == [
