@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.errors import ModelError, NotFoundError
+from timonel.models.additions import Exported, Prepare, begun
 from timonel.models.checking import check_saved_model
 from timonel.models.evaluation import write_confusion_png
 from timonel.models.exports import export_folder_of, reference_of, saved_model_of, verify_export
@@ -49,6 +51,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     check: bool = True,
     data_root: str | os.PathLike[str] | None = None,
     force: bool = False,
+    optimize: bool = True,
     progress: Progress | None = None,
 ) -> ModelVersion:
     """Publish the model that a run has made as the next version of ``name``.
@@ -65,6 +68,8 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         check: Whether to check.
         data_root: Where the raw files are now, if they are not where they were converted from.
         force: Publish even if the check fails.
+        optimize: Whether to measure which runtime computes it best, and to keep held-out inputs
+            for servers to warm it up with.
         progress: Called with a line at the beginning of each step.
 
     Returns:
@@ -91,10 +96,13 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         say(f"verifying the export of {record.id}")
         folder = export_folder_of(local_path(artifact.uri))
         found = _Found(record, folder, _verified(folder, artifact))
-        result = _check(found, writer, root, say) if check else None
-        _refuse_failed(result, force=force)
-        say(f"publishing {name}")
-        version = models.publish(name, found.folder, _provenance(found, writer), result)
+        with _additions(found, root, wanted=optimize) as prepare:
+            result = _check(found, writer, root, say) if check else None
+            _refuse_failed(result, force=force)
+            add = prepare(result)
+            say(f"publishing {name}")
+            provenance = _provenance(found, writer)
+            version = models.publish(name, found.folder, provenance, result, add)
         _record(version, writer)
     mirror_in_background(place)
     return version
@@ -211,6 +219,15 @@ def _check(found: _Found, writer: RunWriter, data_root: Path | None, say: Progre
         write_confusion_png(path, result.confusion, result.labels)
         writer.output(Artifact("report", path, name="confusion matrix"))
     return result
+
+
+def _additions(
+    found: _Found, data_root: Path | None, *, wanted: bool
+) -> contextlib.AbstractContextManager[Prepare]:
+    if not wanted:
+        return contextlib.nullcontext(lambda _: lambda _: None)
+    examples = reference_of(found.folder, found.export)
+    return begun(Exported(saved_model_of(found.folder), found.export, examples, data_root))
 
 
 def _refuse_failed(result: CheckResult | None, *, force: bool) -> None:

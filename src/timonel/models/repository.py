@@ -1,7 +1,8 @@
 """The model repository: numbered versions in the layout of TensorFlow Serving.
 
 <root>/<name>/
-  <number>/           a SavedModel, with assets.extra/timonel.json where timonel published it
+  <number>/           a SavedModel, with assets.extra/timonel.json where timonel published it;
+                      or a model in Python, with model.py
   .highest            the highest number ever used, so that none is used twice
   .lock               held while publishing or deleting
 
@@ -14,13 +15,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from timonel._version import __version__
-from timonel.errors import CorruptError, NotFoundError, SpecError
+from timonel.errors import CorruptError, ModelError, NotFoundError, SpecError
 from timonel.models.exports import read_export, reference_of, saved_model_of
+from timonel.models.inspection import is_saved_model
+from timonel.models.python import MODEL_FILE, check_python_model, is_python_model
 from timonel.models.schema import (
     KEPT_REFERENCE,
     REFERENCE_FILE,
@@ -40,6 +43,8 @@ from timonel.models.versions import (
 )
 from timonel.storage import digest_tree, exclusive, publish_dir, write_document, write_text
 from timonel.storage.atomic import aside_name, sweep, sync_dir, unwritable
+
+Ignore = Callable[[Any, list[str]], Iterable[str]]
 
 _HIGHEST = ".highest"
 _LOCK = ".lock"
@@ -81,8 +86,16 @@ class ModelRepository:
         export_folder: Path,
         provenance: Mapping[str, Any] | None = None,
         check: CheckResult | None = None,
+        add: Callable[[Path], None] | None = None,
     ) -> ModelVersion:
         """Make an export the next version of a model; it appears whole or not at all.
+
+        Args:
+            name: The model's name.
+            export_folder: What a job has exported.
+            provenance: Where it comes from.
+            check: What its check found.
+            add: Called with the folder before it appears, to put more into its ``assets.extra``.
 
         Raises:
             SpecError: The name cannot be one of a model.
@@ -111,8 +124,39 @@ class ModelRepository:
                 _copy_reference(export_folder, export, target)
                 document = target / VERSION_FILE
                 write_document(document, "model-version", body.model_dump(mode="json"))
+                if add is not None:
+                    add(target)
             write_text(folder / _HIGHEST, f"{number}\n")
         return ModelVersion(name=name, number=number, path=folder / str(number), document=body)
+
+    def add(self, name: str, source: Path) -> ModelVersion:
+        """Make a copy of a folder the next version of a model; it appears whole or not at all.
+
+        Args:
+            name: The model's name.
+            source: A SavedModel made elsewhere, or a model in Python, of which nothing is run.
+
+        Raises:
+            SpecError: The name cannot be one of a model.
+            ModelError: The folder is neither, or its Python cannot be read.
+            InputError: The repository cannot be written.
+        """
+        folder = self._folder(name)
+        if is_python_model(source):
+            check_python_model(source)
+        elif not is_saved_model(source):
+            raise ModelError(
+                f"expected a SavedModel or a model in Python in {source}, found neither",
+                hint=f"give a folder that holds saved_model.pb, or {MODEL_FILE}",
+            )
+        _make(folder)
+        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
+            sweep(folder)
+            number = _highest(folder) + 1
+            with publish_dir(folder / str(number)) as target:
+                _copy_tree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            write_text(folder / _HIGHEST, f"{number}\n")
+        return version_at(name, number, folder / str(number))
 
     def delete(self, name: str, version: int) -> None:
         """Delete a version; a polling server sees it whole or not at all.
@@ -160,8 +204,8 @@ class ModelRepository:
     def resolve(self, ref: str | os.PathLike[str]) -> ModelVersion:
         """Return the version that ``name``, ``name/number`` or a path means.
 
-        A path is that of a SavedModel, or of a folder of numbered ones; a SavedModel that lies in
-        no numbered folder counts as version 1.
+        A path is that of a version, or of a folder of numbered ones; a version that lies in no
+        numbered folder counts as version 1.
 
         Raises:
             NotFoundError: Nothing fits.
@@ -211,15 +255,7 @@ def _make(folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path, digest: str) -> None:
-    try:
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    except shutil.Error as error:
-        # It lists every file that was not copied, with the text "[Errno 28] Reason: 'a' -> 'b'".
-        text = str(error.args[0][0][2])
-        reason = text.partition(": '")[0].partition("] ")[2]
-        raise unwritable(target, OSError(reason or text)) from error
-    except OSError as error:
-        raise unwritable(target, error) from error
+    _copy_tree(source, target)
     # Of what was copied, not of its source: what is published is what was verified.
     found = digest_tree(target)
     if found != digest:
@@ -227,6 +263,18 @@ def _copy(source: Path, target: Path, digest: str) -> None:
             f"expected the SavedModel in {source} to have digest {digest}, found {found}",
             hint="it was changed or cut off after the export; train again, then export",
         )
+
+
+def _copy_tree(source: Path, target: Path, ignore: Ignore | None = None) -> None:
+    try:
+        shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
+    except shutil.Error as error:
+        # It lists every file that was not copied, with the text "[Errno 28] Reason: 'a' -> 'b'".
+        text = str(error.args[0][0][2])
+        reason = text.partition(": '")[0].partition("] ")[2]
+        raise unwritable(target, OSError(reason or text)) from error
+    except OSError as error:
+        raise unwritable(target, error) from error
 
 
 def _copy_reference(export_folder: Path, export: Export, target: Path) -> None:

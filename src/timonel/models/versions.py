@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
 from timonel.models.inspection import is_saved_model, signatures_of
+from timonel.models.python import is_python_model
 from timonel.models.schema import VERSION_FILE, CheckResult, Signature, VersionDocument
 
 _logger = logging.getLogger(__name__)
@@ -59,13 +60,18 @@ class ModelVersion(BaseModel):
         return self.document.export.labels if self.document else None
 
     @cached_property
+    def is_python(self) -> bool:
+        """Whether it is a class in Python, and no SavedModel."""
+        return is_python_model(self.path)
+
+    @cached_property
     def signatures(self) -> Mapping[str, Signature]:
-        """The entry points, as the SavedModel itself has them.
+        """The entry points, as the SavedModel itself has them; none are known of Python.
 
         Raises:
             ModelError: The SavedModel is broken.
         """
-        return signatures_of(self.path)
+        return {} if self.is_python else signatures_of(self.path)
 
     def describe(self) -> dict[str, Any]:
         """Return everything known of the version as JSON.
@@ -100,7 +106,7 @@ def check_name(name: str) -> None:
 def open_version(path: Path) -> ModelVersion | None:
     """Return the version that lies at ``path``, or the highest below it; none if there is none."""
     absolute = path.absolute()
-    if is_saved_model(absolute):
+    if is_saved_model(absolute) or is_python_model(absolute):
         if VERSION_NUMBER.fullmatch(absolute.name):
             return version_at(absolute.parent.name, int(absolute.name), absolute)
         return version_at(absolute.name, 1, absolute)

@@ -1,0 +1,45 @@
+"""What a version looks like that is no SavedModel but a class in Python. Runs none of it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from timonel.errors import ModelError
+
+MODEL_FILE = "model.py"
+CLASS = "PythonModel"
+
+
+def is_python_model(folder: Path) -> bool:
+    """Tell whether ``folder`` holds a model in Python; a SavedModel with such a file is one."""
+    if any((folder / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
+        return False
+    return (folder / MODEL_FILE).is_file()
+
+
+def check_python_model(folder: Path) -> None:
+    """Check as much of a model in Python as can be told without running it.
+
+    Raises:
+        ModelError: Its file is no Python, or has no class of the name that is looked for.
+    """
+    file = folder / MODEL_FILE
+    try:
+        module = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ModelError(f"expected Python in {file}{line}, got {error}") from error
+    names = {CLASS: False}
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            names[node.name] = True
+        elif isinstance(node, ast.alias):
+            names[node.asname or node.name] = True
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names[node.id] = True
+    if not names[CLASS]:
+        raise ModelError(
+            f"expected a class {CLASS} in {file}, found none",
+            hint="it declares inputs and outputs, and has the methods load and predict",
+        )
