@@ -25,11 +25,14 @@ FORMATS: Mapping[str, int] = {
     "train": 1,
     "export": 1,
     "model-version": 1,
+    "runtime-choice": 1,
     "evaluations": 1,
     "checkpoint": 2,
     "server": 1,
     "mirror": 1,
     "cache-entry": 1,
+    "model-cache-entry": 1,
+    "bucket-listing": 1,
     "api-keys": 1,
 }
 """The format number this release writes of each kind of document."""

@@ -61,8 +61,12 @@ def join(location: str | os.PathLike[str], *parts: str) -> str:
     return str(Path(text, *parts))
 
 
-def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
+def filesystem(location: str | os.PathLike[str], **options: Any) -> tuple[Any, str]:
     """Return the fsspec file system of ``location`` and the path inside it.
+
+    Args:
+        location: A path or URI.
+        options: What the file system shall be made with, beside what the environment says.
 
     Raises:
         MissingExtraError: The package of the location's scheme is not installed.
@@ -73,7 +77,7 @@ def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
     text = normalise(location)
     scheme = text.partition("://")[0] if "://" in text else "file"
     try:
-        return fsspec.core.url_to_fs(text)  # type: ignore[no-any-return]
+        return fsspec.core.url_to_fs(text, **options)  # type: ignore[no-any-return]
     except ImportError as error:
         if scheme in _EXTRA_BY_SCHEME:
             raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
