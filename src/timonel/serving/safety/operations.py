@@ -1,0 +1,100 @@
+"""Which operations a served model may hold, and why others are refused. Pure.
+
+An operation is harmless if it computes on what it is given, or keeps state within its own process:
+those are listed by name in ``harmless.txt``, made of TensorFlow's registry by `harmless_of`.
+Whatever is not listed is refused, so that a kernel that nobody has looked at is not run.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from importlib import resources
+
+_UNKNOWN = "is not known to be harmless"
+
+_REFUSED: tuple[tuple[str, str], ...] = (
+    (r"(Eager)?PyFunc(Stateless)?", "runs Python code"),
+    (r"Abort", "ends the process"),
+    (r"(Experimental)?Sleep\w*", "holds up whoever waits"),
+    # A graph, or code, in a string or in another place that this check does not see.
+    (
+        r"DatasetFromGraph|XlaCallModule|RemoteCall|\w*TPU\w*|Tpu\w+|TpuHandle\w+",
+        "runs hidden code",
+    ),
+    (r"Xla\w+|DTensor\w+|CopyToMesh\w*", "runs code made for other devices"),
+    (r"ReadFile|MatchingFiles|ImmutableConst|\w*Reader\w*|RecordInput|Skipgram", "reads files"),
+    (r"(Experimental)?(TextLine|FixedLengthRecord|TFRecord|CSV|LMDB|Sql)Dataset\w*", "reads files"),
+    (r"(Experimental)?MatchingFilesDataset|LoadDataset|ListSnapshotChunksDataset", "reads files"),
+    (r"GenerateVocabRemapping|LoadAndRemapMatrix|InitializeTableFromTextFile\w*", "reads files"),
+    (r"Restore\w*|FixedUnigramCandidateSampler|DecodeProtoV2|EncodeProto", "reads files"),
+    (r"WriteFile|Save\w*|MergeV2Checkpoints|Sharded\w+|DumpTensor|DistributedSave", "writes files"),
+    (r"(Anonymous|Delete|Dummy)MemoryCache|CacheDataset\w*|Snapshot\w+", "reads and writes files"),
+    (r"(Experimental)?DatasetToTFRecord|PrintV2|CalibrationStatisticsSaver", "writes files"),
+    (r"\w*SummaryWriter|CreateSummary\w+|Write\w+Summary|WriteSummary|ImportEvent", "writes files"),
+    (r"Debug(Identity\w*|NanCount|NumericSummary)|Copy(Host)?", "writes files or uses the network"),
+    (r"FileSystemSetConfiguration", "changes how files are reached"),
+    (r"Rpc\w+|DeleteRpc\w+|DataService\w+|RegisterDataset\w*", "uses the network"),
+    (r"Collective\w+|Nccl\w+|Send|Recv|HostSend|HostRecv|WorkerHeartbeat", "uses the network"),
+    (r"Infeed\w+|Outfeed\w+", "waits for a device"),
+    (r"\w*Queue\w*|\w*Barrier\w*|(Ordered)?Map(Stage|Unstage|Peek|Clear)\w*", "may wait for ever"),
+    (r"Stage\w*|Unstage|\w*Mutex\w*", "may wait for ever"),
+    # Kernels of the framework's own tests.
+    (r"\w+>\w+|Test\w+|(Int|Float|Two|Five|List|Ref|Reserved)\w*(Input|Output)s?", _UNKNOWN),
+    (r"Old|None|Kernel\w+|Stub\w+|GraphDefVersion", _UNKNOWN),
+    (r"_\w+", "belongs inside TensorFlow"),
+)
+
+# What keeps state, all of it in the process's own memory.
+_STATEFUL = r"""
+AllCandidateSampler AddSparseToTensorsMap AddManySparseToTensorsMap TakeManySparseFromTensorsMap
+AnonymousHashTable AnonymousMutable\w+ AnonymousIterator\w* AnonymousSeedGenerator
+AnonymousRandomSeedGenerator Assert Assign(Add|Sub)?VariableOp Boosted\w+ IsBoosted\w+ Case
+CheckNumerics(V2)? CudnnRNN\w* DatasetToSingleElement DeepCopy Delete(Iterator|SeedGenerator)
+DeleteRandomSeedGenerator DestroyResourceOp DisableCopyOnRead Dummy(SeedGenerator|IterationCounter)
+Empty GeneratorDataset (Experimental)?GroupByReducerDataset (Experimental)?RandomDataset(V2)?
+GuaranteeConst HashTable(V2)? If Iterator(V2|GetNext\w*)? InitializeTable(V2|FromDataset)
+IsResourceHandleRefCounting LearnedUnigramCandidateSampler ListDataset LogUniformCandidateSampler
+LookupTable\w+ MakeIterator Multinomial Mutable\w*HashTable\w* NonDeterministicInts OneShotIterator
+ParameterizedTruncatedNormal Print Random\w+ RangeDataset ReadVariableOp ReduceDataset
+Resource(Apply|Gather|Scatter|SparseApply|StridedSlice)\w* ResourceCountUpTo RiscWhile Rng\w+
+SampleDistortedBoundingBox(V2)? Shuffle(AndRepeat)?Dataset\w+ SparseTensorSliceDataset Stack\w*
+StatefulPartitionedCall Stateful(Random|Standard|Truncated|Uniform)\w* StatelessRandomGetAlg
+TemporaryVariable Tensor(Slice)?Dataset TensorArray\w* ThreadUnsafeUnigramCandidateSampler
+Timestamp TruncatedNormal UniformCandidateSampler VarHandleOp VarIsInitializedOp Variable(V2|Shape)?
+While
+"""
+
+_REFUSING = tuple((re.compile(pattern), reason) for pattern, reason in _REFUSED)
+_KEEPING = re.compile("|".join(_STATEFUL.split()))
+
+
+def reason_against(operation: str) -> str | None:
+    """Return what speaks against an operation; none if it is harmless."""
+    if operation in _harmless():
+        return None
+    return _refusal(operation) or _UNKNOWN
+
+
+def harmless_of(registry: Iterable[tuple[str, bool]]) -> list[str]:
+    """Return the operations of a registry that are harmless, sorted.
+
+    Args:
+        registry: Each operation's name, and whether TensorFlow calls it stateful.
+    """
+    return sorted(
+        name
+        for name, stateful in registry
+        if _refusal(name) is None and (not stateful or _KEEPING.fullmatch(name))
+    )
+
+
+@functools.cache
+def _harmless() -> frozenset[str]:
+    text = resources.files(__package__).joinpath("harmless.txt").read_text(encoding="utf-8")
+    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def _refusal(operation: str) -> str | None:
+    return next((why for pattern, why in _REFUSING if pattern.fullmatch(operation)), None)
