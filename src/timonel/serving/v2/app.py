@@ -1,0 +1,261 @@
+"""The Open Inference Protocol over REST, in front of the application that answers the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple, TypeVar
+
+import orjson
+
+from timonel.serving.access.policy import PRINCIPAL
+from timonel.serving.awaiting import in_pool
+from timonel.serving.core import DataPlane, RequestContext
+from timonel.serving.monitoring.endpoint import App, Receive, Scope, Send
+from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.monitoring.observation import Observation
+from timonel.serving.rest.app import HTTP_STATUS
+from timonel.serving.rest.computing import gunzipped, outputs_for
+from timonel.serving.rest.encoding import encode_error
+from timonel.serving.rest.http import body_of, is_preflight, trace_parent
+from timonel.serving.rest.jsontext import parse
+from timonel.serving.rest.options import RestOptions
+from timonel.serving.runtimes.base import bytes_of
+from timonel.serving.servables import ModelSpec
+from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.v2 import rest_codec, views
+from timonel.serving.v2.inference import in_time, result_of, start
+from timonel.serving.v2.routes import HEALTH, Action, MethodNotAllowedError, Route, is_v2, match
+
+_LOG = logging.getLogger(__name__)
+_JSON: Final = b"application/json"
+_BINARY: Final = b"application/octet-stream"
+_LENGTH_DIGITS: Final = 18
+_WITH_BODY: Final = frozenset({Action.INFER, Action.INDEX})
+_CORS: Final = [
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", b"Content-Type, Inference-Header-Content-Length"),
+    (b"access-control-expose-headers", b"Inference-Header-Content-Length"),
+]
+_AT_ONCE_BYTES: Final = 64 * 2**10
+"""Text of this size is read in some 0.2 ms, and written in less."""
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple):
+    """An HTTP response.
+
+    Args:
+        status: The HTTP status.
+        body: The content.
+        json_length: How much of it is JSON where tensors follow; none if all of it is.
+        allowed: The methods that the URL has, where it was another one.
+    """
+
+    status: int
+    body: bytes
+    json_length: int | None = None
+    allowed: frozenset[str] = frozenset()
+
+
+class V2App:
+    """Answers requests below ``/v2``, and hands all others on.
+
+    Args:
+        app: Answers the others.
+        plane: Where requests are computed.
+        pool: Where large ones are read and written, so that the event loop is never held up.
+        is_draining: Whether the server has been asked to stop.
+        options: How requests are answered; of the dialect, nothing shows here.
+        monitor: What is told of each request.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        plane: DataPlane,
+        pool: Executor,
+        is_draining: Callable[[], bool] = lambda: False,
+        options: RestOptions | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self._app = app
+        self._plane = plane
+        self._pool = pool
+        self._is_draining = is_draining
+        self._options = options or RestOptions()
+        self._monitor = monitor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = scope["raw_path"].decode("latin-1") if scope["type"] == "http" else ""
+        if not is_v2(path):
+            await self._app(scope, receive, send)
+            return
+        answer = await self._answered(scope, receive, path)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": self._headers(answer),
+            }
+        )
+        body = b"" if scope["method"] == "HEAD" else answer.body
+        await send({"type": "http.response.body", "body": body})
+
+    def _headers(self, answer: Answer) -> list[tuple[bytes, bytes]]:
+        kind = _JSON if answer.json_length is None else _BINARY
+        headers = [(b"content-type", kind), (b"content-length", str(len(answer.body)).encode())]
+        if answer.json_length is not None:
+            headers.append((rest_codec.HEADER_LENGTH, str(answer.json_length).encode()))
+        if answer.allowed:
+            headers.append((b"allow", ", ".join(sorted(answer.allowed)).encode()))
+        return headers + _CORS if self._options.cors else headers
+
+    async def _answered(self, scope: Scope, receive: Receive, path: str) -> Answer:
+        if scope["method"] == "OPTIONS" and self._options.cors:
+            return Answer(200 if is_preflight(scope["headers"]) else 400, b"")
+        try:
+            route = match(scope["method"], path)
+        except MethodNotAllowedError as error:
+            return Answer(405, encode_error(str(error)), allowed=error.allowed)
+        except StatusError as error:
+            return _refusal(error)
+        if route.action in HEALTH:
+            return self._health(route.action)
+        observation: Observation | None = None
+        code = Code.INTERNAL
+        try:
+            body = await self._body(scope, receive) if route.action in _WITH_BODY else b""
+            observation = self._observed(scope, route)
+            answer = await self._respond(route, body, scope, receive, observation)
+            code = Code.OK
+        except StatusError as error:
+            code, answer = error.code, _refusal(error)
+        except asyncio.CancelledError:
+            code = Code.CANCELLED
+            raise
+        except Exception as error:  # noqa: BLE001 - logged; costs one request, not the server
+            _LOG.exception("%s %s failed", scope["method"], path)
+            answer = _refusal(StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+        finally:
+            if self._monitor is not None:
+                self._monitor.end(observation or self._monitor.begin("REST", ""), code)
+        return answer
+
+    def _health(self, action: Action) -> Answer:
+        if action is Action.LIVE:
+            return _json({"live": True})
+        is_ready = not (self._plane.unready() or self._is_draining())
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
+
+    def _observed(self, scope: Scope, route: Route) -> Observation | None:
+        if self._monitor is None:
+            return None
+        api = route.action.value if route.action is Action.INFER else ""
+        name = route.spec.name if route.spec else ""
+        return self._monitor.begin("REST", api, name, trace_parent(scope["headers"]))
+
+    async def _respond(
+        self,
+        route: Route,
+        body: bytes,
+        scope: Scope,
+        receive: Receive,
+        observation: Observation | None,
+    ) -> Answer:
+        if route.action is Action.SERVER:
+            return _json(views.server_view())
+        if route.spec is None:
+            return _json(views.index_view(self._plane, only_ready=_only_ready(body)))
+        if route.action is Action.INFER:
+            length = _header_length(scope)
+            return await self._infer(route.spec, body, length, receive, observation)
+        if route.action is Action.MODEL:
+            return _json(views.model_view(self._plane, route.spec))
+        is_ready = views.is_ready(self._plane, route.spec)
+        view = {"name": route.spec.name, "ready": is_ready}
+        return _json(view, 200 if is_ready else 503)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """Return a request's body, unpacked."""
+        encoding = _header(scope, b"content-encoding").strip().lower()
+        if encoding not in {b"", b"identity", b"gzip"}:
+            raise invalid_argument(
+                "expected the Content-Encoding of the request to be gzip, or none, "
+                f"got {encoding.decode('latin-1'):.40}"
+            )
+        body = await body_of(receive)
+        if encoding != b"gzip":
+            return body
+        body = await in_pool(self._pool, gunzipped, body)
+        if not body:
+            raise invalid_argument("expected a body packed by gzip, of at most 100 MiB unpacked")
+        return body
+
+    async def _infer(
+        self,
+        spec: ModelSpec,
+        body: bytes,
+        json_length: int | None,
+        receive: Receive,
+        observation: Observation | None,
+    ) -> Answer:
+        timeout_s = self._options.timeout_s
+        context = RequestContext(
+            deadline=None if timeout_s is None else time.monotonic() + timeout_s,
+            principal=PRINCIPAL.get(),
+            entrypoint="REST",
+            api=Action.INFER.value,
+            observation=observation,
+        )
+        request = await self._work(len(body), rest_codec.decode, body, json_length)
+        context = in_time(context, request)
+        with self._plane.call(spec, context) as call:
+            outputs = await outputs_for(start(call, request), context, receive)
+            result = result_of(call, outputs)
+        size = sum(map(bytes_of, outputs.values()))
+        return Answer(200, *await self._work(size, rest_codec.encode, request, result))
+
+    async def _work(self, size: int, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, which takes as long as ``size`` says."""
+        if size <= _AT_ONCE_BYTES:
+            return function(*args)
+        return await in_pool(self._pool, function, *args)
+
+
+def _json(content: Any, status: int = 200) -> Answer:
+    return Answer(status, orjson.dumps(content))
+
+
+def _refusal(error: StatusError) -> Answer:
+    return Answer(HTTP_STATUS[error.code], encode_error(error.message))
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
+    return found
+
+
+def _header_length(scope: Scope) -> int | None:
+    value = _header(scope, rest_codec.HEADER_LENGTH).strip()
+    if not value:
+        return None
+    if not value.isdigit() or len(value) > _LENGTH_DIGITS:
+        raise invalid_argument(
+            "expected the header Inference-Header-Content-Length to be a number of bytes, "
+            f"got {value.decode('latin-1'):.40}"
+        )
+    return int(value)
+
+
+def _only_ready(body: bytes) -> bool:
+    asked = parse(body).get("ready", False) if body.strip() else False
+    if not isinstance(asked, bool):
+        raise invalid_argument("expected ready to be true or false")
+    return asked

@@ -1,0 +1,148 @@
+"""Inference requests and responses over gRPC: messages to arrays and back. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from timonel.serving.runtimes.base import Array
+from timonel.serving.status import invalid_argument
+from timonel.serving.tensor_protos import varint
+from timonel.serving.v2.messages import ModelInferResponse, ModelStreamInferResponse
+from timonel.serving.v2.parameters import Parameters, refuse_unsupported, request_parameters
+from timonel.serving.v2.request import InferRequest, InferResult, OutputForm
+from timonel.serving.v2.tensors import (
+    BYTES,
+    checked_shape,
+    datatype_of,
+    from_raw,
+    numpy_of,
+    to_raw,
+)
+from timonel.serving.v2.values import from_values
+
+_FIELDS: Mapping[str, str] = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
+"""Where typed values are; those of 16-bit floats travel raw only."""
+
+
+def _tag(message: Any, field: str) -> bytes:
+    return varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+
+
+_RAW: Final = _tag(ModelInferResponse, "raw_output_contents")
+_INFER_RESPONSE: Final = _tag(ModelStreamInferResponse, "infer_response")
+
+
+def decode(message: Any) -> InferRequest:
+    """Return the request in a ModelInferRequest.
+
+    Raises:
+        StatusError: It contradicts itself, or asks for what is not there.
+    """
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise invalid_argument(
+            f"expected raw_input_contents for each of {len(message.inputs)} inputs, got {len(raw)}"
+        )
+    inputs: dict[str, Array] = {}
+    for tensor, content in itertools.zip_longest(message.inputs, raw):
+        if tensor.name in inputs:
+            raise invalid_argument(f"expected input {tensor.name} once")
+        inputs[tensor.name] = _tensor(tensor, content)
+    outputs: dict[str, OutputForm] = {}
+    for output in message.outputs:
+        if output.name in outputs:
+            raise invalid_argument(f"expected output {output.name} once")
+        refuse_unsupported(_parameters(output.parameters), f"output {output.name}")
+        outputs[output.name] = OutputForm()
+    return InferRequest(
+        inputs,
+        outputs,
+        message.id or None,
+        request_parameters(_parameters(message.parameters)),
+        is_raw=bool(raw),
+    )
+
+
+def encode(request: InferRequest, result: InferResult) -> bytes:
+    """Return a serialized ModelInferResponse.
+
+    Its contents are raw if those of the request were, or an output has no typed form.
+
+    Raises:
+        StatusError: The protocol has no form for an output.
+    """
+    message = ModelInferResponse(model_name=result.model, model_version=str(result.version))
+    message.id = request.request_id or ""
+    datatypes = {name: datatype_of(name, array) for name, array in result.outputs.items()}
+    is_raw = request.is_raw or not set(datatypes.values()) <= _FIELDS.keys()
+    for name, array in result.outputs.items():
+        tensor = message.outputs.add(name=name, datatype=datatypes[name], shape=array.shape)
+        if not is_raw:
+            getattr(tensor.contents, _FIELDS[datatypes[name]]).extend(array.reshape(-1).tolist())
+    parts: list[bytes] = [message.SerializeToString()]
+    # Behind the message, instead of in it first: large tensors are copied once.
+    for array in result.outputs.values() if is_raw else ():
+        content = to_raw(array)
+        parts += (_RAW, varint(len(content)), content)
+    return b"".join(parts)
+
+
+def encode_streamed(response: bytes) -> bytes:
+    """Return a serialized ModelStreamInferResponse around a serialized ModelInferResponse."""
+    return b"".join((_INFER_RESPONSE, varint(len(response)), response))
+
+
+def encode_failure(request_id: str, message: str) -> bytes:
+    """Return a serialized ModelStreamInferResponse that tells of an error."""
+    response = ModelStreamInferResponse(error_message=message)
+    response.infer_response.id = request_id
+    encoded: bytes = response.SerializeToString()
+    return encoded
+
+
+def _tensor(tensor: Any, raw: bytes | None) -> Array:
+    name, datatype = tensor.name, tensor.datatype
+    shape = checked_shape(name, tensor.shape)
+    refuse_unsupported(_parameters(tensor.parameters), f"input {name}")
+    if raw is not None:
+        if tensor.HasField("contents") and tensor.contents.ByteSize():
+            raise invalid_argument(
+                f"expected input {name} to have contents or raw_input_contents, got both"
+            )
+        return from_raw(name, datatype, shape, memoryview(raw))
+    numpy_of(name, datatype)
+    field = _FIELDS.get(datatype)
+    if field is None:
+        raise invalid_argument(f"expected raw_input_contents for input {name} of {datatype}")
+    for other, _ in tensor.contents.ListFields():
+        if other.name != field:
+            raise invalid_argument(
+                f"expected the contents of input {name}, {datatype}, in {field}, got {other.name}"
+            )
+    values = list(getattr(tensor.contents, field))
+    return from_values(name, datatype, shape, values)
+
+
+def _parameters(given: Any) -> Parameters:
+    """Return the values of a map of InferParameters."""
+    found = {}
+    for name, parameter in given.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is not None:
+            found[name] = getattr(parameter, choice)
+    return found

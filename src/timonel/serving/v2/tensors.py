@@ -1,0 +1,190 @@
+"""Tensors of the Open Inference Protocol: their types, shapes and raw bytes. Pure.
+
+Raw contents are in row-major order and little-endian. An element of type BYTES has its length in
+front of it, in four bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature
+from timonel.serving.status import StatusError, invalid_argument
+
+BYTES: Final = "BYTES"
+_DATATYPES: Mapping[str, str] = {
+    "DT_BOOL": "BOOL",
+    "DT_UINT8": "UINT8",
+    "DT_UINT16": "UINT16",
+    "DT_UINT32": "UINT32",
+    "DT_UINT64": "UINT64",
+    "DT_INT8": "INT8",
+    "DT_INT16": "INT16",
+    "DT_INT32": "INT32",
+    "DT_INT64": "INT64",
+    "DT_HALF": "FP16",
+    "DT_BFLOAT16": "BF16",
+    "DT_FLOAT": "FP32",
+    "DT_DOUBLE": "FP64",
+    STRING: BYTES,
+}
+NUMPY_OF: Mapping[str, np.dtype[Any]] = {
+    datatype: NUMPY_TYPES[dtype] for dtype, datatype in _DATATYPES.items()
+}
+"""The array type of each of the protocol's data types; strings are objects, ``bytes``."""
+
+_PREFIX: Final = 4
+_MAX_RANK: Final = 64
+"""What numpy takes."""
+_MAX_ELEMENTS: Final = 2**48
+"""More than any memory holds; numpy refuses larger shapes even where one size is zero."""
+
+
+def datatype_named(dtype: str) -> str:
+    """Return the protocol's name of a data type, or TensorFlow's where it has none.
+
+    Args:
+        dtype: The proto's name, such as ``DT_FLOAT``.
+    """
+    return _DATATYPES.get(dtype, dtype.removeprefix("DT_"))
+
+
+def datatype_of(name: str, array: Array) -> str:
+    """Return the data type of the output ``name``.
+
+    Raises:
+        StatusError: The protocol has none for it.
+    """
+    dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
+    if dtype not in _DATATYPES:
+        raise invalid_argument(
+            f"expected output {name} to be of a type that the protocol has, "
+            f"it is {datatype_named(dtype)}"
+        )
+    return _DATATYPES[dtype]
+
+
+def numpy_of(name: str, datatype: str) -> np.dtype[Any]:
+    """Return the array type of the input ``name``.
+
+    Raises:
+        StatusError: There is no such data type.
+    """
+    found = NUMPY_OF.get(datatype)
+    if found is None:
+        raise invalid_argument(
+            f"expected the datatype of input {name} to be one of {', '.join(NUMPY_OF)}, "
+            f"got {datatype!r}"
+        )
+    return found
+
+
+def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+    """Return the shape of the input ``name``.
+
+    Raises:
+        StatusError: It is none.
+    """
+    sizes = tuple(shape)
+    if len(sizes) > _MAX_RANK:
+        raise invalid_argument(
+            f"expected input {name} to have at most {_MAX_RANK} dimensions, got {len(sizes)}"
+        )
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            raise invalid_argument(
+                f"expected the shape of input {name} to hold sizes from 0 on, got {size!r:.100}"
+            )
+    if math.prod(max(size, 1) for size in sizes) > _MAX_ELEMENTS:
+        raise invalid_argument(f"expected the shape of input {name} to fit into memory")
+    return sizes
+
+
+def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview) -> Array:
+    """Return the tensor in ``content``, which it may view; it is read-only then.
+
+    Raises:
+        StatusError: Type, shape and size do not fit together.
+    """
+    target = numpy_of(name, datatype)
+    count = math.prod(shape)
+    if datatype == BYTES:
+        return as_objects(_split(name, content, count)).reshape(shape)
+    if count * target.itemsize != len(content):
+        raise invalid_argument(
+            f"expected {count * target.itemsize} bytes for input {name}, "
+            f"{datatype} {list(shape)}, got {len(content)}"
+        )
+    if datatype == "BOOL":
+        # Any byte but 0 is true, and a byte that is neither 0 nor 1 is no bool in memory.
+        return np.frombuffer(content, np.uint8).astype(np.bool_).reshape(shape)
+    flat = np.frombuffer(content, target)
+    if not flat.flags.aligned:
+        flat = flat.copy()
+    return flat.reshape(shape)
+
+
+def to_raw(array: Array) -> bytes:
+    """Return a tensor's raw contents."""
+    if array.dtype != object:
+        return array.tobytes()
+    texts: list[bytes] = array.reshape(-1).tolist()
+    lengths = (len(text).to_bytes(_PREFIX, "little") for text in texts)
+    return b"".join(itertools.chain.from_iterable(zip(lengths, texts, strict=True)))
+
+
+def as_objects(texts: Sequence[bytes]) -> Array:
+    """Return strings as an object array [n]."""
+    flat = np.empty(len(texts), dtype=object)
+    flat[:] = texts
+    return flat
+
+
+def check_fit(signature: Signature, inputs: Mapping[str, Array]) -> None:
+    """Check types and shapes of those inputs that the signature has.
+
+    Raises:
+        StatusError: One is of another type, or of a shape that was not declared.
+    """
+    for name, array in inputs.items():
+        spec = signature.inputs.get(name)
+        if spec is None:
+            continue  # told by whoever checks the names
+        if array.dtype != NUMPY_TYPES.get(spec.dtype):
+            given = datatype_named(DTYPE_NAMES[array.dtype])
+            raise _unfit(name, datatype_named(spec.dtype), given)
+        if spec.shape is not None and not _fits(array.shape, spec.shape):
+            raise _unfit(name, f"of shape {list(spec.shape)}", str(list(array.shape)))
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
+    return len(shape) == len(declared) and all(
+        wanted in {-1, size} for size, wanted in zip(shape, declared, strict=True)
+    )
+
+
+def _unfit(name: str, expected: str, given: str) -> StatusError:
+    return invalid_argument(f"expected input {name} to be {expected}, got {given}")
+
+
+def _split(name: str, content: memoryview, count: int) -> list[bytes]:
+    texts: list[bytes] = []
+    position = 0
+    if count * _PREFIX <= len(content):
+        for _ in range(count):
+            start = position + _PREFIX
+            position = start + int.from_bytes(content[position:start], "little")
+            texts.append(bytes(content[start:position]))
+            if position > len(content):
+                break
+    if len(texts) != count or position != len(content):
+        raise invalid_argument(
+            f"expected input {name} to hold {count} elements of type BYTES, each after its "
+            f"length in 4 bytes, in exactly {len(content)} bytes"
+        )
+    return texts
