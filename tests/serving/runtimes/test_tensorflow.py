@@ -101,3 +101,18 @@ def test_the_private_api_is_as_we_know_it():
         assert plain.dtype == np.float32
         with pytest.raises(tf.errors.InvalidArgumentError):
             call(np.ones(3, np.float64))
+
+
+def test_freezing_is_as_we_know_it(exports):
+    """Names of inputs in their order, and outputs in that of their names."""
+    import tensorflow as tf
+    from tensorflow.python.framework import convert_to_constants
+
+    function = tf.saved_model.load(str(exports / "table")).signatures["serving_default"]
+    frozen = convert_to_constants.convert_variables_to_constants_v2(function)
+    assert sorted(function._arg_keywords) == ["age", "name", "seats"]
+    assert [tensor.dtype for tensor in frozen.inputs] == [
+        {"age": tf.float32, "name": tf.string, "seats": tf.float32}[name]
+        for name in function._arg_keywords
+    ]
+    assert [name for name, _ in _private.registered_operations()].count("MatMul") == 1

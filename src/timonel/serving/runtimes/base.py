@@ -47,6 +47,13 @@ NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
 DTYPE_NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 
+def bytes_of(array: Array) -> int:
+    """Return the size of an array's values, also where they are strings."""
+    if array.dtype != object:
+        return array.nbytes
+    return sum(map(len, array.reshape(-1).tolist()))
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output of a signature.
@@ -89,6 +96,8 @@ class LoadedModel(abc.ABC):
     """
 
     signatures: Mapping[str, Signature]
+    has_hooks = False
+    """Whether something is put around it, so that requests kept of the model may not fit."""
 
     @abc.abstractmethod
     def run(
@@ -111,13 +120,36 @@ class LoadedModel(abc.ABC):
         A model that lives and dies with this process never is.
         """
 
+    @property
+    def restarts(self) -> int:
+        """How often what computes it was lost and started again."""
+        return 0
+
+    @property
+    def outage(self) -> StatusError | None:
+        """Why it answers nothing at present, though it is loaded; none while it does answer.
+
+        A model that lives and dies with this process has none.
+        """
+        return None
+
     @abc.abstractmethod
     def close(self) -> None:
         """Free the memory."""
 
 
+class Pending(Future[dict[str, Array]]):
+    """The outputs of a request, when they are there."""
+
+    compute_s: float | None = None
+    """Seconds that the model itself took, known when the request is done; none if nobody told."""
+
+
 class ScheduledModel(LoadedModel):
-    """A version that decides itself when it computes a request, and so keeps to deadlines."""
+    """A version that decides itself when it computes a request, and so keeps to deadlines.
+
+    `close` may be called while requests that were cancelled are still computed.
+    """
 
     @abc.abstractmethod
     def run(
@@ -150,9 +182,41 @@ class ScheduledModel(LoadedModel):
         """Begin what `run` does, and do not wait for it.
 
         Returns:
-            What `run` would return or raise. A request that is cancelled before it is computed
-            never is.
+            What `run` would return or raise; a `Pending` where it is known how long that took. A
+            request that is cancelled before it is computed never is.
         """
+
+    def allocate(self, shape: Sequence[int], dtype: str) -> Array:
+        """Return an array, with any content, that `submit` takes with as few copies as can be.
+
+        Args:
+            shape: Its sizes.
+            dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
+
+        Raises:
+            StatusError: There is no memory.
+        """
+        return np.empty(shape, NUMPY_TYPES[dtype])
+
+
+class WrappedModel(ScheduledModel):
+    """A version with something put around it: how it fares is what the version inside tells."""
+
+    _model: LoadedModel
+
+    def when_failed(self, tell: Callable[[StatusError], None]) -> None:
+        """Have ``tell`` called should the model become unable to run for good."""
+        self._model.when_failed(tell)
+
+    @property
+    def restarts(self) -> int:
+        """How often what computes it was lost and started again."""
+        return self._model.restarts
+
+    @property
+    def outage(self) -> StatusError | None:
+        """Why the model answers nothing at present."""
+        return self._model.outage
 
 
 class Runtime(abc.ABC):

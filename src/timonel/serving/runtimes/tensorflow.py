@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from timonel.serving.config import RuntimeSettings
+from timonel.serving.config import EVERY_MODEL, RuntimeSettings
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import (
     Array,
     LoadedModel,
     Runtime,
     Signature,
-    TensorSpec,
 )
+from timonel.serving.runtimes.evidence import FROZEN, chosen
+from timonel.serving.runtimes.signatures import signature_of, signatures_in
+from timonel.serving.safety.check import check_folder
 from timonel.serving.status import Code, StatusError, not_found
 
 _Key = tuple[str, tuple[str, ...]]
@@ -41,11 +43,29 @@ class TensorFlowRuntime(Runtime):
                 "Specified file path does not appear to contain a SavedModel bundle (should have "
                 f"a file called `saved_model.pb`)\nSpecified file path: {path}"
             )
-        return _SessionModel(path, settings)
+        source, shown = path, None
+        if settings.frozen_graphs and chosen(path) == "frozen":
+            source, shown = path / FROZEN, signatures_in(path, settings.tags)
+        if settings.safe_loading:
+            check_folder(source, settings.tags, settings.allow_ops.get(EVERY_MODEL, ()))
+        return _SessionModel(source, settings, shown)
 
 
 class _SessionModel(LoadedModel):
-    def __init__(self, path: Path, settings: RuntimeSettings) -> None:
+    """A SavedModel in a session.
+
+    Args:
+        path: Its folder.
+        settings: How it computes.
+        shown: The signatures that clients see, if not its own: the same, of other tensors.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: RuntimeSettings,
+        shown: Mapping[str, Signature] | None = None,
+    ) -> None:
         import tensorflow as tf  # noqa: PLC0415 - only a server process imports it
 
         v1 = tf.compat.v1
@@ -62,9 +82,11 @@ class _SessionModel(LoadedModel):
         self._lock = threading.Lock()
         try:
             meta_graph = _load(self._session, path, settings.tags, self._errors)
-            self.signatures = {
-                name: _signature(name, proto) for name, proto in meta_graph.signature_def.items()
+            self._own = {
+                name: signature_of(name, proto, tf.make_ndarray)
+                for name, proto in meta_graph.signature_def.items()
             }
+            self.signatures = self._own if shown is None else shown
         except BaseException:
             self.close()
             raise
@@ -72,7 +94,7 @@ class _SessionModel(LoadedModel):
     def run(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:
-        spec = self.signatures[signature]
+        spec = self._own[signature]
         names = tuple(spec.outputs if outputs is None else outputs)
         call = self._callables.get((signature, names)) or self._make(spec, names)
         try:
@@ -124,26 +146,3 @@ def _as_array(value: Any) -> Array:
 def _status(error: Any) -> StatusError:
     code = error.error_code if error.error_code in set(Code) else Code.UNKNOWN
     return StatusError(Code(code), error.message or type(error).__name__)
-
-
-def _signature(name: str, proto: Any) -> Signature:
-    import tensorflow as tf  # noqa: PLC0415 - only a server process imports it
-
-    return Signature(
-        name=name,
-        inputs={key: _spec(info) for key, info in sorted(proto.inputs.items())},
-        outputs={key: _spec(info) for key, info in sorted(proto.outputs.items())},
-        method_name=proto.method_name,
-        defaults={key: tf.make_ndarray(value) for key, value in proto.defaults.items()},
-    )
-
-
-def _spec(info: Any) -> TensorSpec:
-    from tensorflow.core.framework import types_pb2  # noqa: PLC0415 - imports TensorFlow
-
-    shape = info.tensor_shape
-    return TensorSpec(
-        tensor=info.name,
-        dtype=types_pb2.DataType.Name(info.dtype),
-        shape=None if shape.unknown_rank else tuple(dim.size for dim in shape.dim),
-    )

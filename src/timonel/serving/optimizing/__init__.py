@@ -1,0 +1,1 @@
+"""Which runtime computes a version best: measured once, and written into it."""

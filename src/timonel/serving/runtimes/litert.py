@@ -1,0 +1,204 @@
+"""LiteRT (TensorFlow Lite): flatbuffers, computed by XNNPACK in the process's own threads."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import queue
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timonel.serving.config import RuntimeSettings
+from timonel.serving.runtimes.base import Array, LoadedModel, Runtime, Signature
+from timonel.serving.runtimes.evidence import CONVERTED, chosen
+from timonel.serving.runtimes.signatures import signatures_in
+from timonel.serving.runtimes.tflite_file import Entry, entries_in
+from timonel.serving.status import Code, StatusError, invalid_argument, not_found
+
+_LOG = logging.getLogger(__name__)
+TFLITE_FILE = Path("model.tflite")
+"""Where TensorFlow Serving looks for a flatbuffer in a version's folder."""
+
+
+class LiteRtRuntime(Runtime):
+    """Loads a version's flatbuffer: what was made of its SavedModel, else ``model.tflite``."""
+
+    name = "litert"
+
+    def prepare(self) -> None:
+        """Import LiteRT, which takes a part of a second."""
+        try:
+            importlib.import_module("ai_edge_litert.interpreter")
+            importlib.import_module("ai_edge_litert.schema_py_generated")
+        except ImportError as error:
+            raise StatusError(Code.FAILED_PRECONDITION, f"LiteRT is not there: {error}") from error
+
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
+        """Load the flatbuffer in ``path``."""
+        # As TensorFlow Serving's users know it: that file alone, and its metadata's signatures.
+        as_tensorflow_serving = settings.prefer_tflite
+        places = [path / TFLITE_FILE]
+        if not as_tensorflow_serving and chosen(path) == self.name:
+            places.insert(0, path / CONVERTED)
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
+            raise not_found(
+                f"There is no {TFLITE_FILE} in {path}; 'timonel models optimize' makes one of a "
+                "SavedModel"
+            )
+        content = file.read_bytes()
+        if file != path / TFLITE_FILE:
+            return load_flatbuffer(content, settings, signatures_in(path, settings.tags))
+        entries = entries_in(content, as_tensorflow_serving=as_tensorflow_serving)
+        return _FlatbufferModel(content, entries, settings)
+
+
+def load_flatbuffer(
+    content: bytes, settings: RuntimeSettings, signatures: Mapping[str, Signature]
+) -> LoadedModel:
+    """Load what was made of a SavedModel, so that clients see no difference.
+
+    Args:
+        content: The flatbuffer.
+        settings: How it computes.
+        signatures: Those of the SavedModel.
+
+    Raises:
+        StatusError: It has not all of them.
+    """
+    entries = entries_in(content)
+    for name, signature in signatures.items():
+        if signature.inputs and signature.outputs:
+            entry = entries.get(name)
+            if entry is None or not _is_like(entry.signature, signature):
+                raise invalid_argument(f"the flatbuffer has no signature {name} as it was exported")
+    known = {
+        name: Entry(signatures[name], each.key, each.inputs, each.outputs)
+        for name, each in entries.items()
+        if name in signatures
+    }
+    return _FlatbufferModel(content, known, settings)
+
+
+class _FlatbufferModel(LoadedModel):
+    """A flatbuffer, and as many interpreters as there may be requests at once.
+
+    An interpreter is used by one thread at a time. Each computes with one thread unless told
+    otherwise: on requests that come together, as many interpreters as cores give more answers than
+    one that all cores wait for. A further one is made when it is first needed.
+    """
+
+    def __init__(
+        self, content: bytes, entries: Mapping[str, Entry], settings: RuntimeSettings
+    ) -> None:
+        self.signatures = {name: entry.signature for name, entry in entries.items()}
+        self._content = content
+        self._entries = entries
+        self._threads = settings.intra_op_threads or 1
+        lanes = settings.interpreters or max(1, _cores() // self._threads)
+        # The one that was used last comes first: its memory is in the caches.
+        self._idle: queue.LifoQueue[_Interpreter | None] = queue.LifoQueue()
+        for _ in range(lanes - 1):
+            self._idle.put(None)
+        self._idle.put(self._make())
+
+    def run(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        entry = self._entries[signature]
+        interpreter: _Interpreter | None = self._idle.get()
+        try:
+            interpreter = interpreter or self._make()
+            answer = interpreter.run(entry, inputs)
+        except BaseException:
+            # Whatever state it is in, the next request gets a fresh one.
+            interpreter = None
+            raise
+        finally:
+            self._idle.put(interpreter)
+        return {name: answer[name] for name in (answer if outputs is None else outputs)}
+
+    def close(self) -> None:
+        while not self._idle.empty():
+            self._idle.get_nowait()
+        self._content = b""
+
+    def _make(self) -> _Interpreter:
+        return _Interpreter(self._content, self._threads)
+
+
+class _Interpreter:
+    """One of LiteRT's interpreters, with what it needs to be called by names."""
+
+    def __init__(self, content: bytes, threads: int) -> None:
+        from ai_edge_litert import interpreter as litert  # noqa: PLC0415 - `prepare` imported it
+
+        try:
+            self._own = litert.Interpreter(model_content=content, num_threads=threads)
+            self._own.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            # An operation that only TensorFlow has, for one.
+            raise StatusError(Code.INVALID_ARGUMENT, _text(error)) from error
+        self._runners: dict[str, Any] = {}
+
+    def run(self, entry: Entry, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            values = self._call(entry, inputs)
+        except (TypeError, ValueError) as error:
+            raise StatusError(Code.INVALID_ARGUMENT, _text(error)) from error
+        except RuntimeError as error:
+            code = Code.INTERNAL if _fits(entry, inputs) else Code.INVALID_ARGUMENT
+            raise StatusError(code, _text(error)) from error
+        return {name: np.asarray(value) for name, value in values.items()}
+
+    def _call(self, entry: Entry, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+        if entry.key is not None:
+            runner = self._runners.get(entry.key)
+            if runner is None:
+                runner = self._runners[entry.key] = self._own.get_signature_runner(entry.key)
+            values: Mapping[str, Any] = runner(**inputs)
+            return values
+        own = self._own
+        for name, number in entry.inputs.items():
+            own.resize_tensor_input(number, inputs[name].shape)
+        own.allocate_tensors()
+        for name, number in entry.inputs.items():
+            own.set_tensor(number, inputs[name])
+        own.invoke()
+        return {name: own.get_tensor(number) for name, number in entry.outputs.items()}
+
+
+def _is_like(ours: Signature, theirs: Signature) -> bool:
+    """Return whether two signatures take and give the same, whatever tensors are called inside.
+
+    Default values of inputs are only known to the SavedModel.
+    """
+    return not theirs.defaults and all(
+        {name: (spec.dtype, spec.shape) for name, spec in mine.items()}
+        == {name: (spec.dtype, spec.shape) for name, spec in yours.items()}
+        for mine, yours in ((ours.inputs, theirs.inputs), (ours.outputs, theirs.outputs))
+    )
+
+
+def _fits(entry: Entry, inputs: Mapping[str, Array]) -> bool:
+    """Return whether inputs have the sizes that the signature declares."""
+    for name, spec in entry.signature.inputs.items():
+        declared, given = spec.shape or (), inputs[name].shape
+        if len(declared) != len(given):
+            return False
+        if any(size not in {-1, found} for size, found in zip(declared, given, strict=True)):
+            return False
+    return True
+
+
+def _text(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+def _cores() -> int:
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1

@@ -1,0 +1,90 @@
+"""A loaded version whose requests wait for threads of its own, where nothing puts them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from timonel.serving.runtimes.base import Array, LoadedModel, Pending, ScheduledModel, WrappedModel
+from timonel.serving.status import Code, StatusError
+
+_THREADS = 2
+
+
+def scheduled(model: LoadedModel, threads: int = _THREADS) -> ScheduledModel:
+    """Return a version that schedules its requests: itself if it does so already.
+
+    Args:
+        model: What was loaded; owned by what is returned.
+        threads: How many requests are computed at the same time, if it does not.
+    """
+    return model if isinstance(model, ScheduledModel) else ThreadedModel(model, threads)
+
+
+class ThreadedModel(WrappedModel):
+    """Runs each request in one of a few threads, in the order of arrival. Thread-safe.
+
+    Args:
+        model: What computes; owned from now on.
+        threads: How many requests are computed at the same time.
+    """
+
+    def __init__(self, model: LoadedModel, threads: int) -> None:
+        self.signatures = model.signatures
+        self._model = model
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model")
+
+    def run(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> dict[str, Array]:
+        """Compute the outputs of a signature in the caller's thread."""
+        if deadline is not None and time.monotonic() >= deadline:
+            raise StatusError(Code.DEADLINE_EXCEEDED, "the request's time was over in the queue")
+        return self._model.run(signature, inputs, outputs)
+
+    def submit(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Future[dict[str, Array]]:
+        """Compute the outputs of a signature later, in another thread."""
+        pending = Pending()
+        pending.compute_s = 0.0
+        try:
+            self._pool.submit(self._answer, pending, signature, inputs, outputs, deadline)
+        except RuntimeError:
+            # Nobody may know that it has been closed: whoever holds it has cancelled its requests.
+            pending.set_exception(StatusError(Code.UNAVAILABLE, "The version has been unloaded."))
+        return pending
+
+    def close(self) -> None:
+        """Answer what is queued, then free the memory."""
+        self._pool.shutdown()
+        self._model.close()
+
+    def _answer(
+        self,
+        pending: Pending,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None,
+        deadline: float | None,
+    ) -> None:
+        if not pending.set_running_or_notify_cancel():
+            return
+        began = time.monotonic()
+        try:
+            answer = self.run(signature, inputs, outputs, deadline)
+        except BaseException as error:  # noqa: BLE001 - is the answer of whoever waits for it
+            pending.compute_s = time.monotonic() - began
+            pending.set_exception(error)
+        else:
+            pending.compute_s = time.monotonic() - began
+            pending.set_result(answer)
