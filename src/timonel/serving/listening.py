@@ -1,0 +1,154 @@
+"""The time between opened and closed ports: two skins in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from timonel.errors import ServingError
+from timonel.serving.access.front import Access
+from timonel.serving.config import ServerSettings
+from timonel.serving.core import DataPlane
+from timonel.serving.dialect import DIALECTS
+from timonel.serving.instruments import Instruments
+from timonel.serving.monitoring.endpoint import Pages
+from timonel.serving.page.history import Source
+from timonel.serving.page.wiring import with_page
+from timonel.serving.ports import authority
+from timonel.serving.rest.app import RestApp
+from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest_server import RestServer
+from timonel.serving.v2.app import V2App
+
+
+class Listening:
+    """Opens the ports, and closes them without a failed request. For one event loop.
+
+    Args:
+        settings: Where to listen, and how.
+        plane: Where requests are computed.
+        rest_socket: REST's place; none for no REST.
+        grpc_port: gRPC's port; none for no such.
+        access: What requests pass first.
+        instruments: What is measured of them.
+        pages: Where pages of metrics are from; by default, these instruments.
+        source: Where the figures of plots are from; likewise.
+        shares_ports: Whether other processes listen at the same port for gRPC.
+    """
+
+    def __init__(  # noqa: PLR0913 - all that a server consists of
+        self,
+        settings: ServerSettings,
+        plane: DataPlane,
+        rest_socket: socket.socket | None,
+        grpc_port: int | None,
+        access: Access,
+        instruments: Instruments,
+        *,
+        pages: Pages | None = None,
+        source: Source | None = None,
+        shares_ports: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._plane = plane
+        self._rest_socket = rest_socket
+        self._grpc_port = grpc_port
+        self._access = access
+        self._instruments = instruments
+        self._pages = pages
+        self._source = source
+        self._shared_arguments = (("grpc.so_reuseport", 1),) if shares_ports else ()
+        self._draining = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Answer requests during the block; at its end, answer those under way and no more.
+
+        Raises:
+            ServingError: A port cannot be listened on.
+        """
+        with ThreadPoolExecutor(self._settings.compute_threads, "compute") as pool:
+            grpc_server = await self._start_grpc(pool)
+            rest_server = await self._start_rest(pool)
+            yield
+            self._draining.set()
+            if rest_server is not None:
+                rest_server.refuse()
+            if grpc_server is not None:
+                await grpc_server.stop(self._settings.drain_s)
+            if rest_server is not None:
+                await rest_server.stop()
+
+    async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
+        grpc = self._settings.grpc
+        if self._grpc_port is None and grpc.socket_path is None:
+            return None
+        from timonel.serving.grpc.options import GrpcOptions  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.v2.service import InferenceService  # noqa: PLC0415 - only with gRPC
+
+        monitor = self._instruments.monitor
+        v2 = InferenceService(self._plane, pool, self._draining.is_set, monitor)
+        port = self._grpc_port
+        address = None if port is None else authority(self._settings.host, port)
+        try:
+            guard = self._access.grpc_guard()
+            server = GrpcServer(
+                self._plane,
+                pool,
+                GrpcOptions(
+                    address=address,
+                    socket_path=grpc.socket_path,
+                    channel_arguments=(
+                        *guard.arguments,
+                        *grpc.channel_arguments,
+                        *self._shared_arguments,
+                    ),
+                    health=grpc.health,
+                    reflection=grpc.reflection,
+                    tensor_content=grpc.tensor_content,
+                    check_method_names=grpc.check_method_names,
+                ),
+                monitor=monitor,
+                credentials=guard.credentials,
+                interceptors=guard.interceptors,
+                others=(v2.described(),),
+            )
+        except RuntimeError as error:
+            place = " and ".join(filter(None, (address, grpc.socket_path)))
+            raise ServingError(f"expected to listen on {place} for gRPC, got {error}") from error
+        await server.start()
+        return server
+
+    async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
+        if self._rest_socket is None:
+            return None
+        asked = self._settings.rest
+        options = RestOptions(
+            DIALECTS[self._settings.dialect],
+            asked.cors,
+            asked.timeout_s,
+            asked.check_method_names,
+        )
+        monitor = self._instruments.monitor
+        rest = RestApp(self._plane, pool, self._draining.is_set, options, monitor)
+        both = V2App(rest, self._plane, pool, self._draining.is_set, options, monitor)
+        described = with_page(
+            both,
+            self._settings,
+            self._plane,
+            monitor,
+            pool,
+            is_draining=self._draining.is_set,
+            source=self._source,
+        )
+        app = self._access.guarded(self._instruments.app(described, pool, self._pages))
+        server = RestServer(
+            app, self._rest_socket, self._settings.drain_s, self._access.uvicorn_options()
+        )
+        await server.start()
+        return server
