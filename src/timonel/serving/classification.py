@@ -1,14 +1,14 @@
 """Classify, Regress and MultiInference: serialized tf.train.Examples in, checked results out.
 
-Pure, but for the one call of the model that is handed in; gRPC and REST share it. Wordings are
-TensorFlow Serving's, as clients match on them.
+Pure: what a request comes to is a `Question`, which somebody else asks. gRPC and REST share it.
+Wordings are TensorFlow Serving's, as clients match on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,8 @@ __all__ = [
     "CLASSIFY",
     "REGRESS",
     "Classes",
-    "Model",
+    "Question",
+    "Signatures",
     "Task",
     "classify",
     "infer",
@@ -33,19 +34,32 @@ REGRESS = "tensorflow/serving/regress"
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 
 
-class Model(Protocol):
-    """What is asked; `timonel.serving.core.Call` is one."""
+Outputs = Mapping[str, Array]
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Signatures(Protocol):
+    """What a version can be asked; `timonel.serving.core.Call` is one."""
 
     def find(self, signature_name: str) -> Signature | None:
         """Return a signature; an empty name means the default one."""
 
-    def predict(
-        self,
-        signature: Signature,
-        inputs: Mapping[str, Array],
-        output_filter: Sequence[str] = (),
-    ) -> dict[str, Array]:
-        """Run a signature."""
+
+@dataclass(frozen=True)
+class Question(Generic[R_co]):
+    """What to ask of a model, and how to read what it answers.
+
+    Args:
+        signature: What to run.
+        inputs: Its arrays.
+        outputs: The outputs to ask for.
+        read: Returns the result from these; raises `StatusError` if they are no such thing.
+    """
+
+    signature: Signature
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str]
+    read: Callable[[Outputs], R_co]
 
 
 @dataclass(frozen=True)
@@ -82,99 +96,103 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
 
 
 def classify(
-    model: Model,
+    model: Signatures,
     signature_name: str,
     examples: Sequence[bytes],
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> Classes:
-    """Classify serialized examples.
+) -> Question[Classes]:
+    """Return the question what classes serialized examples have.
 
     Args:
-        model: What is asked.
+        model: What will be asked.
         signature_name: The signature; empty for the default one.
         examples: Serialized tf.train.Examples.
         context: What all of them share, see `serialized`.
         check_method: Whether the signature must be declared as one that classifies.
 
     Raises:
-        StatusError: The signature or its outputs are not those of a classifier.
+        StatusError: The signature is not that of a classifier.
     """
     signature = _named(model, signature_name)
     if check_method:
         _check_method(signature, CLASSIFY)
     wanted = _classify_outputs(signature)
-    outputs = model.predict(signature, {_INPUTS: serialized(examples, context)}, wanted)
-    return checked_classes(outputs.get(_CLASSES), outputs.get(_SCORES), len(examples))
+    return _classes(signature, wanted, serialized(examples, context))
 
 
 def regress(
-    model: Model,
+    model: Signatures,
     signature_name: str,
     examples: Sequence[bytes],
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> Array:
-    """Return the regression value of each serialized example, float32 [n].
+) -> Question[Array]:
+    """Return the question what regression value each serialized example has, float32 [n].
 
     Args:
-        model: What is asked.
+        model: What will be asked.
         signature_name: The signature; empty for the default one.
         examples: Serialized tf.train.Examples.
         context: What all of them share, see `serialized`.
         check_method: Whether the signature must be declared as one that regresses.
 
     Raises:
-        StatusError: The signature or its output is not that of a regression.
+        StatusError: The signature is not that of a regression.
     """
     signature = _named(model, signature_name)
     if check_method:
         _check_method(signature, REGRESS)
     wanted = _regress_outputs(signature)
-    outputs = model.predict(signature, {_INPUTS: serialized(examples, context)}, wanted)
-    return checked_values(outputs[_OUTPUTS], len(examples))
+    return _values(signature, wanted, serialized(examples, context))
 
 
 def infer(
-    model: Model,
+    model: Signatures,
     tasks: Sequence[Task],
     examples: Sequence[bytes],
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> list[Classes | Array]:
-    """Run several signatures of one version on the same examples.
-
-    Returns:
-        For each task what `classify` or `regress` would.
+) -> list[Question[Classes | Array]]:
+    """Return a question for each task: about the same examples, to another signature.
 
     Raises:
-        StatusError: The tasks do not go together, or one of them failed.
+        StatusError: The tasks do not go together, or the signature of one is not of its kind.
     """
     plans: list[tuple[Task, Signature, list[str]]] = []
     for task in tasks:
         signature = _joined(model, task, [(seen.model, plan.name) for seen, plan, _ in plans])
         if check_method:
             _check_method(signature, task.method)
-        wanted = _METHODS[task.method](signature)
+        wanted = _OUTPUTS_OF[task.method](signature)
         if plans and signature.inputs[_INPUTS].tensor != plans[0][1].inputs[_INPUTS].tensor:
             raise invalid_argument("Input tensor must be the same for all Signatures.")
         plans.append((task, signature, wanted))
     batch = serialized(examples, context)
-    results: list[Classes | Array] = []
-    for task, signature, wanted in plans:
-        outputs = model.predict(signature, {_INPUTS: batch}, wanted)
-        if task.method == CLASSIFY:
-            labels, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
-            results.append(checked_classes(labels, scores, len(batch)))
-        else:
-            results.append(checked_values(outputs[_OUTPUTS], len(batch)))
-    return results
+    return [
+        (_classes if task.method == CLASSIFY else _values)(signature, wanted, batch)
+        for task, signature, wanted in plans
+    ]
 
 
-def _named(model: Model, name: str) -> Signature:
+def _classes(signature: Signature, wanted: Sequence[str], batch: Array) -> Question[Classes]:
+    def read(outputs: Outputs) -> Classes:
+        return checked_classes(outputs.get(_CLASSES), outputs.get(_SCORES), len(batch))
+
+    return Question(signature, {_INPUTS: batch}, wanted, read)
+
+
+def _values(signature: Signature, wanted: Sequence[str], batch: Array) -> Question[Array]:
+    def read(outputs: Outputs) -> Array:
+        return checked_values(outputs[_OUTPUTS], len(batch))
+
+    return Question(signature, {_INPUTS: batch}, wanted, read)
+
+
+def _named(model: Signatures, name: str) -> Signature:
     signature = model.find(name)
     if signature is None:
         raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
@@ -189,7 +207,7 @@ def _check_method(signature: Signature, method: str) -> None:
         )
 
 
-def _joined(model: Model, task: Task, before: Sequence[tuple[str, str]]) -> Signature:
+def _joined(model: Signatures, task: Task, before: Sequence[tuple[str, str]]) -> Signature:
     if not task.model:
         raise invalid_argument("Found ModelSpec with an empty model name.")
     if any(task.model != name for name, _ in before):
@@ -202,7 +220,7 @@ def _joined(model: Model, task: Task, before: Sequence[tuple[str, str]]) -> Sign
     signature = model.find(name)
     if signature is None:
         raise invalid_argument(f"Requested signature not found in model graph: {name}")
-    if task.method not in _METHODS:
+    if task.method not in _OUTPUTS_OF:
         raise StatusError(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {task.method}")
     return signature
 
@@ -234,7 +252,7 @@ def _regress_outputs(signature: Signature) -> list[str]:
     return [_OUTPUTS]
 
 
-_METHODS = {CLASSIFY: _classify_outputs, REGRESS: _regress_outputs}
+_OUTPUTS_OF = {CLASSIFY: _classify_outputs, REGRESS: _regress_outputs}
 
 
 def _check_input(signature: Signature) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from timonel.serving.access.settings import AccessSettings
 from timonel.serving.batching_settings import AdaptiveBatching, BatchingSettings
 from timonel.serving.dialect import DialectName
 from timonel.serving.isolation import ComputeSettings, Isolation
+from timonel.serving.python_settings import PythonSettings
 from timonel.units import Seconds
 
 TENSORFLOW = "tensorflow"
 """The one platform that models may name."""
+AUTO = "auto"
+"""The runtime that chooses another one for each version."""
+EVERY_MODEL = "*"
+"""What stands for all models where something is set by model."""
 METRICS_PATH = "/monitoring/prometheus/metrics"
 """Where TensorFlow Serving has its metrics, unless told otherwise."""
 
@@ -73,7 +78,9 @@ class ModelSettings(_Settings):
     """One model that a server serves."""
 
     name: str = Field(min_length=1, description="The name clients ask for.")
-    base_path: str = Field(description="The folder that holds the numbered versions.")
+    base_path: str = Field(
+        description="The folder that holds the numbered versions, or its URI in a bucket."
+    )
     policy: VersionPolicy = Field(default=Latest(), description="Which versions are served.")
     labels: Mapping[str, int] = Field(
         default_factory=dict, description="Names for versions, such as 'stable'."
@@ -135,6 +142,14 @@ class LoadSettings(_Settings):
     labels_may_wait: bool = Field(
         default=True, description="Accept new labels for versions that are not loaded yet."
     )
+    model_cache: str | None = Field(
+        default=None,
+        description="The folder that versions from buckets are kept in; none for "
+        "timonel/models in the user's cache.",
+    )
+    model_cache_bytes: int = Field(
+        default=20 * 2**30, ge=0, description="How much may be kept there that is not in use."
+    )
 
     def transition_of(self, name: str) -> Transition:
         """Return in which order a model's versions are swapped."""
@@ -146,7 +161,21 @@ class LoadSettings(_Settings):
 class RuntimeSettings(_Settings):
     """How models compute."""
 
-    name: str = Field(default="tensorflow", description="The runtime's entry-point name.")
+    name: str = Field(
+        default="tensorflow",
+        description="The runtime's entry-point name; 'auto' follows the evidence in each version.",
+    )
+    by_model: Mapping[str, str] = Field(
+        default_factory=dict, description="The runtime of models that have another one."
+    )
+    prefer_tflite: bool = Field(
+        default=False,
+        description="Compute versions that have a model.tflite with LiteRT, as TensorFlow Serving "
+        "reads them, and others with TensorFlow.",
+    )
+    interpreters: int = Field(
+        default=0, ge=0, description="LiteRT's interpreters of a version; 0 for one a core."
+    )
     tags: tuple[str, ...] = Field(default=("serve",), description="Tags of the graph to load.")
     intra_op_threads: int = Field(
         default=0, ge=0, description="Threads within an operation; 0 lets TensorFlow choose."
@@ -158,6 +187,39 @@ class RuntimeSettings(_Settings):
         default_factory=AdaptiveBatching,
         description="Whether requests are put together, and by which rules.",
     )
+    frozen_graphs: bool = Field(
+        default=False,
+        description="Let TensorFlow compute the graph with constants for variables, where a "
+        "version's evidence has found that faster.",
+    )
+    safe_loading: bool = Field(
+        default=False,
+        description="Refuse SavedModels with operations that could do more than compute.",
+    )
+    allow_ops: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="Operations that are trusted all the same, by model; under '*' for all.",
+    )
+    hooks: str | None = Field(
+        default=None, description="A file of Python that prepares requests and finishes answers."
+    )
+
+    def of(self, model: str) -> RuntimeSettings:
+        """Return how the versions of one model compute."""
+        every, own = (self.allow_ops.get(name, ()) for name in (EVERY_MODEL, model))
+        return self.model_copy(
+            update={
+                "name": self.by_model.get(model, self.name),
+                "by_model": {},
+                "frozen_graphs": self.by_model.get(model, self.name) == AUTO,
+                "allow_ops": {EVERY_MODEL: (*every, *own)},
+            }
+        )
+
+    @property
+    def runtimes(self) -> frozenset[str]:
+        """The names of all runtimes that are asked for."""
+        return frozenset((self.name, *self.by_model.values()))
 
 
 class MonitoringSettings(_Settings):
@@ -175,6 +237,7 @@ class MonitoringSettings(_Settings):
 class RestSettings(_Settings):
     """The REST side of a server, beside its port."""
 
+    page: bool = Field(default=True, description="Whether there is a page for people at '/'.")
     cors: bool = Field(
         default=False, description="Whether pages of other origins may use it from a browser."
     )
@@ -236,7 +299,16 @@ class ServerSettings(_Settings):
     )
     grpc: GrpcSettings = Field(default_factory=GrpcSettings, description="gRPC.")
     compute_threads: int = Field(
-        default=2, ge=1, description="Requests that are decoded and computed at the same time."
+        default=2,
+        ge=1,
+        description="Threads that read large requests, and compute a version's where nothing is "
+        "batched.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="Processes that share the ports in front of those that compute.",
     )
     drain_s: Seconds = Field(
         default=30.0, description="Time that requests in flight have after a stop signal."
@@ -250,6 +322,9 @@ class ServerSettings(_Settings):
     compute: ComputeSettings = Field(
         default_factory=ComputeSettings, description="Processes of their own."
     )
+    python: PythonSettings = Field(
+        default_factory=PythonSettings, description="Which models may run Python of their own."
+    )
     access: AccessSettings = Field(
         default_factory=AccessSettings, description="Who may ask, how much, and over which TLS."
     )
@@ -259,6 +334,15 @@ class ServerSettings(_Settings):
     servers_folder: str | None = Field(
         default=None, description="Where the running server's document is written."
     )
+
+    @model_validator(mode="after")
+    def _workers_share_what_is_apart(self) -> Self:
+        if self.workers > 1 and self.isolation == "none":
+            raise ValueError(
+                f"expected isolation process where there are {self.workers} workers, got none: "
+                "each of them would hold every model"
+            )
+        return self
 
     @field_validator("models")
     @classmethod

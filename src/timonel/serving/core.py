@@ -1,7 +1,8 @@
 """The data plane: what REST and gRPC have in common.
 
-Both skins find a version, look up a signature, turn their wire form into arrays and come here.
-Everything raises `StatusError`. All methods block; skins call them outside their event loop.
+All skins find a version, look up a signature, turn their wire form into arrays and come here.
+Everything raises `StatusError`. Only `Call.predict` and `Run.result` wait for a model: in an event
+loop, `timonel.serving.awaiting` waits for a run's future first.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Protocol
 
 from timonel.serving.config import ModelSettings
 from timonel.serving.exchange import Exchange, Recorder
-from timonel.serving.monitoring.observation import Observation, take_report
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, ScheduledModel, Signature
+from timonel.serving.fitting import chosen_outputs, complete_inputs
+from timonel.serving.monitoring.observation import Observation
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
-from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.status import Code, StatusError
 from timonel.serving.versions import VersionStatus
 
 _LOG = logging.getLogger(__name__)
+
+Outputs = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,11 @@ class Call:
             context.observation.version = servable.version
 
     @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._servable.name
+
+    @property
     def version(self) -> int:
         """The version's number."""
         return self._servable.version
@@ -97,13 +105,26 @@ class Call:
             )
         return found
 
+    def allocate(self, shape: Sequence[int], dtype: str) -> Array:
+        """Return an array for an input, with any content; see `ScheduledModel.allocate`."""
+        return self._servable.model.allocate(shape, dtype)
+
     def predict(
         self,
         signature: Signature,
         inputs: Mapping[str, Array],
         output_filter: Sequence[str] = (),
-    ) -> dict[str, Array]:
-        """Run a signature of this version.
+    ) -> Outputs:
+        """Run a signature of this version, and wait for it; see `start`."""
+        return self.start(signature, inputs, output_filter).result()
+
+    def start(
+        self,
+        signature: Signature,
+        inputs: Mapping[str, Array],
+        output_filter: Sequence[str] = (),
+    ) -> Run:
+        """Begin to run a signature of this version, and do not wait for it.
 
         Args:
             signature: What to run.
@@ -111,54 +132,87 @@ class Call:
             output_filter: The outputs wanted; empty for all.
 
         Raises:
-            StatusError: Inputs or outputs do not fit, or the model refused.
+            StatusError: Inputs or outputs do not fit.
         """
-        complete = _with_defaults(signature, inputs)
-        outputs = _chosen(signature, output_filter)
-        try:
-            results = self._run(signature, complete, outputs)
-        except StatusError:
-            raise
-        except Exception as error:
-            # A defect of a runtime must cost one request, not the connection.
-            _LOG.exception("model %s failed", self._servable.name)
-            raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
-        if self._recorder is not None and self._recorder.wants(self._servable.name):
+        complete = complete_inputs(signature, inputs)
+        outputs = chosen_outputs(signature, output_filter)
+        observation = self.context.observation
+        if observation is not None:
+            observation.signature = signature.name
+            observation.rows += _rows(inputs)
+        began = time.monotonic()
+        deadline = self.context.deadline
+        future = self._servable.model.submit(signature.name, complete, outputs, deadline)
+        return Run(self, signature, inputs, output_filter, future, began)
+
+    def record(self, run: Run, outputs: Outputs) -> None:
+        """Keep a run that succeeded, if anybody keeps such."""
+        name = self._servable.name
+        if self._recorder is not None and self._recorder.wants(name):
             self._recorder.record(
                 Exchange(
-                    self._servable.name,
+                    name,
                     self._servable.version,
-                    signature,
+                    run.signature,
                     self.context.api,
-                    inputs,
-                    results,
-                    output_filter,
+                    run.inputs,
+                    outputs,
+                    run.output_filter,
                 )
             )
-        return results
 
-    def _run(
-        self, signature: Signature, inputs: Mapping[str, Array], outputs: Sequence[str]
-    ) -> dict[str, Array]:
-        observation = self.context.observation
-        if observation is None:
-            return self._compute(signature, inputs, outputs)
-        observation.signature = signature.name
-        observation.rows += _rows(inputs)
-        take_report()
-        began = time.monotonic()
+
+class Run:
+    """A signature that is being run; made by `Call.start`.
+
+    Args:
+        call: The request that it belongs to.
+        signature: What is run.
+        inputs: Arrays by input name, as the client gave them.
+        output_filter: The outputs wanted; empty for all.
+        future: What the model will answer. Cancel it if nobody waits for the answer any more.
+        began: When it began, in monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        signature: Signature,
+        inputs: Mapping[str, Array],
+        output_filter: Sequence[str],
+        future: Future[Outputs],
+        began: float,
+    ) -> None:
+        self.signature = signature
+        self.inputs = inputs
+        self.output_filter = output_filter
+        self.future = future
+        self._call = call
+        self._began = began
+
+    def result(self) -> Outputs:
+        """Return the outputs; blocks until the future is done. Call it once.
+
+        Raises:
+            StatusError: The model refused or failed, or the request was given up.
+        """
         try:
-            return self._compute(signature, inputs, outputs)
+            outputs = self.future.result()
+        except StatusError:
+            raise
+        except CancelledError:
+            raise StatusError(Code.CANCELLED, "the request was given up") from None
+        except Exception as error:
+            # A defect of a runtime must cost one request, not the connection.
+            _LOG.exception("model %s failed", self._call.name)
+            raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
         finally:
-            observation.ran(began, time.monotonic(), take_report())
-
-    def _compute(
-        self, signature: Signature, inputs: Mapping[str, Array], outputs: Sequence[str]
-    ) -> dict[str, Array]:
-        model, deadline = self._servable.model, self.context.deadline
-        if deadline is None or not isinstance(model, ScheduledModel):
-            return model.run(signature.name, inputs, outputs)
-        return model.run(signature.name, inputs, outputs, deadline)
+            observation = self._call.context.observation
+            if observation is not None:
+                compute_s = getattr(self.future, "compute_s", None)
+                observation.ran(self._began, time.monotonic(), compute_s)
+        self._call.record(self, outputs)
+        return outputs
 
 
 class Configurator(Protocol):
@@ -252,9 +306,27 @@ class DataPlane:
         servable = self._catalogue.loaded(name).get(version)
         return servable.labels if servable else ()
 
+    def version_labels(self, name: str) -> Mapping[str, int]:
+        """Return the versions of a model that have names, by those; they need not be loaded."""
+        return self._catalogue.version_labels(name)
+
+    def outage(self, name: str, version: int) -> StatusError | None:
+        """Return why a loaded version answers nothing at present; none if it does answer."""
+        servable = self._catalogue.loaded(name).get(version)
+        return servable.model.outage if servable else None
+
+    def restarts(self, name: str, version: int) -> int:
+        """Return how often what computes a loaded version was lost and started again."""
+        servable = self._catalogue.loaded(name).get(version)
+        return servable.model.restarts if servable else 0
+
     def unready(self) -> list[str]:
-        """Return the models without a version that serves."""
-        return [name for name in self._catalogue.names if not self._catalogue.loaded(name)]
+        """Return the models without a version that answers."""
+        return [
+            name
+            for name in self._catalogue.names
+            if all(each.model.outage for each in self._catalogue.loaded(name).values())
+        ]
 
 
 def _rows(inputs: Mapping[str, Array]) -> int:
@@ -262,59 +334,3 @@ def _rows(inputs: Mapping[str, Array]) -> int:
     for array in inputs.values():
         return array.shape[0] if array.ndim else 1
     return 1
-
-
-def _chosen(signature: Signature, output_filter: Sequence[str]) -> list[str]:
-    if not output_filter:
-        return list(signature.outputs)
-    chosen: list[str] = []
-    for alias in output_filter:
-        if alias not in signature.outputs:
-            raise invalid_argument(
-                f"output tensor alias not found in signature: {alias} "
-                f"Outputs expected to be in the set {{{_names(signature.outputs)}}}."
-            )
-        if alias in chosen:
-            raise invalid_argument(f"duplicate output tensor alias: {alias}")
-        chosen.append(alias)
-    return chosen
-
-
-def _with_defaults(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    if inputs.keys() == signature.inputs.keys():
-        return inputs
-    check_inputs(signature, inputs.keys())
-    defaults = signature.defaults
-    return {name: inputs[name] if name in inputs else defaults[name] for name in signature.inputs}
-
-
-def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
-    """Refuse a request by the names of its inputs; those with a default may be left out.
-
-    Raises:
-        StatusError: One is missing, or there are others.
-    """
-    expected, defaults = signature.inputs, signature.defaults
-    missing, extra = expected.keys() - given, given - expected.keys()
-    if len(given) > len(expected) or (len(given) < len(expected) and not defaults):
-        raise invalid_argument(
-            f"input size does not match signature: {len(given)}!={len(expected)} "
-            f"len({{{_names(given)}}}) != len({{{_names(expected)}}}). "
-            f"Sent extra: {{{_names(extra)}}}. Missing but required: {{{_names(missing)}}}."
-        )
-    for alias in sorted(missing - defaults.keys()):
-        raise invalid_argument(
-            f"Signature input alias: {alias}(feed name: {expected[alias].tensor}) not found in "
-            "request and no default value provided. Inputs expected to be in the request "
-            f"{{{_names(given)}}}, or default input alias set: {_names(defaults)}"
-        )
-    if extra:
-        used = _names(given & expected.keys())
-        raise invalid_argument(
-            f"Inputs contains invalid name. Used request inputs: {used}, "
-            f"request input: {_names(given)}"
-        )
-
-
-def _names(names: Iterable[str]) -> str:
-    return ",".join(sorted(names))

@@ -24,9 +24,12 @@ class Dialect:
             the same value back.
         valid_text: Whether a string output that is no UTF-8 is written as base64; TensorFlow
             Serving writes its bytes as they are, which is no JSON.
-        lists_models: Whether ``GET /v1/models`` lists the models; it is refused otherwise.
+        lists_models: Whether ``GET /v1/models`` lists the models and ``GET /v1/config`` tells how
+            they are configured; both are refused otherwise.
         explains_bad_versions: Whether a version beyond 64 bits is refused with a message, or
             else with an empty body.
+        plain_bodies: Whether the content type of a Predict request may say that it is an image, a
+            text or CSV; all are read as JSON otherwise.
     """
 
     name: DialectName
@@ -34,6 +37,7 @@ class Dialect:
     valid_text: bool
     lists_models: bool
     explains_bad_versions: bool
+    plain_bodies: bool
 
 
 TENSORFLOW_SERVING = Dialect(
@@ -42,6 +46,7 @@ TENSORFLOW_SERVING = Dialect(
     valid_text=False,
     lists_models=False,
     explains_bad_versions=False,
+    plain_bodies=False,
 )
 """What `timonel-model-server` speaks: TensorFlow Serving, to the letter."""
 
@@ -51,6 +56,7 @@ TIMONEL = Dialect(
     valid_text=True,
     lists_models=True,
     explains_bad_versions=True,
+    plain_bodies=True,
 )
 """What `timonel serve` speaks."""
 

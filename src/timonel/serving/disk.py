@@ -27,9 +27,16 @@ def version_folders(base: Path) -> dict[int, Path]:
     """
     found: dict[int, Path] = {}
     for path in sorted(base.iterdir()):
-        if _NUMBER.match(path.name) and (number := int(path.name)) in _INT64:
+        if (number := version_number(path.name)) is not None:
             found[number] = path
     return found
+
+
+def version_number(name: str) -> int | None:
+    """Return the version that a folder's name means; none if it means none."""
+    if _NUMBER.match(name) and (number := int(name)) in _INT64:
+        return number
+    return None
 
 
 def labels_of(version: Path) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.buckets.choice import cache_of, folder_of
 from timonel.serving.config import ModelSettings, RequestLogSettings, ServerSettings
 from timonel.serving.monitoring import measures
-from timonel.serving.monitoring.endpoint import App, MetricsApp
+from timonel.serving.monitoring.endpoint import App, MetricsApp, Pages
 from timonel.serving.monitoring.loading import Load, key_of, measured
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.series import BatchKey
@@ -42,6 +43,7 @@ class Instruments:
     ) -> None:
         self._settings = settings
         self._models = models
+        self._cache = cache_of(settings.load)
         self._logs: tuple[Sequence[ModelSettings], dict[str, RequestLogSettings | None]] = (), {}
         self._provider: Any = None
         tracer = None
@@ -52,15 +54,21 @@ class Instruments:
 
     def loading(self, load: Load) -> Load:
         """Return a ``load`` that is measured, and warms up what it has loaded."""
-        load = measured(load, self.monitor, self._name_of)
+        load = measured(load, self.monitor, self._origin)
         if not self._settings.load.warm_up:
             return load
         return warmed(load, self._settings.load.warm_up_iterations, self._on_warmed)
 
-    def app(self, app: App, pool: Executor) -> App:
-        """Return a REST application that has the page of metrics too, if it is wanted."""
+    def app(self, app: App, pool: Executor, pages: Pages | None = None) -> App:
+        """Return a REST application that has the page of metrics too, if it is wanted.
+
+        Args:
+            app: Answers everything else.
+            pool: Where the page is written.
+            pages: Where it is from; by default, this process.
+        """
         path = self._settings.monitoring.metrics_path
-        return app if path is None else MetricsApp(app, self.monitor, path, pool)
+        return app if path is None else MetricsApp(app, pages or self.monitor, path, pool)
 
     def batches_of(self, path: Path) -> Observer:
         """Return who is told of the batches of the version in a folder."""
@@ -68,10 +76,14 @@ class Instruments:
 
         def observe(batch: BatchObservation) -> None:
             # Looked up each time: the configuration may give the folder another name.
-            key = BatchKey(self._name_of(path), version, batch.signature)
+            key = BatchKey(self.name_of(path), version, batch.signature)
             self.monitor.batch(key, batch.rows, batch.padded_rows, batch.queue_s, batch.compute_s)
 
         return observe
+
+    def name_of(self, path: Path) -> str:
+        """Return the name of the model whose version a folder is; empty if it is none."""
+        return self._origin(path)[0]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -93,13 +105,14 @@ class Instruments:
             self._logs = current, logs
         return logs.get(name)
 
-    def _name_of(self, path: Path) -> str:
+    def _origin(self, path: Path) -> tuple[str, str]:
+        """Return the model whose version a folder is, and where that is from."""
         for model in self._models():
-            if Path(model.base_path) == path.parent:
-                return model.name
-        return ""
+            if folder_of(model.base_path) == path.parent:
+                return model.name, str(path)
+            if self._cache.holds(model.base_path, path):
+                return model.name, f"{model.base_path}/{path.name}"
+        return "", str(path)
 
     def _on_warmed(self, path: Path, result: WarmUp) -> None:
-        self.monitor.warmed(
-            key_of(path, self._name_of, result.code), result.seconds, result.records
-        )
+        self.monitor.warmed(key_of(path, self._origin, result.code), result.seconds, result.records)

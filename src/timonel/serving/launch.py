@@ -14,11 +14,13 @@ from pydantic import ValidationError
 
 from timonel.errors import SpecError
 from timonel.serving.access import AccessSettings
+from timonel.serving.by_model import by_model, runtime_choice
 from timonel.serving.config import (
     LoadSettings,
     ModelSettings,
     MonitoringSettings,
     RequestLogSettings,
+    RestSettings,
     RuntimeSettings,
     ServerSettings,
 )
@@ -26,10 +28,12 @@ from timonel.serving.config_file import read_models
 from timonel.serving.isolation import Isolation
 from timonel.serving.model_config import TextProtoError
 from timonel.serving.process import Server, launch
+from timonel.serving.python.options import check_files, python_settings
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.refusals import as_spec_error
 from timonel.serving.status import StatusError
 from timonel.storage import Workspace, local_path
+from timonel.units import parse_bytes
 
 Reference = str | os.PathLike[str]
 
@@ -48,10 +52,18 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     poll_s: float = 1.0,
     compute_threads: int | None = None,
     drain_s: float = 30.0,
-    runtime: str = "tensorflow",
+    runtime: str | Sequence[str] = (),
+    safe_loading: bool = True,
+    allow_ops: Sequence[str] = (),
+    allow_python: Sequence[str] = (),
+    hooks: Sequence[Reference] = (),
     resource_preserving: Sequence[str] = (),
+    model_cache: Reference | None = None,
+    model_cache_size: str | int = "20GiB",
     isolation: Isolation = "process",
+    workers: int = 1,
     access: AccessSettings | None = None,
+    page: bool = True,
     trace: bool = False,
     request_log: Reference | None = None,
     request_log_rate: float = 0.01,
@@ -63,7 +75,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
 
     Args:
         model: A model of the workspace (``digits``), one version of it (``digits/3``), a folder
-            of numbered versions, or several of these.
+            of numbered versions, its URI in a bucket (``s3://models/digits``), or several of these.
         config: Instead of models: a file with a ModelServerConfig as text, as TensorFlow Serving
             reads it. It is followed: what it names is served as it changes.
         workspace: The workspace, or where it is.
@@ -74,15 +86,34 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         block: Return when the server has ended, instead of when it is ready.
         detach: Let the server outlive this process.
         poll_s: Seconds between two looks for new versions.
-        compute_threads: Requests computed at the same time; by default one per core, at most 8.
+        compute_threads: Threads that read large requests, and compute a version's where nothing is
+            batched; by default one per core, at most 8.
         drain_s: Seconds that requests under way have when the server is stopped.
-        runtime: What computes: the name of a ``timonel.runtimes`` entry point.
+        runtime: What computes: ``tensorflow``, ``litert``, another name of the entry points
+            ``timonel.runtimes``, or by default ``auto`` for what the evidence in each version says;
+            ``digits=litert`` for one model.
+        safe_loading: Refuse SavedModels that could do more than compute: touch files, use the
+            network, run Python.
+        allow_ops: Operations that are trusted all the same, such as ``ReadFile``, or
+            ``digits=ReadFile`` for one model.
+        allow_python: Models whose versions may bring Python that runs as the server's user: a
+            model in Python, or hooks; ``*`` for all.
+        hooks: Files with Python that prepares requests and finishes answers, each for all models,
+            or for one as in ``digits=hooks.py``.
         resource_preserving: Models whose old version is unloaded before the new one is loaded,
             so that never two are in memory; ``*`` for all.
+        model_cache: The folder of this machine that versions from buckets are kept in; by default
+            ``timonel/models`` in the user's cache.
+        model_cache_size: How much may be kept there, such as ``50GB``. Versions that no server
+            uses make room, least recently used first.
         isolation: ``process`` lets each version compute in a process of its own, whose crash costs
             that version a moment and nothing else; ``none`` computes in the server.
+        workers: Processes that share the ports, for machines with many cores: all of them ask the
+            same compute processes, so models are in memory once.
         access: Who may ask, how much, and over which TLS; by default everyone who can reach the
             ports, with limits on sizes alone.
+        page: Have a page for people at ``/`` of the REST port: models, live plots, and a form to
+            try a model.
         trace: Send OpenTelemetry spans to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; takes the
             extra ``otel``.
         request_log: A folder that a sample of requests and answers is written to, as PredictionLogs
@@ -113,6 +144,9 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         if file is None
         else _configured(file)
     )
+    names = [each.name for each in models] if file is None else None
+    python = python_settings(allow_python, hooks, names)
+    check_files(python)
     try:
         settings = ServerSettings(
             models=_logged(models, request_log, request_log_rate),
@@ -121,13 +155,24 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             host=host,
             rest_port=rest_port,
             grpc_port=grpc_port,
+            rest=RestSettings(page=page),
             compute_threads=compute_threads or min(8, max(2, os.cpu_count() or 2)),
             drain_s=drain_s,
             load=LoadSettings(
-                poll_s=poll_s, settle_s=poll_s, resource_preserving=tuple(resource_preserving)
+                poll_s=poll_s,
+                settle_s=poll_s,
+                resource_preserving=tuple(resource_preserving),
+                model_cache=None if model_cache is None else str(local_path(model_cache)),
+                model_cache_bytes=parse_bytes(model_cache_size),
             ),
-            runtime=RuntimeSettings(name=runtime),
+            runtime=RuntimeSettings(
+                **runtime_choice([runtime] if isinstance(runtime, str) else runtime),
+                safe_loading=safe_loading,
+                allow_ops=by_model(allow_ops, "an operation"),
+            ),
             isolation=isolation,
+            workers=workers,
+            python=python,
             access=_owned(access or AccessSettings()),
             monitoring=MonitoringSettings(tracing=trace),
             servers_folder=str(place.servers),

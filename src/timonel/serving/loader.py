@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from timonel.serving.buckets.choice import sources
+from timonel.serving.closing import close
 from timonel.serving.config import LoadSettings, ModelSettings
 from timonel.serving.disk import labels_of
 from timonel.serving.reload import admit
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.servables import Catalogue, Servable
+from timonel.serving.sources import Held
 from timonel.serving.status import Code, StatusError
 from timonel.serving.versions import Candidate
 from timonel.serving.waiting import Reloads, finish, stopping, unservable
@@ -62,6 +65,7 @@ class Loader:
         self._watched: dict[str, Watched] = {}
         self._reloads = Reloads()
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._make_source = sources(settings, lambda: self._done.put(lambda: None))
         self._loads = ThreadPoolExecutor(settings.threads, thread_name_prefix="load")
         self._unloads = ThreadPoolExecutor(settings.unload_threads, thread_name_prefix="unload")
         self._lock = threading.Lock()
@@ -122,13 +126,15 @@ class Loader:
             return
         self._done.put(lambda: None)
         self._thread.join()
+        for watched in self._watched.values():
+            watched.close()
         self._loads.shutdown(cancel_futures=True)
-        while not self._done.empty():
-            self._done.get()()
+        self._take_what_is_there()
         self._reloads.end(stopping())
         for watched in self._watched.values():
             _close_all(watched)
         self._unloads.shutdown()
+        self._take_what_is_there()
 
     def _watch(self) -> None:
         while not self._stopping:
@@ -155,6 +161,10 @@ class Loader:
             if self._done.empty():
                 return
 
+    def _take_what_is_there(self) -> None:
+        while not self._done.empty():
+            self._done.get()()
+
     def _look_safely(self, watched: Watched, now: float) -> None:
         try:
             # With a period of 0, only what was there at the first look is looked at again.
@@ -170,27 +180,44 @@ class Loader:
 
     def _begin_load(self, watched: Watched, candidate: Candidate) -> None:
         watched.begin_load(candidate)
-        path = Path(candidate.path)
-        future = self._loads.submit(lambda: (self._load(path), labels_of(path)))
+        fetched = watched.fetch(candidate)
+        # Not in the pool: a bucket that hangs must not keep other models from being loaded.
+        fetched.add_done_callback(
+            lambda done: self._done.put(lambda: self._load_from(watched, candidate.number, done))
+        )
+
+    def _load_from(self, watched: Watched, number: int, fetched: Future[Held]) -> None:
+        error = fetched.exception()
+        if error is not None:
+            watched.fail(number, _as_status(error))
+            return
+        held = fetched.result()
+        if self._stopping:
+            held.release()
+            return
+        future = self._loads.submit(lambda: (self._load(held.path), labels_of(held.path)))
         future.add_done_callback(
-            lambda done: self._done.put(lambda: self._end_load(watched, candidate.number, done))
+            lambda done: self._done.put(lambda: self._end_load(watched, number, held, done))
         )
 
     def _end_load(
         self,
         watched: Watched,
         number: int,
+        held: Held,
         done: Future[tuple[LoadedModel, tuple[str, ...]]],
     ) -> None:
         if done.cancelled():
+            held.release()
             return
         error = done.exception()
         if error is not None:
+            held.release()
             watched.fail(number, _as_status(error))
             return
         model, labels = done.result()
         servable = Servable(watched.name, number, model, labels)
-        watched.end_load(servable)
+        watched.end_load(servable, held)
         model.when_failed(lambda why: self._done.put(lambda: self._lose(watched, servable, why)))
         self._on_change()
 
@@ -199,27 +226,28 @@ class Loader:
         if watched.servables.get(servable.version) is not servable:
             return
         watched.lose(servable.version, error)
-
-        def hand_over() -> None:
-            self._unloads.submit(_close, servable)
-
-        servable.retire(hand_over)
+        self._close_when_idle(servable, lambda: watched.release(servable))
         self._on_change()
 
     def _begin_unload(self, watched: Watched, number: int) -> None:
         servable = watched.begin_unload(number)
+        self._close_when_idle(servable, lambda: self._end_unload(watched, servable))
 
-        def close() -> None:
-            _close(servable)
-            self._done.put(lambda: self._end_unload(watched, number))
+    def _close_when_idle(self, servable: Servable, then: Callable[[], None]) -> None:
+        """Close a version when its last request has left it; ``then`` runs in our thread."""
+
+        def closing() -> None:
+            close(servable)
+            self._done.put(then)
 
         def hand_over() -> None:
-            self._unloads.submit(close)
+            self._unloads.submit(closing)
 
         servable.retire(hand_over)
 
-    def _end_unload(self, watched: Watched, number: int) -> None:
-        watched.end_unload(number)
+    def _end_unload(self, watched: Watched, servable: Servable) -> None:
+        watched.release(servable)
+        watched.end_unload(servable.version)
         self._on_change()
 
     def _reconfigure(self, models: tuple[ModelSettings, ...], done: Future[None]) -> None:
@@ -248,7 +276,9 @@ class Loader:
             watched.configure(wanted.get(name))
         for name, model in wanted.items():
             if name not in self._watched:
-                self._watched[name] = Watched(model, self._settings, self._catalogue)
+                self._watched[name] = Watched(
+                    model, self._settings, self._catalogue, self._make_source
+                )
         gone = [w for w in self._watched.values() if w.is_gone]
         tellable = [w for w in gone if w.has_ended]
         for watched in [w for w in gone if not w.has_ended] + tellable[:-_LEFT_OUT_KEPT]:
@@ -262,14 +292,6 @@ class Loader:
         self._reloads.answer(self._watched)
 
 
-def _close(servable: Servable) -> None:
-    try:
-        servable.model.close()
-    except Exception:  # noqa: BLE001 - logged
-        # It takes no requests any more, whatever is left of it.
-        _LOG.exception("model %s: version %d was not closed", servable.name, servable.version)
-
-
 def _close_all(watched: Watched) -> None:
     idle = threading.Semaphore(0)
     servables = watched.give_up()
@@ -278,6 +300,7 @@ def _close_all(watched: Watched) -> None:
     for servable in servables:
         idle.acquire()
         servable.model.close()
+        watched.release(servable)
 
 
 def _as_status(error: BaseException) -> StatusError:

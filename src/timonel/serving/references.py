@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from timonel.errors import NotFoundError
+from timonel.models.python import is_python_model
 from timonel.serving.config import Latest, ModelSettings, Specific, VersionPolicy
 from timonel.serving.disk import version_folders
-from timonel.storage import Workspace, find_workspace, local_path
+from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise
 
 SAVED_MODEL = "saved_model.pb"
 
@@ -33,7 +34,8 @@ def workspace_for(
     """
     if isinstance(workspace, Workspace):
         return workspace
-    return find_workspace(workspace, create=any(Path(each).is_dir() for each in references))
+    elsewhere = (not is_local(each) or Path(each).is_dir() for each in references)
+    return find_workspace(workspace, create=any(elsewhere))
 
 
 def resolve(
@@ -43,13 +45,15 @@ def resolve(
 
     Args:
         reference: A model of the workspace (``digits``, ``digits/3``), a folder of numbered
-            versions, or one of those versions' folders.
+            versions, one of those versions' folders, or the URI of such a folder in a bucket.
         workspace: Where models are looked up by name.
         version: The only version wanted; otherwise the latest, followed as it changes.
 
     Raises:
-        NotFoundError: There is no such model or version.
+        NotFoundError: There is no such model or version; of a bucket, the server tells it.
     """
+    if not is_local(reference):
+        return _from_bucket(normalise(reference), version)
     text = os.fspath(reference)
     name, named_version = split_reference(text)
     base = workspace.models / name
@@ -70,7 +74,7 @@ def _from_folder(folder: Path, version: int | None) -> ModelSettings:
             f"expected a folder of model versions, found nothing at {folder}",
             hint="give a model's name, or a folder that holds versions such as 1/saved_model.pb",
         )
-    if (folder / SAVED_MODEL).is_file():
+    if (folder / SAVED_MODEL).is_file() or is_python_model(folder):
         if not folder.name.isdigit():
             raise NotFoundError(
                 f"expected a SavedModel in a folder with a number for a name, got {folder}",
@@ -78,6 +82,14 @@ def _from_folder(folder: Path, version: int | None) -> ModelSettings:
             )
         return _settings(folder.parent.name, folder.parent, int(folder.name))
     return _settings(folder.name, folder, version)
+
+
+def _from_bucket(uri: str, version: int | None) -> ModelSettings:
+    parent, _, last = uri.rpartition("/")
+    if last.isascii() and last.isdigit() and not parent.endswith("/"):
+        uri, version = parent, int(last) if version is None else version
+    policy: VersionPolicy = Latest() if version is None else Specific(versions=(version,))
+    return ModelSettings(name=uri.rpartition("/")[2], base_path=uri, policy=policy)
 
 
 def _settings(name: str, base: Path, version: int | None) -> ModelSettings:

@@ -13,14 +13,16 @@ import uvicorn
 
 from timonel.errors import ServingError
 from timonel.serving.config import ServerSettings
-from timonel.serving.ports import bind
+from timonel.serving.ports import bind, twin
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
+_GONE_S = 60
+_PROBES = 4
 _ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settings say so
 
 
-def bind_rest(settings: ServerSettings) -> socket.socket | None:
+def bind_rest(settings: ServerSettings, *, shared: bool = False) -> socket.socket | None:
     """Take the REST port; none if it is turned off, or cannot be had and need not be.
 
     Raises:
@@ -30,7 +32,7 @@ def bind_rest(settings: ServerSettings) -> socket.socket | None:
         return None
     host = settings.rest_host or settings.host
     try:
-        return _bind(host, settings.rest_port)
+        return _noticing_who_is_gone(_bind(host, settings.rest_port, shared=shared))
     except ServingError as error:
         if not settings.rest_is_optional:
             raise
@@ -38,14 +40,39 @@ def bind_rest(settings: ServerSettings) -> socket.socket | None:
         return None
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind_rest_again(bound: socket.socket) -> socket.socket:
+    """Return one more socket with the place of one that was taken to be shared."""
+    return _noticing_who_is_gone(twin(bound))
+
+
+def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
     try:
-        return bind(host, port, "REST")
+        return bind(host, port, "REST", shared=shared)
     except ServingError:
         if host != _ANY_ADDRESS_V6:
             raise
         # A machine without IPv6.
-        return bind(_ANY_ADDRESS, port, "REST")
+        return bind(_ANY_ADDRESS, port, "REST", shared=shared)
+
+
+def _noticing_who_is_gone(bound: socket.socket) -> socket.socket:
+    """Have the system close connections whose other side is silent or takes nothing.
+
+    What is set here holds for every connection that is accepted. Without it one whose client
+    vanished, without a word, in the middle of a body would stay for ever, as would an answer that
+    nobody reads.
+    """
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _GONE_S),
+        ("TCP_KEEPINTVL", _GONE_S // _PROBES),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", _GONE_S * 1000),
+    ):
+        # Not every system has each of them.
+        if hasattr(socket, name):
+            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return bound
 
 
 class RestServer:
@@ -87,8 +114,7 @@ class RestServer:
         task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
         while not self._server.started:
             if task.done():
-                task.result()
-                raise ServingError("expected REST to start, but it ended")
+                raise _failure(task)
             await asyncio.sleep(0.005)
         self._task = task
 
@@ -101,6 +127,19 @@ class RestServer:
         self.refuse()
         if self._task is not None:
             await self._task
+
+
+def _failure(task: asyncio.Task[None]) -> ServingError:
+    error = task.exception()
+    if isinstance(error, OSError):
+        # Another server took the same port while this one loaded its models, and listened first.
+        return ServingError(
+            f"expected to listen for REST, got {error.strerror or error}",
+            hint="stop the program that listens there, or choose another port",
+        )
+    if error is not None:
+        raise error
+    return ServingError("expected REST to start, but it ended")
 
 
 class _QuietServer(uvicorn.Server):

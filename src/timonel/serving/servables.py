@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.status import StatusError, invalid_argument, not_found
 from timonel.serving.versions import VersionStatus
 
@@ -36,7 +37,7 @@ class Servable:
     ) -> None:
         self.name = name
         self.version = version
-        self.model = model
+        self.model = scheduled(model)
         self.labels = labels
         self._lock = threading.Lock()
         self._users = 0
@@ -90,6 +91,10 @@ class Catalogue:
     def names(self) -> tuple[str, ...]:
         """The names of the models that are configured, loaded or not."""
         return tuple(self._labels)
+
+    def version_labels(self, name: str) -> Mapping[str, int]:
+        """Return the versions of a model that have names, by those."""
+        return self._labels.get(name, {})
 
     def configure(self, labels: Mapping[str, Mapping[str, int]]) -> None:
         """Replace the models and their labels, at one stroke.

@@ -17,9 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 import uvloop
@@ -30,17 +28,18 @@ from timonel.serving.compute.choice import runtime_for
 from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
-from timonel.serving.dialect import DIALECTS
+from timonel.serving.descriptors import raise_limit
 from timonel.serving.instruments import Instruments
+from timonel.serving.listening import Listening
 from timonel.serving.loader import Load, Loader
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
-from timonel.serving.rest.app import RestApp
-from timonel.serving.rest.options import RestOptions
-from timonel.serving.rest_server import RestServer, bind_rest
+from timonel.serving.rest_server import bind_rest
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.servables import Catalogue
 from timonel.serving.status import StatusError
+from timonel.serving.workers.catalogue import SharedCatalogue
+from timonel.serving.workers.group import Group
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,172 +67,118 @@ def run(
     Raises:
         ServingError: A port cannot be taken, or a model has no version that can be loaded.
     """
+    raise_limit()
+    with contextlib.ExitStack() as held:
+        _run(settings, held, on_ready, leash, log)
+
+
+def _run(
+    settings: ServerSettings,
+    held: contextlib.ExitStack,
+    on_ready: Ready | None,
+    leash: int | None,
+    log: str | None,
+) -> None:
     access = Access(settings.access)
-    rest_socket = bind_rest(settings)
-    grpc_port = _reserve_grpc(settings)
-    catalogue = Catalogue()
+    several = settings.workers > 1
+    rest_socket = bind_rest(settings, shared=several)
+    if rest_socket is not None:
+        held.enter_context(rest_socket)
+    grpc_port = _reserve_grpc(settings, held if several else None)
+    catalogue = SharedCatalogue() if several else Catalogue()
     prepared = threading.Event()
     instruments = Instruments(settings, catalogue, lambda: loader.models)
-    runtime = runtime_for(settings, instruments.batches_of)
-    load = instruments.loading(lambda path: runtime.load(path, settings.runtime))
+    runtime = runtime_for(settings, instruments.batches_of, instruments.name_of)
+    held.callback(runtime.close)
+    load = instruments.loading(
+        lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
+    )
     loader = Loader(settings.models, _load_when(prepared, load), settings.load, catalogue)
     # The disk is watched while TensorFlow is imported.
     loader.start()
-    try:
-        _prepare(runtime, with_grpc=grpc_port is not None or settings.grpc.socket_path is not None)
-        prepared.set()
-        loader.wait_until_settled()
-        with (
-            followed(settings, loader.reconfigure),
-            instruments.running(),
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            runner.run(
-                _Listening(
-                    settings,
-                    DataPlane(catalogue, loader, instruments.recorder),
-                    rest_socket,
-                    grpc_port,
-                    access,
-                    instruments,
-                ).serve(on_ready, leash, log)
+    held.callback(loader.stop)
+    held.callback(prepared.set)
+    front: Listening | Group
+    if isinstance(catalogue, SharedCatalogue):
+        front = Group(settings, catalogue, loader, instruments.monitor, rest_socket, grpc_port)
+        held.callback(front.stop)
+        front.start()
+    else:
+        plane = DataPlane(catalogue, loader, instruments.recorder)
+        front = Listening(settings, plane, rest_socket, grpc_port, access, instruments)
+    with_grpc = grpc_port is not None or settings.grpc.socket_path is not None
+    _prepare(runtime, with_grpc=with_grpc and not several)
+    prepared.set()
+    loader.wait_until_settled()
+    record = _record(settings, access.scheme, rest_socket, grpc_port, log)
+    with (
+        followed(settings, loader.reconfigure),
+        instruments.running(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(front, settings, record, on_ready, leash))
+
+
+async def _serve(
+    front: Listening | Group,
+    settings: ServerSettings,
+    record: ServerRecord,
+    on_ready: Ready | None,
+    leash: int | None,
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if leash is not None:
+        loop.add_reader(leash, _on_leash, leash, stop)
+    async with front.opened():
+        with _registered(settings.servers_folder, record):
+            _LOG.info(
+                "serving %s at %s",
+                ", ".join(record.models) or "no models",
+                record.rest_url or record.grpc_address,
             )
-    finally:
-        prepared.set()
-        loader.stop()
-        runtime.close()
-        if rest_socket is not None:
-            rest_socket.close()
+            if on_ready is not None:
+                on_ready(record)
+            await stop.wait()
+            _LOG.info("stopping: requests under way have %g s", settings.drain_s)
 
 
-class _Listening:
-    """The time between opened and closed ports."""
-
-    def __init__(
-        self,
-        settings: ServerSettings,
-        plane: DataPlane,
-        rest_socket: socket.socket | None,
-        grpc_port: int | None,
-        access: Access,
-        instruments: Instruments,
-    ) -> None:
-        self._settings = settings
-        self._plane = plane
-        self._rest_socket = rest_socket
-        self._grpc_port = grpc_port
-        self._access = access
-        self._instruments = instruments
-        self._stop = asyncio.Event()
-
-    async def serve(self, on_ready: Ready | None, leash: int | None, log: str | None) -> None:
-        self._listen_for_the_end(leash)
-        with ThreadPoolExecutor(self._settings.compute_threads, "compute") as pool:
-            grpc_server = await self._start_grpc(pool)
-            rest_server = await self._start_rest(pool)
-            record = self._record(log)
-            with _registered(self._settings.servers_folder, record):
-                _LOG.info(
-                    "serving %s at %s",
-                    ", ".join(record.models) or "no models",
-                    record.rest_url or record.grpc_address,
-                )
-                if on_ready is not None:
-                    on_ready(record)
-                await self._stop.wait()
-                _LOG.info("stopping: requests under way have %g s", self._settings.drain_s)
-            if rest_server is not None:
-                rest_server.refuse()
-            if grpc_server is not None:
-                await grpc_server.stop(self._settings.drain_s)
-            if rest_server is not None:
-                await rest_server.stop()
-
-    def _listen_for_the_end(self, leash: int | None) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        if leash is not None:
-            loop.add_reader(leash, self._on_leash, leash)
-
-    def _on_leash(self, leash: int) -> None:
-        if not os.read(leash, 4096):
-            asyncio.get_running_loop().remove_reader(leash)
-            self._stop.set()
-
-    async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
-        grpc = self._settings.grpc
-        if self._grpc_port is None and grpc.socket_path is None:
-            return None
-        from timonel.serving.grpc.options import GrpcOptions  # noqa: PLC0415 - only with gRPC
-        from timonel.serving.grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
-
-        port = self._grpc_port
-        address = None if port is None else authority(self._settings.host, port)
-        try:
-            guard = self._access.grpc_guard()
-            server = GrpcServer(
-                self._plane,
-                pool,
-                GrpcOptions(
-                    address=address,
-                    socket_path=grpc.socket_path,
-                    channel_arguments=(*guard.arguments, *grpc.channel_arguments),
-                    health=grpc.health,
-                    reflection=grpc.reflection,
-                    tensor_content=grpc.tensor_content,
-                    check_method_names=grpc.check_method_names,
-                ),
-                monitor=self._instruments.monitor,
-                credentials=guard.credentials,
-                interceptors=guard.interceptors,
-            )
-        except RuntimeError as error:
-            place = " and ".join(filter(None, (address, grpc.socket_path)))
-            raise ServingError(f"expected to listen on {place} for gRPC, got {error}") from error
-        await server.start()
-        return server
-
-    async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
-        if self._rest_socket is None:
-            return None
-        asked = self._settings.rest
-        options = RestOptions(
-            DIALECTS[self._settings.dialect],
-            asked.cors,
-            asked.timeout_s,
-            asked.check_method_names,
-        )
-        monitor = self._instruments.monitor
-        rest = RestApp(self._plane, pool, self._stop.is_set, options, monitor)
-        app = self._access.guarded(self._instruments.app(rest, pool))
-        server = RestServer(
-            app, self._rest_socket, self._settings.drain_s, self._access.uvicorn_options()
-        )
-        await server.start()
-        return server
-
-    def _record(self, log: str | None) -> ServerRecord:
-        rest, host = self._rest_socket, self._settings.host
-        return ServerRecord(
-            pid=os.getpid(),
-            process_started=psutil.Process().create_time(),
-            models=tuple(model.name for model in self._settings.models),
-            rest_url=""
-            if rest is None
-            else f"{self._access.scheme}://{authority(*rest.getsockname()[:2])}",
-            grpc_address=None if self._grpc_port is None else authority(host, self._grpc_port),
-            started=time.time(),
-            log=log,
-        )
+def _on_leash(leash: int, stop: asyncio.Event) -> None:
+    if not os.read(leash, 4096):
+        asyncio.get_running_loop().remove_reader(leash)
+        stop.set()
 
 
-def _reserve_grpc(settings: ServerSettings) -> int | None:
-    """Check that the gRPC port is free, long before gRPC binds it."""
+def _record(
+    settings: ServerSettings,
+    scheme: str,
+    rest: socket.socket | None,
+    grpc_port: int | None,
+    log: str | None,
+) -> ServerRecord:
+    return ServerRecord(
+        pid=os.getpid(),
+        process_started=psutil.Process().create_time(),
+        models=tuple(model.name for model in settings.models),
+        rest_url="" if rest is None else f"{scheme}://{authority(*rest.getsockname()[:2])}",
+        grpc_address=None if grpc_port is None else authority(settings.host, grpc_port),
+        started=time.time(),
+        log=log,
+    )
+
+
+def _reserve_grpc(settings: ServerSettings, held: contextlib.ExitStack | None) -> int | None:
+    """Check that the gRPC port is free, long before gRPC binds it; keep it if it is shared."""
     if settings.grpc_port is None:
         return None
-    with bind(settings.host, settings.grpc_port, "gRPC") as reserved:
-        port: int = reserved.getsockname()[1]
+    reserved = bind(settings.host, settings.grpc_port, "gRPC", shared=held is not None)
+    port: int = reserved.getsockname()[1]
+    if held is None:
+        reserved.close()
+    else:
+        held.enter_context(reserved)
     return port
 
 
@@ -254,7 +199,7 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
     """
     if with_grpc:
         # First: where versions are kept apart, the runtime is imported elsewhere meanwhile.
-        importlib.import_module("timonel.serving.grpc.server")
+        importlib.import_module("timonel.serving.v2.service")
     try:
         runtime.prepare()
     except StatusError as error:

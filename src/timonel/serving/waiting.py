@@ -93,9 +93,12 @@ def unservable(idle: Sequence[Watched]) -> UnservableError:
             hint="export a model first: timonel export --name NAME",
             failures=failures,
         )
+    # What is refused for what it could do is not mended by exporting it again.
+    refused = first.error.code is Code.PERMISSION_DENIED
+    remedy = "allow that, if you trust whoever made it" if refused else "export the model again"
     return UnservableError(
         f"expected a version of {model.name} that can be loaded, got an error from version "
         f"{first.version}: {describe(first.error)}",
-        hint=f"export the model again, or remove {model.base_path}/{first.version}",
+        hint=f"{remedy}, or remove {model.base_path}/{first.version}",
         failures=failures,
     )

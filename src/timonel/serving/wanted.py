@@ -55,7 +55,7 @@ class Wanted:
         if len(self.inputs) > 1:
             return Kind.ROW
         only = self.inputs[0]
-        if only.dtype == STRING and any(part in only.name for part in _IMAGE_NAMES):
+        if is_image(only.name, only.dtype):
             return Kind.IMAGE
         return Kind.TENSOR if only.shape is None or len(only.shape) > 1 else Kind.ROW
 
@@ -63,6 +63,11 @@ class Wanted:
     def description(self) -> str:
         """The inputs in words."""
         return ", ".join(map(str, self.inputs))
+
+
+def is_image(name: str, dtype: str) -> bool:
+    """Whether an input takes encoded images, as far as its name tells."""
+    return dtype == STRING and any(part in name for part in _IMAGE_NAMES)
 
 
 def wanted_from(metadata: Mapping[str, Any]) -> Wanted:

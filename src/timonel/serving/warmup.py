@@ -19,6 +19,7 @@ from google.protobuf import message
 from timonel.data.records import read_records
 from timonel.errors import CorruptError
 from timonel.serving import classification, protos
+from timonel.serving.classification import Question
 from timonel.serving.core import Call
 from timonel.serving.messages import prediction_log_pb2
 from timonel.serving.runtimes.base import LoadedModel
@@ -80,7 +81,7 @@ def warm_up(
                 )
             log = _parsed(record, path)
             for _ in range(max(1, iterations)):
-                replay(call, log)
+                _replay(call, log, forgiving=model.has_hooks)
             count += 1
     except CorruptError as error:
         code = Code.DATA_LOSS
@@ -138,6 +139,16 @@ def replay(call: Call, log: Any) -> None:
     replayer(call, getattr(log, kind).request)
 
 
+def _replay(call: Call, log: Any, *, forgiving: bool) -> None:
+    try:
+        replay(call, log)
+    except StatusError as error:
+        if not forgiving or error.code is not Code.INVALID_ARGUMENT:
+            raise
+        # It was kept for the model, and need not be what hooks around it take.
+        _LOG.info("a warm-up request does not fit the hooks: %s", error.message)
+
+
 def _parsed(record: bytes, path: Path) -> Any:
     try:
         return prediction_log_pb2.PredictionLog.FromString(record)
@@ -153,12 +164,12 @@ def _predict(call: Call, request: Any) -> None:
 
 def _classify(call: Call, request: Any) -> None:
     name = request.model_spec.signature_name
-    classification.classify(call, name, *protos.examples_from(request.input))
+    _ask(call, classification.classify(call, name, *protos.examples_from(request.input)))
 
 
 def _regress(call: Call, request: Any) -> None:
     name = request.model_spec.signature_name
-    classification.regress(call, name, *protos.examples_from(request.input))
+    _ask(call, classification.regress(call, name, *protos.examples_from(request.input)))
 
 
 def _infer(call: Call, request: Any) -> None:
@@ -168,7 +179,12 @@ def _infer(call: Call, request: Any) -> None:
     ]
     if not tasks:
         raise invalid_argument("ModelSpec has no name specified.")
-    classification.infer(call, tasks, *protos.examples_from(request.input))
+    for question in classification.infer(call, tasks, *protos.examples_from(request.input)):
+        _ask(call, question)
+
+
+def _ask(call: Call, question: Question[Any]) -> None:
+    question.read(call.predict(question.signature, question.inputs, question.outputs))
 
 
 _REPLAYERS: dict[str, Callable[[Call, Any], None]] = {

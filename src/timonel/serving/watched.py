@@ -1,17 +1,19 @@
-"""What the loader's thread knows of one model, and what its folder asks for. No thread-safety."""
+"""What the loader's thread knows of one model, and what its versions ask for. Not thread-safe."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
-from timonel.serving.config import LoadSettings, ModelSettings, Specific
-from timonel.serving.disk import Settling, version_folders
+from timonel.serving.buckets.choice import MakeSource
+from timonel.serving.buckets.store import BucketError
+from timonel.serving.config import Latest, LoadSettings, ModelSettings, Specific
 from timonel.serving.reload import Unavailable
 from timonel.serving.servables import Catalogue, Servable, describe
+from timonel.serving.sources import Held
 from timonel.serving.status import TRANSIENT, StatusError, not_found
 from timonel.serving.versions import (
     Candidate,
@@ -29,6 +31,7 @@ from timonel.serving.versions import (
 _LOG = logging.getLogger(__name__)
 _ENDED_KEPT = 32
 _NOTHING = Specific(versions=())
+_BUCKET_RETRY_S = 60.0
 
 
 class Watched:
@@ -38,9 +41,16 @@ class Watched:
         model: The model's settings.
         settings: Times and limits.
         catalogue: Where its versions are published.
+        make_source: Makes the source of a base path.
     """
 
-    def __init__(self, model: ModelSettings, settings: LoadSettings, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        model: ModelSettings,
+        settings: LoadSettings,
+        catalogue: Catalogue,
+        make_source: MakeSource,
+    ) -> None:
         self.model = model
         self.configured = True
         self.servables: dict[int, Servable] = {}
@@ -49,8 +59,9 @@ class Watched:
         self._settings = settings
         self._catalogue = catalogue
         self._tracked: dict[int, Tracked] = {}
-        self._settling = Settling(settings.settle_s, time.monotonic)
-        self._folders: Mapping[int, Path] | None = None
+        self._make_source = make_source
+        self._source = make_source(model.base_path)
+        self._held: dict[Servable, Held] = {}
         self._candidates: list[Candidate] = []
 
     @property
@@ -75,12 +86,18 @@ class Watched:
 
     def configure(self, model: ModelSettings | None) -> None:
         """Take new settings, or none when the model is left out of the configuration."""
+        if model is None:
+            self._source.close()
+        elif not self.configured or model.base_path != self.model.base_path:
+            self._source.close()
+            self._source = self._make_source(model.base_path)
+        else:
+            self._source.refresh()
         self.configured = model is not None
         if model is not None and model != self.model:
             self.model = model
             self.complaint = None
         self.hopeful = True
-        self._folders = None
 
     def look(self, now: float, *, relist: bool) -> Plan:
         """Look at the folder and return what to load and unload.
@@ -92,19 +109,19 @@ class Watched:
         """
         if not self.configured:
             self._candidates = []
-            self._forget({})
+            self._forget(())
             return plan(Rule(_NOTHING), [], self._tracked, now)
-        folders = self._list(relist=relist)
-        if folders is None:
+        numbers = self._list(relist=relist)
+        if numbers is None:
             return Plan()
-        self._forget(folders)
+        self._forget(numbers)
         rule = self._rule()
-        interesting = of_interest(rule, folders, self._tracked)
-        self._candidates = self._settling.look(folders, interesting)
+        interesting = of_interest(rule, numbers, self._tracked)
+        self._candidates = self._source.look(interesting, self._enough(rule, interesting))
         todo = plan(rule, self._candidates, self._tracked, now)
-        self._complain(self._missing(folders))
+        self._complain(self._missing(numbers))
         self.hopeful = (
-            may_yet_serve(rule, self._candidates, self._tracked)
+            may_yet_serve(rule, self._candidates, self._given_up())
             if self._candidates
             else self._waits
         )
@@ -125,21 +142,31 @@ class Watched:
         attempts = before.attempts if before is not None and same else 0
         self._track(candidate.number, Tracked(State.LOADING, candidate.fingerprint, attempts + 1))
 
-    def end_load(self, servable: Servable) -> None:
-        """Offer a version that was loaded."""
+    def fetch(self, candidate: Candidate) -> Future[Held]:
+        """Return a version's folder, as soon as it is on this machine."""
+        return self._source.fetch(candidate)
+
+    def end_load(self, servable: Servable, held: Held) -> None:
+        """Offer a version that was loaded from a folder, which is held as long."""
         number = servable.version
         self.servables[number] = servable
+        self._held[servable] = held
         self._track(number, replace(self._tracked[number], state=State.AVAILABLE, attempts=0))
         _LOG.info("model %s: version %d is loaded", self.name, number)
 
     def fail(self, number: int, error: StatusError) -> None:
         """Note that a version could not be loaded."""
         settings = self._settings
+        before = self._tracked[number]
+        many = before.attempts > settings.max_retries
+        # A bucket that is away says nothing of the version: it is asked for as long as it takes.
+        away = isinstance(error, BucketError)
+        retry_s = max(settings.retry_s, _BUCKET_RETRY_S) if away and many else settings.retry_s
         record = after_failure(
-            self._tracked[number],
+            before,
             error,
-            retries=settings.max_retries,
-            retry_at=time.monotonic() + settings.retry_s,
+            retries=before.attempts if away else settings.max_retries,
+            retry_at=time.monotonic() + retry_s,
             transient=settings.retry_all or error.code in TRANSIENT,
         )
         self._track(number, record)
@@ -148,7 +175,7 @@ class Watched:
             self.name,
             number,
             describe(error),
-            f"trying again in {settings.retry_s:g} s"
+            f"trying again in {retry_s:g} s"
             if record.retry_at is not None
             else "it is left alone until its files change",
         )
@@ -166,6 +193,15 @@ class Watched:
         servable = self.servables.pop(number)
         self._track(number, replace(self._tracked[number], state=State.UNLOADING))
         return servable
+
+    def release(self, servable: Servable) -> None:
+        """Let go of the folder of a version that was closed."""
+        if (held := self._held.pop(servable, None)) is not None:
+            held.release()
+
+    def close(self) -> None:
+        """Look and fetch no more."""
+        self._source.close()
 
     def end_unload(self, number: int) -> None:
         """Note that a version has left the memory."""
@@ -205,31 +241,47 @@ class Watched:
             self._settings.fall_back,
         )
 
-    def _list(self, *, relist: bool) -> Mapping[int, Path] | None:
-        if relist or self._folders is None:
-            try:
-                self._folders = version_folders(Path(self.model.base_path))
-            except OSError as error:
-                self._complain(f"cannot read its folder: {error.strerror}")
-                self._folders = None
-                self._candidates = []
-                self.hopeful = self._waits
-        return self._folders
+    def _enough(self, rule: Rule, interesting: Sequence[int]) -> int:
+        """Return how many complete versions leave no wish for others."""
+        if not isinstance(rule.policy, Latest):
+            return len(interesting)
+        records = (self._tracked.get(number) for number in interesting)
+        failed = sum(record is not None and record.error is not None for record in records)
+        return rule.policy.count + len(rule.keep) + failed
 
-    def _missing(self, folders: Mapping[int, Path]) -> str | None:
+    def _given_up(self) -> dict[int, Tracked]:
+        """Return what is known of every version, without hope for buckets that stay away."""
+        return {
+            number: replace(record, retry_at=None)
+            if isinstance(record.error, BucketError)
+            and record.attempts > self._settings.max_retries
+            else record
+            for number, record in self._tracked.items()
+        }
+
+    def _list(self, *, relist: bool) -> Collection[int] | None:
+        try:
+            return self._source.versions(relist=relist)
+        except OSError as error:
+            self._complain(f"cannot read its folder: {error.strerror}")
+            self._candidates = []
+            self.hopeful = self._waits
+            return None
+
+    def _missing(self, numbers: Collection[int]) -> str | None:
         """Return what to complain about in a folder that can be read."""
         policy = self.model.policy
         if isinstance(policy, Specific):
             if not policy.versions:
                 return "its policy asks for no version"
-            if absent := sorted(set(policy.versions) - folders.keys()):
+            if absent := sorted(set(policy.versions).difference(numbers)):
                 return f"found no version {', '.join(map(str, absent))} in {self.model.base_path}"
-        return None if folders else f"found no version in {self.model.base_path}"
+        return None if numbers else f"found no version in {self.model.base_path}"
 
-    def _forget(self, folders: Mapping[int, Path]) -> None:
+    def _forget(self, numbers: Collection[int]) -> None:
         """Let a version that was removed be tried afresh when it comes back."""
         ended = [n for n, record in self._tracked.items() if record.state is State.END]
-        away = [number for number in sorted(ended) if number not in folders]
+        away = [number for number in sorted(ended) if number not in numbers]
         before = dict(self._tracked)
         for number in away:
             self._tracked[number] = replace(self._tracked[number], fingerprint="", retry_at=None)

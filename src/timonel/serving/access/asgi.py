@@ -80,7 +80,8 @@ class AccessMiddleware:
         resource = resource_of(scope["method"], scope["raw_path"].decode("latin-1"), query)
         if self._control.is_open(resource):
             bounded, scope = self._bounded(scope, receive, answer)
-            await self._app(scope, bounded, self._discreet(answer))
+            names_models = scope["raw_path"] == b"/readyz"
+            await self._app(scope, bounded, self._discreet(answer) if names_models else answer)
             return
         self._control.enter()
         try:

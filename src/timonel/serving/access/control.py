@@ -10,8 +10,17 @@ from collections.abc import Callable
 
 from timonel.serving.access.authentication import Authenticator, Credentials
 from timonel.serving.access.limits import Rate, Slots, Throttle, parse_rate
-from timonel.serving.access.policy import PRINCIPAL, Principal, Resource, Scope, allows, denied
+from timonel.serving.access.policy import (
+    PRINCIPAL,
+    VIEWER,
+    Principal,
+    Resource,
+    Scope,
+    allows,
+    denied,
+)
 from timonel.serving.access.settings import AccessSettings
+from timonel.serving.access.shared import SharedMemory, SharedSlots, SharedThrottle
 from timonel.serving.status import Code, StatusError
 
 _BUSY_S = 1.0
@@ -38,6 +47,7 @@ class AccessControl:
         settings: The rules.
         wall: The time, in seconds since the epoch.
         clock: A clock that never goes back.
+        memory: Where limits are kept together with other processes; none if they are kept alone.
 
     Raises:
         TimonelError: A file of keys cannot be read.
@@ -48,14 +58,23 @@ class AccessControl:
         settings: AccessSettings,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        memory: SharedMemory | None = None,
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._authenticator = Authenticator(settings, wall, clock)
         limits = settings.limits
-        self._principals = Throttle(_rate(limits.principal_rate))
-        self._models = Throttle(_rate(limits.model_rate))
-        self._slots = Slots(limits.max_requests)
+        clients, models = _rate(limits.principal_rate), _rate(limits.model_rate)
+        self._principals: Throttle | SharedThrottle
+        self._models: Throttle | SharedThrottle
+        self._slots: Slots | SharedSlots
+        if memory is None:
+            self._principals, self._models = Throttle(clients), Throttle(models)
+            self._slots = Slots(limits.max_requests)
+        else:
+            self._principals = SharedThrottle(clients, memory, 0)
+            self._models = SharedThrottle(models, memory, 1)
+            self._slots = SharedSlots(limits.max_requests, memory)
 
     @property
     def guards_nothing(self) -> bool:
@@ -79,6 +98,8 @@ class AccessControl:
 
     def is_open(self, resource: Resource) -> bool:
         """Whether anyone may ask."""
+        if resource.scope is Scope.PUBLIC:
+            return True
         return resource.scope is Scope.OPEN and (
             self.settings.open_health or not self.settings.is_closed
         )
@@ -91,6 +112,7 @@ class AccessControl:
             TooManyError: The principal has used up its rate.
         """
         principal = await self._authenticator.authenticate(shown, address)
+        VIEWER.set(principal)
         if self.settings.is_closed or shown.certificate:
             PRINCIPAL.set(principal.name)
         self._throttle(self._principals, principal.name, "from this client")
@@ -108,7 +130,7 @@ class AccessControl:
         for model in resource.models:
             self._throttle(self._models, model, "to this model")
 
-    def _throttle(self, throttle: Throttle, name: str, whose: str) -> None:
+    def _throttle(self, throttle: Throttle | SharedThrottle, name: str, whose: str) -> None:
         wait_s = throttle.take(name, self._clock())
         if wait_s > 0:
             raise TooManyError(Code.RESOURCE_EXHAUSTED, f"too many requests {whose}", wait_s)

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from timonel.serving.access.asgi import CERTIFICATE
 from timonel.serving.access.settings import LimitSettings
@@ -40,6 +44,7 @@ class _BoundedHttp(HttpToolsProtocol):
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
     _names: tuple[str, ...] = ()
+    _answered: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -53,6 +58,11 @@ class _BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._answered is not None and self._answered is not self.cycle:
+            # Uvicorn tells only the last one of several requests that came at once.
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -90,6 +100,10 @@ class _BoundedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._part = _Part.NOTHING
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(*(self._refusal or (400, msg)))

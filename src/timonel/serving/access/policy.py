@@ -72,13 +72,35 @@ class Principal:
         return any(action in grant.actions and grant.models == EVERY_MODEL for grant in self.grants)
 
 
+VIEWER: ContextVar[Principal | None] = ContextVar("viewer", default=None)
+"""Whoever sent the request that the present task answers, with its rights."""
+
+
+def viewer_may(action: Action, model: str, *, is_closed: bool) -> bool:
+    """Whether whoever sent the present request may do ``action`` with a model.
+
+    Args:
+        action: What is done.
+        model: The model's name, or `EVERY_MODEL`.
+        is_closed: Whether credentials are asked for: then nobody may do anything without any.
+    """
+    viewer = VIEWER.get()
+    if viewer is None:
+        return not is_closed
+    return viewer.may_everywhere(action) if model == EVERY_MODEL else viewer.may(action, model)
+
+
 class Scope(Enum):
     """How far a request reaches."""
 
+    PUBLIC = "public"
+    """Anyone may ask, whatever the settings: the answer is the same from every server."""
     OPEN = "open"
     """Anyone may ask, such as whether the server lives."""
     KNOWN = "known"
     """Any principal may ask; the answer names no model."""
+    VIEW = "view"
+    """Any principal may ask; the answer is made of the models that it may see (`VIEWER`)."""
     LISTING = "listing"
     """Any principal may ask; the answer is cut down to the models whose status it may see."""
     MODELS = "models"
@@ -96,9 +118,12 @@ class Resource:
     models: tuple[str, ...] = field(default=())
 
 
+_FOR_ALL = frozenset({Scope.PUBLIC, Scope.OPEN, Scope.KNOWN, Scope.VIEW, Scope.LISTING})
+
+
 def allows(principal: Principal, resource: Resource) -> bool:
     """Whether a principal may make a request."""
-    if resource.scope in {Scope.OPEN, Scope.KNOWN, Scope.LISTING}:
+    if resource.scope in _FOR_ALL:
         return True
     if resource.action is None:
         return False

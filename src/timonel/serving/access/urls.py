@@ -12,7 +12,14 @@ from urllib.parse import unquote
 from timonel.serving.access.policy import Action, Resource, Scope
 
 _OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
-_PAGES = frozenset({"/", "/openapi.json", "/metrics", "/monitoring/prometheus/metrics"})
+_PAGES = frozenset({"/metrics", "/monitoring/prometheus/metrics"})
+# The page itself asks for a key, so it comes without one; what it shows does not.
+_STATIC = frozenset(
+    {"/"}
+    | {f"/page/{name}" for name in ("page.css", "page.js", "charts.js", "form.js", "answers.js")}
+)
+_VIEWS = frozenset({"/openapi.json", "/page/live"})
+_ABOUT_MODEL = re.compile(r"/(?:page/models|openapi/examples)/([^/]+)/\d+(?:/[^/]+)?\Z", re.ASCII)
 # As TensorFlow Serving's: the query string is part of the text, and of a model's name.
 _TARGET = r"/([^/:]+)(?:/versions/\d+|/labels/[^/:]+)?"
 _COMPUTE = re.compile(rf"/v1/models{_TARGET}:(?:predict|classify|regress)\Z", re.IGNORECASE)
@@ -45,9 +52,20 @@ def resource_of(method: str, raw_path: str, query: str, pages: frozenset[str] = 
         return _tensorflow_serving(method, f"{raw_path}?{query}" if query else raw_path)
     if raw_path.startswith("/v2"):
         return _open_inference(method, raw_path)
-    if raw_path in pages and method in {"GET", "HEAD"}:
-        return Resource(Scope.SERVER, Action.STATUS)
+    if method in {"GET", "HEAD"}:
+        return _page(raw_path, pages)
     return EVERYTHING_ELSE
+
+
+def _page(path: str, pages: frozenset[str]) -> Resource:
+    if path in _STATIC:
+        return Resource(Scope.PUBLIC)
+    if path in _VIEWS:
+        return Resource(Scope.VIEW)
+    if path in pages:
+        return Resource(Scope.SERVER, Action.STATUS)
+    found = _ABOUT_MODEL.match(path)
+    return _on(Action.METADATA, found[1]) if found else EVERYTHING_ELSE
 
 
 def _tensorflow_serving(method: str, target: str) -> Resource:

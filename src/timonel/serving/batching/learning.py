@@ -38,10 +38,10 @@ class Learned:
     seen: int = 0
 
 
-def estimate(learned: Learned, rows: int) -> float | None:
-    """Return how many seconds so many rows take; none if nothing like it was measured."""
-    size = _size(rows)
-    return learned.row_s[size] * rows if learned.counts[size] else None
+def at_most(learned: Learned, rows: int) -> float | None:
+    """Return how many seconds so many rows take at most; none if no batch as large was measured."""
+    known = [k for k in range(_size(rows), _BUCKETS) if learned.counts[k]]
+    return min((learned.row_s[k] * (1 << k) for k in known), default=None)
 
 
 def observe(learned: Learned, rows: int, seconds: float) -> Learned:

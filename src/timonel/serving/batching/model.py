@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import threading
 import time
@@ -16,8 +15,8 @@ from timonel.serving.batching.policy import APART, Place, Policy
 from timonel.serving.batching.queue import Piece, Queue, Taken
 from timonel.serving.batching.request import Answer, Request
 from timonel.serving.batching.workers import Batcher
-from timonel.serving.monitoring.observation import Computed, report
-from timonel.serving.runtimes.base import Array, LoadedModel, ScheduledModel
+from timonel.serving.runtimes.base import Array, LoadedModel, Pending, WrappedModel
+from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ class QueueKey(NamedTuple):
     group: tuple[Any, ...]
 
 
-class BatchingModel(ScheduledModel):
+class BatchingModel(WrappedModel):
     """Puts requests together before it runs them on another model. Thread-safe.
 
     Args:
@@ -82,22 +81,7 @@ class BatchingModel(ScheduledModel):
             StatusError: The model refused or failed, there is no room in the queue, or the
                 deadline passed.
         """
-        place = self._policy.place(signature, inputs)
-        if place is None:
-            return self._run_apart(signature, inputs, outputs)
-        directly = self._policy.goes_directly(signature, place.rows)
-        if directly or (directly is not None and self._batcher.take_slot()):
-            try:
-                return self._run_directly(signature, inputs, outputs, place.rows, deadline)
-            finally:
-                if not directly:
-                    self._batcher.release_slot()
-        key, request = self._request(signature, inputs, outputs, deadline, place.rows, place.group)
-        self._enter(key, request, self._batcher.run)
-        try:
-            return self._wait(request)
-        finally:
-            report(Computed(queue_s=request.queue_s))
+        return self._wait(self.submit(signature, inputs, outputs, deadline), deadline)
 
     def submit(
         self,
@@ -108,26 +92,25 @@ class BatchingModel(ScheduledModel):
     ) -> Future[Answer]:
         """Compute the outputs of a signature later, in another thread.
 
-        Takes what `run` takes. The future gives what `run` returns or raises; cancelling it takes
-        the request out of the queue.
+        What takes less time than that is computed at once. Takes what `run` takes. The future
+        gives what `run` returns or raises; cancelling it takes the request out of the queue.
         """
         try:
             place = self._policy.place(signature, inputs)
-        except StatusError as error:
-            refused: Future[Answer] = Future()
+            if place is not None and self._policy.is_instant(signature, place.rows):
+                return self._answered(signature, inputs, outputs, place.rows, deadline)
+        except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
+            refused = Pending()
+            refused.compute_s = 0.0
             refused.set_exception(error)
             return refused
         rows, group = Place(1, APART) if place is None else place
         key, request = self._request(signature, inputs, outputs, deadline, rows, group)
         try:
-            self._enter(key, request, self._batcher.submit)
+            self._enter(key, request)
         except StatusError as error:
             request.fail(error)
         return request.future
-
-    def when_failed(self, tell: Callable[[StatusError], None]) -> None:
-        """Have ``tell`` called should the model become unable to run for good."""
-        self._model.when_failed(tell)
 
     def close(self) -> None:
         """Answer what is queued, then free the memory."""
@@ -135,7 +118,7 @@ class BatchingModel(ScheduledModel):
             self._closing = True
             outstanding = list(self._outstanding)
         self._batcher.flush(self)
-        concurrent.futures.wait(outstanding)
+        await_settled(outstanding)
         self._batcher.detach()
         self._model.close()
 
@@ -165,23 +148,21 @@ class BatchingModel(ScheduledModel):
         request = Request(inputs, names, rows, self._clock(), deadline)
         return QueueKey(self, signature, tuple(sorted(names)), group), request
 
-    def _enter(
-        self,
-        key: QueueKey,
-        request: Request,
-        enter: Callable[[QueueKey, Callable[[], Queue[Any]], Request], None],
-    ) -> None:
+    def _enter(self, key: QueueKey, request: Request) -> None:
         future = request.future
         with self._gate:
-            if self._closing:
-                raise StatusError(Code.UNAVAILABLE, "The version is being unloaded")
+            self._check_open()
             self._outstanding[future] = (key, request)
         future.add_done_callback(self._on_done)
         try:
-            enter(key, lambda: self._queue(key), request)
+            self._batcher.submit(key, lambda: self._queue(key), request)
         except StatusError:
             self._outstanding.pop(future, None)
             raise
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise StatusError(Code.UNAVAILABLE, "The version is being unloaded")
 
     def _queue(self, key: QueueKey) -> Queue[Any]:
         queue = self._policy.queue(key.signature, key.group)
@@ -194,44 +175,64 @@ class BatchingModel(ScheduledModel):
         if future.cancelled() and key is not None and request is not None:
             self._batcher.remove(key, request)
 
-    def _wait(self, request: Request) -> Answer:
-        future = request.future
-        if request.deadline is None or self._policy.waits_for_late or future.done():
+    def _wait(self, future: Future[Answer], deadline: float | None) -> Answer:
+        if deadline is None or self._policy.waits_for_late:
             return future.result()
         try:
-            return future.result(max(0.0, request.deadline - self._clock()))
+            return future.result(max(0.0, deadline - self._clock()))
         except TimeoutError:
             if future.done() and not future.cancelled():
                 return future.result()
             future.cancel()
             raise StatusError(self._policy.late.code, self._policy.late.message) from None
 
-    def _run_directly(
+    def _answered(
         self,
         signature: str,
         inputs: Mapping[str, Array],
         outputs: Sequence[str] | None,
         rows: int,
         deadline: float | None,
-    ) -> Answer:
+    ) -> Pending:
+        """Compute a request in the caller's thread."""
+        answered = Pending()
         began = self._clock()
         if deadline is not None and deadline <= began:
             raise StatusError(self._policy.late.code, self._policy.late.message)
         with self._gate:
-            self._entered += 1
-            self._inside += 1
-            mark, alone = self._entered, self._inside == 1
+            self._check_open()
         failed = True
         try:
-            answer = self._model.run(signature, inputs, outputs)
+            answer = self._run_timed(signature, inputs, outputs, rows)
             failed = False
         finally:
             seconds = self._clock() - began
+            self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
+        self._policy.computed(signature, rows, seconds)
+        answered.compute_s = seconds
+        answered.set_result(answer)
+        return answered
+
+    def _run_timed(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None,
+        rows: int,
+    ) -> Answer:
+        """Run the model, and learn how long it takes when it computes nothing else."""
+        with self._gate:
+            self._entered += 1
+            self._inside += 1
+            mark, alone = self._entered, self._inside == 1
+        began = self._clock()
+        try:
+            answer = self._model.run(signature, inputs, outputs)
+            if alone and mark == self._entered:
+                self._policy.ran_alone(signature, rows, self._clock() - began)
+        finally:
             with self._gate:
                 self._inside -= 1
-            if alone and mark == self._entered and not failed:
-                self._policy.ran_alone(signature, rows, seconds)
-            self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
         return answer
 
     def _run_apart(
@@ -247,7 +248,9 @@ class BatchingModel(ScheduledModel):
             piece.task.queue_s = started - piece.task.arrived
         if key.group == APART:
             (piece,) = pieces
-            piece.task.answer(piece, self._run_apart(key.signature, piece.task.inputs, key.outputs))
+            answer = self._run_apart(key.signature, piece.task.inputs, key.outputs)
+            piece.task.took(self._clock() - started)
+            piece.task.answer(piece, answer)
             return
         rows = sum(piece.rows for piece in pieces)
         padding = padded_size(rows, self._policy.allowed_sizes) - rows if pieces[-1].rows else 0
@@ -257,6 +260,8 @@ class BatchingModel(ScheduledModel):
         except Exception as error:  # noqa: BLE001 - is handed to everyone it concerns
             failure, compute_s = error, self._clock() - started
         else:
+            for piece in pieces:
+                piece.task.took(compute_s)
             parts = split(outputs, [p.rows for p in pieces], whole=len(pieces) == 1 and not padding)
             for piece, part in zip(pieces, parts, strict=True):
                 piece.task.answer(piece, part)
@@ -285,7 +290,7 @@ class BatchingModel(ScheduledModel):
             tensors=tensors,
         )
         began = self._clock()
-        outputs = self._model.run(key.signature, inputs, key.outputs)
+        outputs = self._run_timed(key.signature, inputs, key.outputs, rows + padding)
         compute_s = self._clock() - began
         if len(pieces) > 1 or self._policy.checks_outputs:
             try:

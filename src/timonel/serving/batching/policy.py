@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from timonel.serving.batching.check import Verdict, is_open, verdict
-from timonel.serving.batching.learning import Learned, estimate, limit, observe
+from timonel.serving.batching.check import Verdict, is_open, seconds_alone, verdict
+from timonel.serving.batching.learning import Learned, at_most, limit, observe
 from timonel.serving.batching.merge import rows_of
 from timonel.serving.batching.parameterqueue import Limits, ParameterQueue
 from timonel.serving.batching.parameters import check_queue, unsigned
 from timonel.serving.batching.queue import NaturalQueue, Queue, Room
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
-from timonel.serving.runtimes.base import Array, LoadedModel
+from timonel.serving.runtimes.base import STRING, Array, LoadedModel, Signature
 from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3
 _MICRO = 1e-6
-_HANDOVER_S = 1e-4
-"""What it costs to hand a request to another thread and to get the answer back, by measurement."""
+_HANDOVER_S = 5e-5
+"""What it costs to queue a request, to wake a thread for it, and to get the answer back."""
+_FAR_FROM_INSTANT_S = 100 * _HANDOVER_S
 APART = ("apart",)
 """The group of what is queued, but computed by itself."""
 
@@ -63,17 +65,12 @@ class Policy(abc.ABC):
         """Return an empty queue."""
 
     @abc.abstractmethod
-    def goes_directly(self, signature: str, rows: int) -> bool | None:
-        """Return how a caller computes its own request by itself, if no queue is needed.
-
-        Returns:
-            True if it need not even wait for a slot, false if it must have one, none if it must
-            queue in any case.
-        """
+    def is_instant(self, signature: str, rows: int) -> bool:
+        """Return whether a request is computed sooner than it could be queued."""
 
     @abc.abstractmethod
     def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
-        """Learn from a request that had the model to itself."""
+        """Learn from a run that had the model to itself."""
 
     @abc.abstractmethod
     def computed(self, signature: str, rows: int, seconds: float) -> None:
@@ -95,6 +92,7 @@ class AdaptivePolicy(Policy):
         model: Runs the proof.
         settings: Limits.
         samples: Inputs that signatures are known to take, by signature.
+        at_once: Whether what is instant may be computed by whoever submits it.
     """
 
     retries_apart = True
@@ -107,6 +105,8 @@ class AdaptivePolicy(Policy):
         model: LoadedModel,
         settings: AdaptiveBatching,
         samples: Mapping[str, Mapping[str, Array]],
+        *,
+        at_once: bool = False,
     ) -> None:
         self._model = model
         self._max_rows = settings.max_rows
@@ -114,10 +114,19 @@ class AdaptivePolicy(Policy):
         self._learned = {name: Learned() for name in model.signatures}
         self._alone = {name: Learned() for name in model.signatures}
         self._verdicts = {
-            name: verdict(model, signature, samples.get(name))
+            name: _verdict(model, signature, samples.get(name))
             for name, signature in model.signatures.items()
         }
         self._proofs_left = dict.fromkeys(model.signatures, _PROOFS)
+        self._even = {
+            name
+            for name, each in model.signatures.items()
+            if at_once and _is_even(each) and self._verdicts[name] is Verdict.TOGETHER
+        }
+        # Those that are not instant leave it on the way.
+        for name in tuple(self._even):
+            with contextlib.suppress(StatusError):
+                self.ran_alone(name, 1, seconds_alone(model, model.signatures[name]))
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
@@ -146,15 +155,19 @@ class AdaptivePolicy(Policy):
             return NaturalQueue(self._room, lambda: 0)
         return NaturalQueue(self._room, lambda: limit(self._learned[signature], self._max_rows))
 
-    def goes_directly(self, signature: str, rows: int) -> bool | None:
+    def is_instant(self, signature: str, rows: int) -> bool:
         """Let nothing wait that is computed sooner than it is handed to another thread."""
-        seconds = estimate(self._alone[signature], rows)
+        if signature not in self._even:
+            return False
+        seconds = at_most(self._alone[signature], rows)
         return seconds is not None and seconds < _HANDOVER_S
 
     def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
         """Learn how long so many rows take when nothing else is computed."""
+        if seconds > _FAR_FROM_INSTANT_S:
+            # As much work as the values say: whoever submits must not be held up again.
+            self._even.discard(signature)
         self._alone[signature] = observe(self._alone[signature], rows, seconds)
-        self.computed(signature, rows, seconds)
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Learn how long so many rows take."""
@@ -178,6 +191,16 @@ class AdaptivePolicy(Policy):
     def misfit(self, signature: str) -> None:
         """Put no requests together any more."""
         self._verdicts[signature] = Verdict.APART
+
+
+def _verdict(
+    model: LoadedModel, signature: Signature, sample: Mapping[str, Array] | None
+) -> Verdict:
+    # Rows that are made up are surely different from each other, so they come first.
+    found = verdict(model, signature)
+    if found is Verdict.UNKNOWN and sample is not None:
+        return verdict(model, signature, sample)
+    return found
 
 
 class ParameterPolicy(Policy):
@@ -218,9 +241,9 @@ class ParameterPolicy(Policy):
         """Return a queue with the parameters' limits."""
         return ParameterQueue(self._limits)
 
-    def goes_directly(self, signature: str, rows: int) -> bool | None:  # noqa: ARG002
+    def is_instant(self, signature: str, rows: int) -> bool:  # noqa: ARG002
         """Queue everything: sizes are checked and padded there."""
-        return None
+        return False
 
     def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
         """Learn nothing: nothing does."""
@@ -233,3 +256,11 @@ class ParameterPolicy(Policy):
 
     def misfit(self, signature: str) -> None:
         """Learn nothing: the next batch may fit."""
+
+
+def _is_even(signature: Signature) -> bool:
+    """Return whether every row is as much work as any other, as far as its shape can tell."""
+    return all(
+        spec.dtype != STRING and spec.shape is not None and -1 not in spec.shape[1:]
+        for spec in signature.inputs.values()
+    )

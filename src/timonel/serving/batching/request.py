@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 
 import numpy as np
 
 from timonel.serving.batching.queue import Piece, Task
-from timonel.serving.runtimes.base import Array
+from timonel.serving.runtimes.base import Array, Pending
 from timonel.serving.status import StatusError
 
 Answer = dict[str, Array]
@@ -39,9 +38,10 @@ class Request(Task):
         super().__init__(rows, arrived, deadline)
         self.inputs = inputs
         self.outputs = outputs
-        self.future: Future[Answer] = Future()
+        self.future = Pending()
+        self.future.compute_s = 0.0
         self.queue_s = 0.0
-        """How long it has waited, known once it is computed."""
+        """How long it has waited in the queue, known once it is computed."""
         self._lock = threading.Lock()
         self._claimed: bool | None = None
         self._parts: dict[int, Answer] = {}
@@ -56,6 +56,11 @@ class Request(Task):
             if self._claimed is None:
                 self._claimed = self.future.set_running_or_notify_cancel()
             return self._claimed and not self.future.done()
+
+    def took(self, seconds: float) -> None:
+        """Note that the model has computed some of its rows in so many seconds."""
+        with self._lock:
+            self.future.compute_s = (self.future.compute_s or 0.0) + seconds
 
     def answer(self, piece: Piece[Request], outputs: Answer) -> None:
         """Give the outputs of some of its rows; the last of them answer it."""

@@ -10,6 +10,7 @@ from timonel.serving.batching.wrap import batched, batcher_for
 from timonel.serving.batching_settings import BatchingSettings
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.runtimes.base import LoadedModel, Runtime
+from timonel.serving.runtimes.threaded import scheduled
 
 
 class BatchingRuntime(Runtime):
@@ -19,6 +20,7 @@ class BatchingRuntime(Runtime):
         runtime: What loads and computes.
         batching: Which batching; the threads are made by it.
         observer: Returns who is told of the batches of the version in a folder.
+        threads: Requests that one version computes at the same time without batching.
 
     Raises:
         StatusError: The parameters ask for no threads.
@@ -29,12 +31,14 @@ class BatchingRuntime(Runtime):
         runtime: Runtime,
         batching: BatchingSettings,
         observer: Callable[[Path], Observer] | None = None,
+        threads: int = 2,
     ) -> None:
         self.name = runtime.name
         self._runtime = runtime
         self._batching = batching
         self._batcher = batcher_for(batching)
         self._observer = observer
+        self._threads = threads
 
     def prepare(self) -> None:
         """Import what loading needs."""
@@ -44,7 +48,8 @@ class BatchingRuntime(Runtime):
         """Load the version in ``path``, and find out what may be put together."""
         observer = None if self._observer is None else self._observer(path)
         model = self._runtime.load(path, settings)
-        return batched(model, self._batching, observer, batcher=self._batcher, version=path)
+        together = batched(model, self._batching, observer, batcher=self._batcher, version=path)
+        return scheduled(together, self._threads)
 
     def close(self) -> None:
         """Give back what the runtime took."""

@@ -76,13 +76,6 @@ class Scheduler(Generic[K, T]):
                 return self._take_from(key, queue, now)
         return None
 
-    def take_slot(self) -> bool:
-        """Take a slot for something that is not queued; false if it has to queue."""
-        if self._queues or self.running >= self.slots:
-            return False
-        self.running += 1
-        return True
-
     def release(self) -> None:
         """Give back the slot of a batch that was computed."""
         self.running -= 1

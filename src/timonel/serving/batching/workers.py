@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
@@ -28,7 +27,7 @@ class Key(Hashable, Protocol):
 
 
 class Batcher:
-    """Computes batches, at most ``slots`` at once, in threads of its own or of callers.
+    """Computes batches, at most ``slots`` at once, in threads of its own.
 
     Threads are started when they are first needed, so that a process may fork before, and end
     when the last model is detached. Thread-safe.
@@ -48,7 +47,6 @@ class Batcher:
         self._name = name
         self._clock = clock
         self._scheduler: Scheduler[Any, Any] = Scheduler(slots)
-        self._handed_over: deque[Work[Any, Any]] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._life = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -86,39 +84,6 @@ class Batcher:
             self._scheduler.add(key, make, task, self._clock())
             self._wake()
 
-    def take_slot(self) -> bool:
-        """Take a slot for something that need not be queued; false if it has to be."""
-        with self._changed:
-            return self._scheduler.take_slot()
-
-    def release_slot(self) -> None:
-        """Give back what `take_slot` took."""
-        with self._changed:
-            self._scheduler.release()
-            self._wake()
-
-    def run(self, key: Key, make: Callable[[], Queue[Any]], task: Task) -> None:
-        """Queue a task; if it can be computed at once, do that in this thread.
-
-        Raises:
-            StatusError: The queue refuses it.
-        """
-        with self._changed:
-            now = self._clock()
-            self._scheduler.add(key, make, task, now)
-            work = self._scheduler.take(now)
-            if work is None:
-                self._wake()
-            elif task not in work.taken.tasks:
-                # Others' turn: this caller's answer should not wait for theirs.
-                self._handed_over.append(work)
-                self._wake()
-                work = None
-        if work is not None:
-            self._perform(work)
-            with self._changed:
-                self._wake()
-
     def remove(self, key: Key, task: Task) -> None:
         """Forget a task that is still queued."""
         with self._changed:
@@ -132,7 +97,7 @@ class Batcher:
 
     def _wake(self) -> None:
         """Have a thread look for work; called with the lock held."""
-        if not self._handed_over and self._scheduler.next_due_at() is None:
+        if self._scheduler.next_due_at() is None:
             return
         if not self._threads:
             self._threads = [
@@ -151,8 +116,7 @@ class Batcher:
         with self._changed:
             while self._users:
                 now = self._clock()
-                work = self._handed_over.popleft() if self._handed_over else None
-                work = work or self._scheduler.take(now)
+                work = self._scheduler.take(now)
                 if work is not None:
                     # There may be more of it, and another slot.
                     self._wake()

@@ -18,6 +18,8 @@ from timonel.serving.batching.settings import (
 )
 from timonel.serving.batching.workers import Batcher
 from timonel.serving.runtimes.base import Array, LoadedModel
+from timonel.serving.runtimes.declaring import DeclaringModel
+from timonel.serving.samples import rows_of_signatures, samples_of
 
 
 def batcher_for(settings: BatchingSettings) -> Batcher:
@@ -41,6 +43,7 @@ def batched(
     batcher: Batcher | None = None,
     version: Path | None = None,
     samples: Mapping[str, Mapping[str, Array]] | None = None,
+    at_once: bool = False,
 ) -> LoadedModel:
     """Return a version with batching around it; itself if it is not to be batched.
 
@@ -52,15 +55,25 @@ def batched(
         observer: Told of every batch.
         batcher: The threads; its own if none are given.
         version: The version's folder, where its own parameters may lie.
-        samples: Inputs that its signatures are known to take, by signature.
+        samples: Inputs that its signatures are known to take, by signature; by default those of
+            the version's warm-up requests.
+        at_once: Whether adaptive batching may have whoever submits a request compute it, where
+            that is known to take less time than to queue it.
 
     Raises:
         StatusError: The version cannot be loaded with these parameters.
     """
     if isinstance(settings, NoBatching):
         return model
+    if isinstance(model, DeclaringModel):
+        if not model.batchable and isinstance(settings, BatchingParameters):
+            # These put everything together that comes.
+            return model
+        batcher = batcher or Batcher(model.slots)
     try:
-        policy = _policy(model, settings, version, samples or {})
+        # One that declares how many calls it takes at once must not be called besides.
+        at_once = at_once and not isinstance(model, DeclaringModel)
+        policy = _policy(model, settings, version, samples or {}, at_once=at_once)
         if policy is None:
             return model
         return BatchingModel(model, policy, batcher or batcher_for(settings), observer)
@@ -74,9 +87,13 @@ def _policy(
     settings: AdaptiveBatching | BatchingParameters,
     version: Path | None,
     samples: Mapping[str, Mapping[str, Array]],
+    *,
+    at_once: bool,
 ) -> Policy | None:
     if isinstance(settings, AdaptiveBatching):
-        return AdaptivePolicy(model, settings, samples)
+        if not samples and version is not None:
+            samples = rows_of_signatures(samples_of(version), model.signatures)
+        return AdaptivePolicy(model, settings, samples, at_once=at_once)
     if settings.per_model and version is not None:
         own = parameters_of_version(version, settings)
         return None if own is None else ParameterPolicy(own)

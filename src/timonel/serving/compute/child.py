@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import socket
+import threading
+from concurrent.futures import Future
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -17,59 +17,104 @@ from timonel.serving.batching.wrap import batched
 from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.link import Link, Message
 from timonel.serving.compute.metadata import to_fields
+from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.config import RuntimeSettings
-from timonel.serving.runtimes.base import DTYPE_NAMES, Array, LoadedModel, Runtime
+from timonel.serving.python.hooks import HookedModel, Hooks
+from timonel.serving.runtimes.base import DTYPE_NAMES, Array, Runtime, ScheduledModel
+from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
 
 Outputs = dict[str, Array]
-Submit = Callable[[str, Mapping[str, Array], Sequence[str] | None, float | None], "Future[Outputs]"]
 
 
 def compute(
-    link: Link, runtime: Runtime, path: Path, settings: RuntimeSettings, threads: int
+    connection: socket.socket,
+    runtime: Runtime,
+    path: Path,
+    settings: RuntimeSettings,
+    threads: int,
+    memory_limit: int,
 ) -> None:
     """Load a version and serve it until told to unload it.
 
     Args:
-        link: Where requests come from.
+        connection: Where requests come from, and further connections that they come from too.
         runtime: What loads and computes; prepared.
         path: The version's folder.
         settings: How it computes.
         threads: Requests at the same time, where the model does not schedule them itself.
+        memory_limit: Bytes of shared memory for the answers that go over one connection.
     """
+    fronts = _Fronts(memory_limit)
+    link = Link(connection, limit_bytes=memory_limit, on_join=fronts.join)
     try:
-        model = batched(
-            runtime.load(path, settings), settings.batching, partial(_tell, link), version=path
-        )
-        fields, defaults = to_fields(model.signatures)
-        link.post(Kind.LOADED, 0, [fields], defaults)
+        loaded = runtime.load(path, settings)
+        observe = partial(_tell, link)
+        # Whoever waits in this process waits for this version, so nobody else is held up.
+        together = batched(loaded, settings.batching, observe, version=path, at_once=True)
+        model = scheduled(together, threads)
+        if settings.hooks is not None:
+            hooks = Hooks(Path(settings.hooks), model.signatures)
+            model = HookedModel(model, hooks, threads)
+        fronts.model = model
+        _post_loaded(link, model)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
         _post_error(link, 0, error, otherwise=Code.UNKNOWN)
         return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="compute")
-    if _Answering(link, model, pool).serve():
-        pool.shutdown()
+    if _Answering(link, model).serve():
         model.close()
+
+
+class _Fronts:
+    """Answers requests of further fronts, each in a thread of its own.
+
+    Args:
+        memory_limit: Bytes of shared memory for the answers to each.
+    """
+
+    model: ScheduledModel
+
+    def __init__(self, memory_limit: int) -> None:
+        self._memory_limit = memory_limit
+
+    def join(self, _number: int, connection: socket.socket) -> None:
+        """Take one more. They only come once the model is there."""
+        link = Link(connection, limit_bytes=self._memory_limit)
+        threading.Thread(target=self._serve, args=(link,), name="front", daemon=True).start()
+
+    def _serve(self, link: Link) -> None:
+        answering = _Answering(link, self.model)
+        try:
+            _post_loaded(link, self.model)
+            answering.serve()
+        except (ProtocolError, StatusError) as error:
+            _LOG.error("a front is answered no more: %s", error)
+        finally:
+            answering.give_up()
+            link.close()
 
 
 class _Answering:
     """Hands requests to a model and its answers back."""
 
-    def __init__(self, link: Link, model: LoadedModel, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, link: Link, model: ScheduledModel) -> None:
         self._link = link
         self._model = model
-        self._pool = pool
         self._asked_to_close = False
+        self._beginning = False
         self._under_way: dict[int, Future[Outputs]] = {}
-        own: Submit | None = getattr(model, "submit", None)
-        self._submit: Submit = own or self._run_later
 
     def serve(self) -> bool:
         """Answer; return true if this ends as it should, false if nobody is there any more."""
         self._link.serve(self._handle)
         return self._asked_to_close
+
+    def give_up(self) -> None:
+        """Compute nothing more of what nobody waits for."""
+        for future in list(self._under_way.values()):
+            future.cancel()
 
     def _handle(self, message: Message) -> None:
         if message.kind is Kind.REQUEST:
@@ -84,51 +129,45 @@ class _Answering:
     def _begin(self, message: Message) -> None:
         number = message.number
         signature, outputs, deadline = message.fields
+        self._beginning = True
         try:
-            future = self._submit(signature, message.arrays, outputs, deadline)
+            future = self._model.submit(signature, message.arrays, outputs, deadline)
+            self._under_way[number] = future
+            future.add_done_callback(partial(self._answer, number))
         except Exception as error:  # noqa: BLE001 - becomes the answer
             _post_error(self._link, number, error)
-            return
-        self._under_way[number] = future
-        future.add_done_callback(partial(self._answer, number))
+        finally:
+            self._beginning = False
 
     def _answer(self, number: int, future: Future[Outputs]) -> None:
         self._under_way.pop(number, None)
         if future.cancelled():
+            # The front counts what it is owed, by which it knows a process that hangs.
+            _post_error(self._link, number, StatusError(Code.CANCELLED, "nobody waits for it"))
             return
         try:
             outputs = future.result()
             _check_types(outputs)
-            # Where others are under way, theirs may be done at the same moment: a batch's are.
-            later = bool(self._under_way)
-            self._link.post(Kind.ANSWER, number, [], outputs, later=later)
+            # Where others are under way, theirs may be done at the same moment: a batch's are. What
+            # is answered while it is received goes with whatever else came in its packet.
+            later = bool(self._under_way) or self._beginning
+            self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the answer
-            _post_error(self._link, number, error)
+            _post_error(self._link, number, error, compute_s=_compute_s(future))
 
-    def _run_later(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None,
-        deadline: float | None,
-    ) -> Future[Outputs]:
-        return self._pool.submit(self._run, signature, inputs, outputs, deadline)
 
-    def _run(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None,
-        deadline: float | None,
-    ) -> Outputs:
-        if deadline is not None and time.monotonic() >= deadline:
-            raise StatusError(Code.DEADLINE_EXCEEDED, "the request's time was over in the queue")
-        return self._model.run(signature, inputs, outputs)
+def _post_loaded(link: Link, model: ScheduledModel) -> None:
+    fields, defaults = to_fields(model.signatures)
+    link.post(Kind.LOADED, 0, [fields], defaults)
 
 
 def _tell(link: Link, observation: BatchObservation) -> None:
     with contextlib.suppress(StatusError):  # the connection has ended
         link.post(Kind.BATCH, 0, list(astuple(observation)), later=True)
+
+
+def _compute_s(future: Future[Outputs]) -> float | None:
+    return getattr(future, "compute_s", None)
 
 
 def _check_types(outputs: Outputs) -> None:
@@ -138,13 +177,17 @@ def _check_types(outputs: Outputs) -> None:
 
 
 def _post_error(
-    link: Link, number: int, error: BaseException, otherwise: Code = Code.INTERNAL
+    link: Link,
+    number: int,
+    error: BaseException,
+    otherwise: Code = Code.INTERNAL,
+    compute_s: float | None = None,
 ) -> None:
     if isinstance(error, StatusError):
         code, text = error.code, error.message
     else:
         _LOG.error("a request or a load failed", exc_info=error)
         code, text = otherwise, f"{type(error).__name__}: {error}"
-    fields: list[Any] = [int(code), text.encode("utf-8", "replace").decode()]
+    fields: list[Any] = [int(code), text.encode("utf-8", "replace").decode(), compute_s]
     with contextlib.suppress(StatusError):  # the connection has ended
         link.post(Kind.ERROR, number, fields)

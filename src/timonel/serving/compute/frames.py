@@ -33,12 +33,14 @@ class Kind(IntEnum):
     RETIRE = 2  # a segment is not used any more
     RELEASE = 3  # blocks of the receiver's are free: pairs of segment and offset
     REQUEST = 4  # [signature, outputs, deadline], inputs
-    ANSWER = 5  # [], outputs
-    ERROR = 6  # [code, text]
+    ANSWER = 5  # [seconds of compute], outputs
+    ERROR = 6  # [code, text, seconds of compute]
     LOADED = 7  # [signatures], defaults
     CANCEL = 8  # nobody waits for that request's answer any more
     CLOSE = 9  # unload, and end
     BATCH = 10  # [what was observed of a batch]
+    JOIN = 11  # a connection for one more front comes with it
+    TELL = 12  # [what two fronts say to each other]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import math
 import os
 import select
 import socket
@@ -34,7 +35,9 @@ from timonel.serving.compute.segments import Hold, Owner, Segment, hold_of
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
 
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
-_LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE})
+_LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE, Kind.JOIN})
+
+OnJoin = Callable[[int, socket.socket], None]
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,23 @@ class Link(Owner):
     Args:
         connection: One end of a pair of sequential-packet sockets.
         limit_bytes: Shared memory that this side may use.
+        on_join: Takes a connection that the other side passes on, with a number; by default none
+            may.
     """
 
-    def __init__(self, connection: socket.socket, *, limit_bytes: int) -> None:
+    def __init__(
+        self, connection: socket.socket, *, limit_bytes: int, on_join: OnJoin | None = None
+    ) -> None:
         connection.setblocking(False)
         self._socket = connection
+        self._on_join = on_join
         self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
         self._theirs: dict[int, Segment] = {}
         self._outbox = Outbox(connection, self.wake)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
         self._flush_asked = False
+        self._server = 0
         self._over = False
         self._closed = False
 
@@ -90,11 +99,8 @@ class Link(Owner):
         Raises:
             StatusError: There is none.
         """
-        numpy_type = NUMPY_TYPES[dtype]
-        length = numpy_type.itemsize
-        for size in shape:
-            length *= size
-        return self._arena.take(length, timeout_s).array().view(numpy_type).reshape(shape)
+        block = self._arena.take(_bytes_of(shape, dtype), timeout_s)
+        return block.array().view(NUMPY_TYPES[dtype]).reshape(shape)
 
     def post(
         self,
@@ -134,7 +140,13 @@ class Link(Owner):
             self.flush()
         elif not self._flush_asked:
             self._flush_asked = True
-            self.wake()
+            if threading.get_ident() != self._server:
+                self.wake()
+
+    def pass_on(self, number: int, connection: socket.socket) -> None:
+        """Give the other side a copy of a connection."""
+        self._outbox.add(inline(Kind.JOIN, number), os.dup(connection.fileno()))
+        self.flush()
 
     def flush(self) -> None:
         """Send what has piled up, unless another thread is at it."""
@@ -160,7 +172,11 @@ class Link(Owner):
         descriptor = self._socket.fileno()
         poller.register(descriptor, select.POLLIN)
         writing = False
+        self._server = threading.get_ident()
         while not self._over:
+            if self._flush_asked:
+                self._flush_asked = False
+                self.flush()
             if writing != self._outbox.is_blocked:
                 writing = not writing
                 mask = select.POLLIN | (select.POLLOUT if writing else 0)
@@ -170,8 +186,6 @@ class Link(Owner):
             if self._wake in events:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-                self._flush_asked = False
-                self.flush()
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
                 self._outbox.unblock()
@@ -256,11 +270,18 @@ class Link(Owner):
                 self._arena.give_back(number, offset)
         elif frame.kind is Kind.RETIRE:
             self._theirs.pop(frame.number, None)
+        elif frame.kind is Kind.JOIN:
+            self._take(frame, descriptors)
         elif descriptors:
             try:
                 self._theirs[frame.number] = Segment(descriptors[0], frame.offset)
             except (OSError, ValueError, OverflowError) as error:
                 raise ProtocolError(f"expected shared memory, got {error}") from error
+
+    def _take(self, frame: Frame, descriptors: Sequence[int]) -> None:
+        if self._on_join is None or not descriptors:
+            raise ProtocolError("expected no connection, or one that is there")
+        self._on_join(frame.number, socket.socket(fileno=os.dup(descriptors[0])))
 
     def _message(self, frame: Frame) -> Message:
         content = frame.content
@@ -277,6 +298,15 @@ class Link(Owner):
             return Hold(segment, offset, length, self, number).array()
         except ValueError as error:
             raise ProtocolError(str(error)) from error
+
+
+def is_small(shape: Sequence[int], dtype: str) -> bool:
+    """Tell whether an array goes through the socket, so that shared memory would cost more."""
+    return _bytes_of(shape, dtype) <= INLINE_BYTES
+
+
+def _bytes_of(shape: Sequence[int], dtype: str) -> int:
+    return math.prod(shape) * NUMPY_TYPES[dtype].itemsize
 
 
 def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-import numpy as np
-
+from timonel.serving.compute.link import is_small
 from timonel.serving.compute.process import Answer, ComputeProcess
 from timonel.serving.compute.recovery import Patience, after_death
-from timonel.serving.runtimes.base import NUMPY_TYPES, Array, ScheduledModel
+from timonel.serving.runtimes.base import Array, ScheduledModel
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +44,9 @@ class ProcessModel(ScheduledModel):
         self._patience = patience
         self._close_timeout_s = close_timeout_s
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._deaths: tuple[float, ...] = ()
+        self._restarts = 0
         self._closed = threading.Event()
         self._failure: StatusError | None = None
         self._tell: Callable[[StatusError], None] | None = None
@@ -59,6 +61,31 @@ class ProcessModel(ScheduledModel):
         """The process; none while there is none."""
         process = self._process
         return None if process is None else process.pid
+
+    @property
+    def restarts(self) -> int:
+        """How often a process has taken the place of one that died."""
+        return self._restarts
+
+    @property
+    def outage(self) -> StatusError | None:
+        """Why there is no process at present; none while there is one."""
+        return self._unavailable if self._process is None else None
+
+    def join(self, connection: socket.socket) -> ComputeProcess:
+        """Have one more front ask the process over a connection; waits while there is none.
+
+        Raises:
+            StatusError: There will be none any more.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._process is not None or self._failure or self._closed.is_set()
+            )
+            if self._process is None:
+                raise self._unavailable
+            self._process.join(connection)
+            return self._process
 
     def submit(
         self,
@@ -96,9 +123,9 @@ class ProcessModel(ScheduledModel):
             StatusError: There is no shared memory.
         """
         process = self._process
-        if process is None:
-            # It will be refused, but by whoever runs the model.
-            return np.empty(shape, NUMPY_TYPES[dtype])
+        # Without one it will be refused, but by whoever runs the model.
+        if process is None or is_small(shape, dtype):
+            return super().allocate(shape, dtype)
         return process.allocate(shape, dtype)
 
     def when_failed(self, tell: Callable[[StatusError], None]) -> None:
@@ -113,12 +140,13 @@ class ProcessModel(ScheduledModel):
         """Unload; what is under way is answered first."""
         with self._lock:
             self._closed.set()
+            self._changed.notify_all()
             self._unavailable = StatusError(Code.UNAVAILABLE, "The version has been unloaded.")
             process, self._process = self._process, None
         if process is not None:
             process.close(self._close_timeout_s)
 
-    def _adopt(self, process: ComputeProcess) -> bool:
+    def _adopt(self, process: ComputeProcess, restarts: int = 0) -> bool:
         """Send requests to a process from now on; false if it has died meanwhile."""
         with self._lock:
             if self._closed.is_set():
@@ -127,6 +155,8 @@ class ProcessModel(ScheduledModel):
                 return False
             else:
                 self._process = process
+                self._restarts += restarts
+                self._changed.notify_all()
                 return True
         process.close(0.0)
         return True
@@ -157,7 +187,7 @@ class ProcessModel(ScheduledModel):
             except StatusError as error:
                 cause = self._unavailable = error
                 continue
-            if self._adopt(process):
+            if self._adopt(process, restarts=1):
                 return
             cause = process.end or cause
 
@@ -171,6 +201,7 @@ class ProcessModel(ScheduledModel):
         )
         with self._lock:
             self._failure = self._unavailable = cause
+            self._changed.notify_all()
             tell = self._tell
         if tell is not None:
             tell(cause)

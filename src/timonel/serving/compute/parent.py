@@ -33,6 +33,8 @@ class WarmParent:
         runtime: ``module:attribute`` of what makes the runtime.
     """
 
+    is_shared = False
+
     def __init__(self, runtime: str) -> None:
         self._tokens = itertools.count()
         self._forks: dict[int, Future[int]] = {}
@@ -89,6 +91,27 @@ class WarmParent:
             else:
                 self._forks.pop(token).set_exception(_gone(self._refusal))
         return answer.result()
+
+    def connect(self, order: ForkOrder) -> tuple[socket.socket, int]:
+        """Return a connection to a new compute process, and its pid.
+
+        Raises:
+            StatusError: There is none.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                return ours, self.fork(order, theirs)
+        except BaseException:
+            ours.close()
+            raise
+
+    def cause(self, pid: int, timeout_s: float) -> str | None:
+        """Word how a process it has forked ended; none if it has not in time."""
+        status = self.wait(pid, timeout_s)
+        if status is not None:
+            return ended(os.waitstatus_to_exitcode(status))
+        return "ended together with the parent of all such processes" if self.is_over else None
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
         """Return the wait status of a process it has forked; none if it has not ended in time."""

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.link import Link, Message
 from timonel.serving.compute.metadata import from_fields
-from timonel.serving.compute.orders import ForkOrder
-from timonel.serving.compute.parent import WarmParent, ended
+from timonel.serving.compute.orders import ForkOrder, Parent
 from timonel.serving.compute.protocol import ProtocolError
-from timonel.serving.runtimes.base import Array, Signature
+from timonel.serving.runtimes.base import Array, Pending, Signature
+from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02
 _STATUS_S = 2.0
-_MEMORY_S = 60.0
 
 Outputs = dict[str, Array]
 
 
-class Answer(Future[Outputs]):
+class Answer(Pending):
     """The outputs of a request, when they are there. Cancelling it tells the process."""
 
     def __init__(self, number: int, deadline: float | None, cancel: Callable[[int], None]) -> None:
@@ -47,10 +45,11 @@ class Answer(Future[Outputs]):
             self._cancel(self.number)
         return cancelled
 
-    def give(self, outcome: Outputs | StatusError) -> None:
+    def give(self, outcome: Outputs | StatusError, compute_s: float | None = None) -> None:
         """Answer, unless it was given up."""
         if not self.set_running_or_notify_cancel():
             return
+        self.compute_s = compute_s
         if isinstance(outcome, StatusError):
             self.set_exception(outcome)
         else:
@@ -61,7 +60,7 @@ class ComputeProcess:
     """A process that has loaded a version, or is about to. Thread-safe.
 
     Args:
-        parent: What forks it.
+        parent: What forks it, or knows it.
         order: What it loads.
         on_end: Called once, in a thread of this object that ends after it, when a process that had
             loaded has ended without being told to: with this object and why.
@@ -75,7 +74,7 @@ class ComputeProcess:
 
     def __init__(
         self,
-        parent: WarmParent,
+        parent: Parent,
         order: ForkOrder,
         on_end: Callable[[ComputeProcess, StatusError], None],
         hang_timeout_s: float | None = None,
@@ -87,20 +86,17 @@ class ComputeProcess:
         self._hang_timeout_s = hang_timeout_s
         self._lock = threading.Lock()
         self._asked: dict[int, Answer] = {}
-        self._next = 0
+        self._next = 1
         self._heard_at = 0.0
+        self._owed: set[int] = set()
         self._sleeping = False
         self._closing = False
         self._verdict: str | None = None
         self._end: StatusError | None = None
+        self._ended = threading.Event()
+        self._ended_how: str | None = None
         self._loaded: Future[dict[str, Signature]] = Future()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with theirs:
-                self.pid = parent.fork(order, theirs)
-        except BaseException:
-            ours.close()
-            raise
+        ours, self.pid = parent.connect(order)
         self._link = Link(ours, limit_bytes=order.memory_limit)
         self._thread = threading.Thread(target=self._receive, name=order.name, daemon=True)
         self._thread.start()
@@ -138,17 +134,19 @@ class ComputeProcess:
             answer = Answer(number, deadline, self._cancel)
             end = self._end
             if end is None:
-                if not self._asked:
+                if not self._owed:
                     self._heard_at = answer.asked_at
                 self._asked[number] = answer
+                self._owed.add(number)
         if end is not None:
             answer.give(end)
             return answer
-        wait_s = _MEMORY_S if deadline is None else max(0.0, deadline - answer.asked_at)
         try:
             fields = [signature, outputs if outputs is None else list(outputs), deadline]
-            self._link.post(Kind.REQUEST, number, fields, inputs, wait_s)
+            # Whoever submits does not wait, for memory neither.
+            self._link.post(Kind.REQUEST, number, fields, inputs, timeout_s=0.0)
         except StatusError as error:
+            self._owed.discard(number)
             self._give(number, error)
         if self._sleeping and (deadline is not None or self._hang_timeout_s is not None):
             self._link.wake()
@@ -160,7 +158,16 @@ class ComputeProcess:
         Raises:
             StatusError: There is no memory.
         """
-        return self._link.allocate(shape, dtype, _MEMORY_S)
+        return self._link.allocate(shape, dtype, timeout_s=0.0)
+
+    def join(self, connection: socket.socket) -> None:
+        """Give it a copy of a connection that one more front will ask it over."""
+        self._link.pass_on(0, connection)
+
+    def wait_for_end(self, timeout_s: float) -> str | None:
+        """Return how it ended; none if it has not after so long."""
+        self._ended.wait(timeout_s)
+        return self._ended_how
 
     def kill(self) -> None:
         """End it at once; what is under way is answered ``UNAVAILABLE``."""
@@ -169,7 +176,7 @@ class ComputeProcess:
     def close(self, timeout_s: float) -> None:
         """Let it answer what is under way, unload, and end; kill it if that takes too long."""
         deadline = time.monotonic() + timeout_s
-        wait(list(self._asked.values()), timeout_s)
+        await_settled(list(self._asked.values()), timeout_s)
         self._closing = True
         with contextlib.suppress(StatusError):
             self._link.post(Kind.CLOSE, 0)
@@ -194,16 +201,14 @@ class ComputeProcess:
         self.kill()
 
     def _cause(self) -> str:
+        if self._closing and self._parent.is_shared:
+            return "was left"
         # It is nearly always there already.
-        status = self._parent.wait(self.pid, _STATUS_S)
-        if status is None and not self._parent.is_over:
+        cause = self._parent.cause(self.pid, _STATUS_S)
+        if cause is None:
             self._condemn("has left its connection")
-            status = self._parent.wait(self.pid, _STATUS_S)
-        if self._verdict is not None:
-            return self._verdict
-        if status is None:
-            return "ended together with the parent of all such processes"
-        return ended(os.waitstatus_to_exitcode(status))
+            cause = self._parent.cause(self.pid, _STATUS_S)
+        return self._verdict or cause or "has ended"
 
     def _finish(self, cause: str) -> None:
         error = StatusError(Code.UNAVAILABLE, f"The process of this model {cause}.")
@@ -211,6 +216,8 @@ class ComputeProcess:
             self._end = error
             asked = list(self._asked.values())
             self._asked.clear()
+        self._ended_how = cause
+        self._ended.set()
         for answer in asked:
             answer.give(error)
         self._link.close()
@@ -221,12 +228,13 @@ class ComputeProcess:
 
     def _handle(self, message: Message) -> None:
         self._heard_at = time.monotonic()
+        self._owed.discard(message.number)
         if message.kind is Kind.ANSWER:
-            self._give(message.number, message.arrays)
+            self._give(message.number, message.arrays, _seconds(message.fields))
         elif message.kind is Kind.ERROR:
             error = _error(message.fields)
             if self._loaded.done():
-                self._give(message.number, error)
+                self._give(message.number, error, _seconds(message.fields[2:]))
             else:
                 self._loaded.set_exception(error)
         elif message.kind is Kind.LOADED and not self._loaded.done():
@@ -244,10 +252,12 @@ class ComputeProcess:
         if self._observer is not None:
             self._observer(observation)
 
-    def _give(self, number: int, outcome: Outputs | StatusError) -> None:
+    def _give(
+        self, number: int, outcome: Outputs | StatusError, compute_s: float | None = None
+    ) -> None:
         answer = self._asked.pop(number, None)
         if answer is not None:
-            answer.give(outcome)
+            answer.give(outcome, compute_s)
 
     def _cancel(self, number: int) -> None:
         if self._asked.pop(number, None) is not None:
@@ -260,7 +270,7 @@ class ComputeProcess:
         self._sleeping = True
         asked = list(self._asked.values())
         watched = [answer for answer in asked if answer.deadline is not None]
-        if not watched and not (asked and self._hang_timeout_s is not None):
+        if not watched and not (self._owed and self._hang_timeout_s is not None):
             return None
         self._sleeping = False
         now = time.monotonic()
@@ -271,17 +281,23 @@ class ComputeProcess:
                 with contextlib.suppress(StatusError):
                     self._link.post(Kind.CANCEL, answer.number)
         limit = self._hang_timeout_s
-        if limit is not None and self._asked and now - self._heard_at > limit:
+        if limit is not None and self._owed and now - self._heard_at > limit:
             self._condemn(f"had said nothing for {limit:g} s")
         return _TICK_S
 
 
 def _error(fields: Sequence[Any]) -> StatusError:
     try:
-        code, text = fields
+        code, text, _ = fields
         return StatusError(Code(code), str(text))
     except (ValueError, TypeError) as error:
         raise ProtocolError(f"expected an error, got {error}") from error
+
+
+def _seconds(fields: Sequence[Any]) -> float | None:
+    if len(fields) != 1 or not isinstance(fields[0], float | int | None):
+        raise ProtocolError("expected how long it took")
+    return fields[0]
 
 
 def _too_late() -> StatusError:

@@ -26,7 +26,6 @@ from typing import Any, NoReturn
 from timonel.engines.local.processes import die_with_parent, name_process, reap
 from timonel.engines.local.warm.inside import renew_random_state, restore_blas_threads
 from timonel.serving.compute.child import compute
-from timonel.serving.compute.link import Link
 from timonel.serving.compute.orders import MESSAGE_BYTES, ForkOrder, WarmOrders, environment
 from timonel.serving.runtimes.base import Runtime
 
@@ -144,8 +143,14 @@ class _Parent:
             _restore_environment()
             restore_blas_threads(os.environ)
             connection = socket.socket(fileno=descriptor)
-            link = Link(connection, limit_bytes=order.memory_limit)
-            compute(link, self._runtime, Path(order.folder), order.settings, order.threads)
+            compute(
+                connection,
+                self._runtime,
+                Path(order.folder),
+                order.settings,
+                order.threads,
+                order.memory_limit,
+            )
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may go on in the parent's image
             traceback.print_exc()

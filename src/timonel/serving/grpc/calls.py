@@ -1,13 +1,10 @@
-"""What all calls have in common: off the event loop and back, deadlines, and statuses."""
+"""What all calls have in common: deadlines, statuses, and what is told of them."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -30,26 +27,14 @@ _FOREVER_S = 1e9
 _TRACE = frozenset({"traceparent", "tracestate"})
 
 
-@dataclass(frozen=True)
-class Later:
-    """An answer that takes too long to hold a thread for it.
+Answer = Callable[[Any, RequestContext], Awaitable[bytes]]
+"""A request and its context to a serialized response; raises `StatusError`.
 
-    Args:
-        done: What is waited for; cancelled when the client does not wait any more.
-        response: Called off the event loop then, for the serialized response.
-    """
-
-    done: Future[None]
-    response: Callable[[], bytes]
+It is cancelled when its client does not wait any more, and must not hold up the event loop.
+"""
 
 
-Answer = Callable[[Any, RequestContext], bytes | Later]
-"""A request and its context to a serialized response; blocks, and raises `StatusError`."""
-
-
-def handler(
-    answer: Answer, api: str, request_type: Any, pool: Executor, monitor: Monitor | None = None
-) -> Any:
+def handler(answer: Answer, api: str, request_type: Any, monitor: Monitor | None = None) -> Any:
     """Return the handler of a method with one request and one response.
 
     The request is parsed by gRPC, so that interceptors see it. The response is bytes already:
@@ -59,39 +44,61 @@ def handler(
         answer: What to do.
         api: The method's name.
         request_type: The request's message class.
-        pool: Where ``answer`` is run.
         monitor: What is told of each request.
     """
 
     async def call(request: Any, context: Any) -> bytes:
-        observation = _observed(monitor, api, request, context)
-        about = RequestContext(
-            deadline=_deadline(context),
-            principal=PRINCIPAL.get(),
-            entrypoint="GRPC",
-            api=api,
-            observation=observation,
-        )
-        failure: StatusError | None = None
         try:
-            response = await _answered(pool, monitor, answer, request, about)
+            return await accounted(answer, api, request, context, monitor)
         except StatusError as error:
-            failure = error
-        except asyncio.CancelledError:
-            _end(monitor, observation, Code.CANCELLED)
-            raise
-        except Exception as error:  # noqa: BLE001 - logged; costs one request, not the server
-            _LOG.exception("%s failed", api)
-            failure = StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
-        _end(monitor, observation, Code.OK if failure is None else failure.code)
-        if failure is None:
-            return response
-        await context.abort(_CODES[failure.code.value], cut(failure.message))
-        raise AssertionError("abort raises")
+            await context.abort(_CODES[error.code.value], cut(error.message))
+            raise AssertionError("abort raises") from error
 
     return grpc.unary_unary_rpc_method_handler(
-        call, request_deserializer=_parser(request_type), response_serializer=None
+        call, request_deserializer=parser(request_type), response_serializer=None
     )
+
+
+async def accounted(
+    answer: Answer, api: str, request: Any, context: Any, monitor: Monitor | None = None
+) -> bytes:
+    """Answer one request, and tell the monitor.
+
+    Args:
+        answer: What to do.
+        api: The method's name.
+        request: The request.
+        context: gRPC's context of the call that it came with.
+        monitor: What is told of it.
+
+    Raises:
+        StatusError: It is refused, or failed.
+    """
+    observation = _observed(monitor, api, request, context)
+    about = RequestContext(
+        deadline=_deadline(context),
+        principal=PRINCIPAL.get(),
+        entrypoint="GRPC",
+        api=api,
+        observation=observation,
+    )
+    code = Code.CANCELLED
+    try:
+        _check(request, about)
+        response = await answer(request, about)
+        code = Code.OK
+    except StatusError as error:
+        code = error.code
+        raise
+    except Exception as error:
+        # Costs one request, not the server.
+        _LOG.exception("%s failed", api)
+        code = Code.INTERNAL
+        raise StatusError(code, f"{type(error).__name__}: {error}") from error
+    finally:
+        if monitor is not None and observation is not None:
+            monitor.end(observation, code)
+    return response
 
 
 def model_spec(request: Any) -> ModelSpec:
@@ -141,9 +148,12 @@ class _Malformed:
 
     model_spec = model_pb2.ModelSpec()
     tasks = ()
+    model_name = name = ""
 
 
-def _parser(request_type: Any) -> Callable[[bytes], Any]:
+def parser(request_type: Any) -> Callable[[bytes], Any]:
+    """Return what parses requests, and has those that are damaged refused later."""
+
     def parse(raw: bytes) -> Any:
         try:
             return request_type.FromString(raw)
@@ -154,45 +164,27 @@ def _parser(request_type: Any) -> Callable[[bytes], Any]:
     return parse
 
 
-async def _answered(
-    pool: Executor,
-    monitor: Monitor | None,
-    answer: Answer,
-    request: Any,
-    about: RequestContext,
-) -> bytes:
-    run = asyncio.get_running_loop().run_in_executor
-    response = await run(pool, _work, monitor, answer, request, about)
-    if isinstance(response, Later):
-        await asyncio.wrap_future(response.done)
-        return await run(pool, response.response)
-    return response
-
-
-def _work(
-    monitor: Monitor | None, answer: Answer, request: Any, about: RequestContext
-) -> bytes | Later:
-    if monitor is not None and about.observation is not None:
-        monitor.start(about.observation)
+def _check(request: Any, about: RequestContext) -> None:
     if isinstance(request, _Malformed):
         raise StatusError(Code.INTERNAL, "Exception deserializing request!")
-    # It may have waited for a thread longer than its client waits for it.
+    # It may have waited for its turn longer than its client waits for it.
     if about.deadline is not None and time.monotonic() >= about.deadline:
         raise StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
-    return answer(request, about)
-
-
-def _end(monitor: Monitor | None, observation: Observation | None, code: Code) -> None:
-    if monitor is not None and observation is not None:
-        monitor.end(observation, code)
 
 
 def _observed(monitor: Monitor | None, api: str, request: Any, context: Any) -> Observation | None:
     if monitor is None:
         return None
     asked = request.tasks[0] if api == "MultiInference" and request.tasks else request
-    name = asked.model_spec.name if hasattr(asked, "model_spec") else ""
-    return monitor.begin("GRPC", api, name, _trace_parent(context))
+    return monitor.begin("GRPC", api, _model_name(asked), _trace_parent(context))
+
+
+def _model_name(asked: Any) -> str:
+    if hasattr(asked, "model_spec"):
+        name: str = asked.model_spec.name
+    else:  # the Open Inference Protocol
+        name = getattr(asked, "model_name", "") or getattr(asked, "name", "")
+    return name
 
 
 def _trace_parent(context: Any) -> TraceParent | None:

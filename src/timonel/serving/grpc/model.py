@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Executor
 from typing import Any
 
 import grpc
 
 from timonel.serving import protos
+from timonel.serving.awaiting import in_pool
 from timonel.serving.core import DataPlane, RequestContext
-from timonel.serving.grpc.calls import Answer, Later, handler
+from timonel.serving.grpc.calls import Answer, handler
 from timonel.serving.messages import get_model_status_pb2, model_management_pb2
 from timonel.serving.model_config import next_models
 from timonel.serving.monitoring import tfserving
@@ -21,19 +23,21 @@ NAME = "tensorflow.serving.ModelService"
 
 
 class ModelService:
-    """The methods; all of them block, and raise `StatusError`.
+    """The methods; all of them raise `StatusError`.
 
     Args:
         plane: What knows the versions.
+        pool: Where metrics are added up.
         monitor: What is told of each request, and knows the metrics.
     """
 
-    def __init__(self, plane: DataPlane, monitor: Monitor | None = None) -> None:
+    def __init__(self, plane: DataPlane, pool: Executor, monitor: Monitor | None = None) -> None:
         self._plane = plane
+        self._pool = pool
         self._monitor = monitor
 
-    def handlers(self, pool: Executor) -> Any:
-        """Return the service, its work done in ``pool``."""
+    def handlers(self) -> Any:
+        """Return the service."""
         methods: dict[str, tuple[Answer, Any]] = {
             "GetModelStatus": (self.status, get_model_status_pb2.GetModelStatusRequest),
             "HandleReloadConfigRequest": (self.reload, model_management_pb2.ReloadConfigRequest),
@@ -41,12 +45,16 @@ class ModelService:
         return grpc.method_handlers_generic_handler(
             NAME,
             {
-                name: handler(answer, name, request_type, pool, self._monitor)
+                name: handler(answer, name, request_type, self._monitor)
                 for name, (answer, request_type) in methods.items()
             },
         )
 
-    def status(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002 - a method
+    async def status(
+        self,
+        request: Any,
+        context: RequestContext,  # noqa: ARG002 - a method
+    ) -> bytes:
         """Return the status of a model's versions; a label is not looked at."""
         if not request.HasField("model_spec"):
             raise invalid_argument("Missing ModelSpec")
@@ -57,7 +65,11 @@ class ModelService:
         ).SerializeToString()
         return encoded
 
-    def reload(self, request: Any, context: RequestContext) -> Later:  # noqa: ARG002 - a method
+    async def reload(
+        self,
+        request: Any,
+        context: RequestContext,  # noqa: ARG002 - a method
+    ) -> bytes:
         """Serve other models, and tell how far the metrics went up meanwhile.
 
         A failure is the call's status. TensorFlow Serving also writes it into a response, which
@@ -69,9 +81,9 @@ class ModelService:
                 "Only ModelConfigList is currently supported"
             )
         names = frozenset(request.metric_names)
-        before = self._counters(names)
-        done = self._plane.reconfigure(next_models(request.config))
-        return Later(done, lambda: self._reloaded(names, before))
+        before = await in_pool(self._pool, self._counters, names)
+        await asyncio.wrap_future(self._plane.reconfigure(next_models(request.config)))
+        return await in_pool(self._pool, self._reloaded, names, before)
 
     def _reloaded(self, names: frozenset[str], before: dict[str, int]) -> bytes:
         response = model_management_pb2.ReloadConfigResponse()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 
 from timonel.serving import classification, protos
-from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Task
-from timonel.serving.core import DataPlane, RequestContext, check_inputs
+from timonel.serving.awaiting import answered, in_pool
+from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Question, Task
+from timonel.serving.core import Call, DataPlane, RequestContext, Run
+from timonel.serving.fitting import check_inputs
 from timonel.serving.grpc.calls import Answer, handler, model_spec, spec_from
 from timonel.serving.grpc.options import GrpcOptions
 from timonel.serving.messages import (
@@ -22,32 +25,43 @@ from timonel.serving.messages import (
     regression_pb2,
 )
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature, bytes_of
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.tensor_protos import from_proto
 
 NAME = "tensorflow.serving.PredictionService"
 _METHODS = ("tensorflow/serving/predict", CLASSIFY, REGRESS)
+_AT_ONCE_BYTES = 64 * 2**10
+"""Messages of this size are read and written in less time than another thread is woken."""
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class PredictionService:
-    """The methods; all of them block, and raise `StatusError`.
+    """The methods; all of them raise `StatusError`.
 
     Args:
         plane: Where requests are computed.
+        pool: Where large requests and answers are read and written.
         options: How they are answered.
         monitor: What is told of each request.
     """
 
     def __init__(
-        self, plane: DataPlane, options: GrpcOptions, monitor: Monitor | None = None
+        self,
+        plane: DataPlane,
+        pool: Executor,
+        options: GrpcOptions,
+        monitor: Monitor | None = None,
     ) -> None:
         self._plane = plane
+        self._pool = pool
         self._options = options
         self._monitor = monitor
 
-    def handlers(self, pool: Executor) -> Any:
-        """Return the service, its work done in ``pool``."""
+    def handlers(self) -> Any:
+        """Return the service."""
         methods: dict[str, tuple[Answer, Any]] = {
             "Predict": (self.predict, predict_pb2.PredictRequest),
             "Classify": (self.classify, classification_pb2.ClassificationRequest),
@@ -58,55 +72,58 @@ class PredictionService:
         return grpc.method_handlers_generic_handler(
             NAME,
             {
-                name: handler(answer, name, request_type, pool, self._monitor)
+                name: handler(answer, name, request_type, self._monitor)
                 for name, (answer, request_type) in methods.items()
             },
         )
 
-    def predict(self, request: Any, context: RequestContext) -> bytes:
+    async def predict(self, request: Any, context: RequestContext) -> bytes:
         """Run a signature."""
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         with self._plane.call(model_spec(request), context) as call:
             signature = call.signature(name)
             self._check_method(signature)
-            inputs = _arrays(signature, request.inputs)
-            outputs = call.predict(signature, inputs, request.output_filter)
+            inputs = await self._work(request.ByteSize(), _arrays, signature, request.inputs)
+            outputs = await answered(call.start(signature, inputs, request.output_filter))
             version = call.version
-        return protos.predict_response(
-            protos.model_spec(request.model_spec.name, version, name),
-            outputs,
-            as_content=self._options.tensor_content,
-        )
+        write = partial(protos.predict_response, as_content=self._options.tensor_content)
+        size = sum(map(bytes_of, outputs.values()))
+        spec = protos.model_spec(request.model_spec.name, version, name)
+        return await self._work(size, write, spec, outputs)
 
-    def classify(self, request: Any, context: RequestContext) -> bytes:
+    async def classify(self, request: Any, context: RequestContext) -> bytes:
         """Run a signature that gives classes and scores."""
         response = classification_pb2.ClassificationResponse()
+        examples = await self._examples(request.input)
         with self._plane.call(model_spec(request), context) as call:
-            result = classification.classify(
+            question = classification.classify(
                 call,
                 request.model_spec.signature_name,
-                *protos.examples_from(request.input),
+                *examples,
                 check_method=self._options.check_method_names,
             )
+            (result,) = await _all_asked(call, [question])
             response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
         protos.fill_classes(response.result, result)
         return _serialized(response)
 
-    def regress(self, request: Any, context: RequestContext) -> bytes:
+    async def regress(self, request: Any, context: RequestContext) -> bytes:
         """Run a signature that gives one number for each example."""
         response = regression_pb2.RegressionResponse()
+        examples = await self._examples(request.input)
         with self._plane.call(model_spec(request), context) as call:
-            values = classification.regress(
+            question = classification.regress(
                 call,
                 request.model_spec.signature_name,
-                *protos.examples_from(request.input),
+                *examples,
                 check_method=self._options.check_method_names,
             )
+            (values,) = await _all_asked(call, [question])
             response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
         protos.fill_regressions(response.result, values)
         return _serialized(response)
 
-    def infer(self, request: Any, context: RequestContext) -> bytes:
+    async def infer(self, request: Any, context: RequestContext) -> bytes:
         """Run several signatures of the first task's version on the same examples."""
         tasks = [
             Task(task.model_spec.name, task.model_spec.signature_name, task.method_name)
@@ -114,13 +131,12 @@ class PredictionService:
         ]
         first = request.tasks[0].model_spec if tasks else model_pb2.ModelSpec()
         response = inference_pb2.MultiInferenceResponse()
+        examples = await self._examples(request.input)
         with self._plane.call(spec_from(first), context) as call:
-            results = classification.infer(
-                call,
-                tasks,
-                *protos.examples_from(request.input),
-                check_method=self._options.check_method_names,
+            questions = classification.infer(
+                call, tasks, *examples, check_method=self._options.check_method_names
             )
+            results = await _all_asked(call, questions)
             version = call.version
         for task, result in zip(request.tasks, results, strict=True):
             entry = response.results.add(model_spec=_resolved(task.model_spec, version))
@@ -130,7 +146,11 @@ class PredictionService:
                 protos.fill_regressions(entry.regression_result, result)
         return _serialized(response)
 
-    def metadata(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002 - a method
+    async def metadata(
+        self,
+        request: Any,
+        context: RequestContext,  # noqa: ARG002 - a method
+    ) -> bytes:
         """Return the signatures of a loaded version."""
         spec = model_spec(request)
         if not request.metadata_field:
@@ -142,6 +162,15 @@ class PredictionService:
                 raise invalid_argument(f"Metadata field {field} is not supported")
         return _serialized(protos.metadata_response(self._plane.metadata(spec)))
 
+    async def _examples(self, given: Any) -> tuple[list[bytes], bytes]:
+        return await self._work(given.ByteSize(), protos.examples_from, given)
+
+    async def _work(self, size: int, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, which takes as long as ``size`` says."""
+        if size <= _AT_ONCE_BYTES:
+            return function(*args)
+        return await in_pool(self._pool, function, *args)
+
     def _check_method(self, signature: Signature) -> None:
         if self._options.check_method_names and signature.method_name not in _METHODS:
             raise StatusError(
@@ -149,6 +178,19 @@ class PredictionService:
                 "Expected prediction signature method_name to be one of "
                 f"{{{', '.join(_METHODS)}}}. Was: {signature.method_name}",
             )
+
+
+async def _all_asked(call: Call, questions: Sequence[Question[R]]) -> list[R]:
+    """Return the results of all questions, which the model may compute at the same time."""
+    runs: list[Run] = []
+    try:
+        runs.extend(call.start(each.signature, each.inputs, each.outputs) for each in questions)
+        answers = [await answered(run) for run in runs]
+    finally:
+        # Does nothing to those that are done.
+        for run in runs:
+            run.future.cancel()
+    return [question.read(answer) for question, answer in zip(questions, answers, strict=True)]
 
 
 def _arrays(signature: Signature, given: Mapping[str, Any]) -> dict[str, Array]:

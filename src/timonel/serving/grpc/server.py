@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -14,6 +16,7 @@ from timonel.serving.core import DataPlane
 from timonel.serving.grpc import model, prediction
 from timonel.serving.grpc.model import ModelService
 from timonel.serving.grpc.options import GrpcOptions
+from timonel.serving.grpc.pools import DescriptorPools
 from timonel.serving.grpc.prediction import PredictionService
 from timonel.serving.monitoring.monitor import Monitor
 
@@ -21,17 +24,32 @@ _HEALTH_NAMES = ("", "ModelService", "PredictionService")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
+@dataclass(frozen=True)
+class Service:
+    """A service besides TensorFlow Serving's.
+
+    Args:
+        name: Its full name.
+        handlers: Its methods, as gRPC's generic handlers.
+        pool: Where its protos are described, for reflection.
+    """
+
+    name: str
+    handlers: Any
+    pool: Any
+
+
 class GrpcServer:
     """A gRPC server that is made, started and stopped inside one event loop.
 
     Args:
         plane: Where requests are computed.
-        pool: Where they are decoded and computed.
+        pool: Where large ones are read and written.
         options: Where it listens, and what it offers.
         monitor: What is told of each request.
         credentials: For TLS; none for plain text.
         interceptors: What requests pass first, in this order.
-        others: Further services, as generic handlers with their full names, for reflection.
+        others: Further services.
 
     Raises:
         RuntimeError: An address cannot be listened on.
@@ -46,7 +64,7 @@ class GrpcServer:
         monitor: Monitor | None = None,
         credentials: Any = None,
         interceptors: Sequence[Any] = (),
-        others: Sequence[tuple[str, Any]] = (),
+        others: Sequence[Service] = (),
     ) -> None:
         self._options = options
         self._server: Any = grpc.aio.server(
@@ -55,17 +73,20 @@ class GrpcServer:
         self._health = health.aio.HealthServicer() if options.health else None
         self._server.add_generic_rpc_handlers(
             (
-                PredictionService(plane, options, monitor).handlers(pool),
-                ModelService(plane, monitor).handlers(pool),
-                *(handlers for _, handlers in others),
+                PredictionService(plane, pool, options, monitor).handlers(),
+                ModelService(plane, pool, monitor).handlers(),
+                *(other.handlers for other in others),
             )
         )
-        names = [prediction.NAME, model.NAME, *(name for name, _ in others)]
+        names = [prediction.NAME, model.NAME, *(other.name for other in others)]
+        self._healthy = (*_HEALTH_NAMES, *(other.name for other in others))
         if self._health is not None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             names.append(health.SERVICE_NAME)
         if options.reflection:
-            reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], self._server)
+            pools = DescriptorPools(descriptor_pool.Default(), *(other.pool for other in others))
+            names.append(reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server, pools)
         self.port = self._listen(credentials)
 
     def _listen(self, credentials: Any) -> int | None:
@@ -87,7 +108,7 @@ class GrpcServer:
     async def start(self) -> None:
         """Begin to answer."""
         if self._health is not None:
-            for name in _HEALTH_NAMES:
+            for name in self._healthy:
                 await self._health.set(name, _SERVING)
         await self._server.start()
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from timonel.serving.access import tensorflow_serving_access
 from timonel.serving.batching_settings import BatchingParameters, BatchingSettings, NoBatching
+from timonel.serving.by_model import by_model, runtime_choice
 from timonel.serving.config import (
+    TENSORFLOW,
     GrpcSettings,
     LoadSettings,
     ModelSettings,
@@ -19,7 +21,8 @@ from timonel.serving.config import (
 from timonel.serving.grpc.options import parse_channel_arguments
 from timonel.serving.model_config import check_base_path
 from timonel.serving.model_server.flags import Parsed, Value
-from timonel.serving.model_server.table import MEANINGLESS, NOT_YET
+from timonel.serving.model_server.table import MEANINGLESS
+from timonel.serving.python.options import python_settings
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - where TensorFlow Serving listens
@@ -70,7 +73,7 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
     values = _Values(parsed.values)
     _check(values)
     port, rest_port = values.integer("port"), values.integer("rest_api_port")
-    mute = {**MEANINGLESS, **NOT_YET}
+    mute = MEANINGLESS
     remarks = [f"--{name} has no effect: {mute[name]}" for name in mute if name in parsed.given]
     if rest_port == port and rest_port:
         remarks.append(
@@ -79,6 +82,7 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         )
         rest_port = 0
     models = _single(values) if files.models is None else tuple(files.models)
+    workers = max(1, values.integer("workers"))
     period = values.integer("model_config_file_poll_wait_seconds")
     settings = ServerSettings(
         models=models,
@@ -94,9 +98,12 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         grpc=_grpc(values),
         compute_threads=min(_MOST_THREADS, max(2, cores)),
         drain_s=max(0, values.integer("drain_seconds")),
+        workers=workers,
+        isolation="none" if workers == 1 else "process",
         load=_load(values, cores),
         runtime=_runtime(values, files.batching),
         monitoring=MonitoringSettings(metrics_path=files.metrics_path),
+        python=python_settings(values.items("allow_python"), values.items("hooks")),
         access=tensorflow_serving_access(values.text("ssl_config_file")),
     )
     return Translation(settings, tuple(remarks))
@@ -161,6 +168,7 @@ def _single(values: _Values) -> tuple[ModelSettings, ...]:
 def _rest(values: _Values) -> RestSettings:
     timeout_ms = values.integer("rest_api_timeout_in_ms")
     return RestSettings(
+        page=values.truth("rest_api_enable_page"),
         cors=values.truth("rest_api_enable_cors_support"),
         # As for TensorFlow's sessions, no time is any time.
         timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
@@ -194,6 +202,8 @@ def _load(values: _Values, cores: int) -> LoadSettings:
         max_retries=max(0, values.integer("max_num_load_retries")),
         retry_s=max(0, values.integer("load_retry_interval_micros")) / 1e6,
         resource_preserving=values.items("resource_preserving_models"),
+        model_cache=values.text("model_cache") or None,
+        model_cache_bytes=max(0, values.integer("model_cache_mib")) << 20,
         retry_all=True,
         fall_back=False,
         wait_for_versions=True,
@@ -207,8 +217,12 @@ def _load(values: _Values, cores: int) -> LoadSettings:
 def _runtime(values: _Values, parameters: BatchingParameters | None) -> RuntimeSettings:
     both = max(0, values.integer("tensorflow_session_parallelism"))
     return RuntimeSettings(
-        name=values.text("runtime"),
+        **runtime_choice(values.items("runtime"), default=TENSORFLOW),
+        prefer_tflite=values.truth("prefer_tflite_model"),
+        interpreters=max(0, values.integer("num_tflite_pools")),
         tags=values.items("saved_model_tags"),
+        safe_loading=values.truth("safe_loading"),
+        allow_ops=by_model(values.items("allow_ops"), "an operation"),
         intra_op_threads=max(0, values.integer("tensorflow_intra_op_parallelism")) or both,
         inter_op_threads=max(0, values.integer("tensorflow_inter_op_parallelism")) or both,
         batching=_batching(values, parameters),

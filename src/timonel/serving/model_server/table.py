@@ -1,4 +1,4 @@
-"""The flags of ``tensorflow_model_server``, its defaults, and three of our own."""
+"""The flags of ``tensorflow_model_server``, its defaults, and a few of our own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from timonel.serving.model_server.flags import Flag
 
 _NO_GPU = "models are computed on the processor"
-_NO_TFLITE_POOLS = "a TensorFlow Lite model is shared by all requests"
 
 MEANINGLESS: Mapping[str, str] = {
     "rest_api_num_threads": "one event loop answers REST, and never runs out of threads",
@@ -17,8 +16,7 @@ MEANINGLESS: Mapping[str, str] = {
     "tensorflow_session_config_file": "sessions are set by the flags of their own",
     "per_process_gpu_memory_fraction": _NO_GPU,
     "remove_unused_fields_from_bundle_metagraph": "what is not needed of a model is not kept",
-    "num_tflite_pools": _NO_TFLITE_POOLS,
-    "num_tflite_interpreters_per_pool": _NO_TFLITE_POOLS,
+    "num_tflite_interpreters_per_pool": "a request is computed by one interpreter",
     "xla_cpu_compilation_enabled": "models run as they were exported",
     "xla_gpu_compilation_enabled": _NO_GPU,
     "enable_profiler": "there is no ProfilerService",
@@ -27,9 +25,6 @@ MEANINGLESS: Mapping[str, str] = {
     "skip_initialize_tpu": "there is no TPU to initialise",
 }
 """Flags that are accepted and do nothing, and why."""
-
-NOT_YET: Mapping[str, str] = {"prefer_tflite_model": "the SavedModel is used"}
-"""Flags that are accepted and will do something when their part of the server is there."""
 
 
 def flags(cores: int) -> tuple[Flag, ...]:
@@ -101,7 +96,7 @@ def flags(cores: int) -> tuple[Flag, ...]:
             "keep no more of a model's description than is needed",
         ),
         Flag("prefer_tflite_model", "bool", False, "use model.tflite where there is one"),
-        Flag("num_tflite_pools", "int32", cores, "pools of TensorFlow Lite interpreters"),
+        Flag("num_tflite_pools", "int32", cores, "interpreters of a TensorFlow Lite model"),
         Flag("num_tflite_interpreters_per_pool", "int32", 1, "interpreters in a pool"),
         Flag(
             "enable_signature_method_name_check",
@@ -129,6 +124,61 @@ def flags(cores: int) -> tuple[Flag, ...]:
             "timonel's own: models whose old version is unloaded before the new one is loaded, "
             "with commas; * for all",
         ),
-        Flag("runtime", "string", "tensorflow", "timonel's own: what computes"),
+        Flag(
+            "runtime",
+            "string",
+            "tensorflow",
+            "timonel's own: what computes; with commas, model=runtime for one model",
+        ),
+        Flag(
+            "safe_loading",
+            "bool",
+            False,
+            "timonel's own: refuse models that could do more than compute",
+        ),
+        Flag(
+            "allow_python",
+            "string",
+            "",
+            "timonel's own: models whose versions may bring Python, with commas; * for all",
+        ),
+        Flag(
+            "hooks",
+            "string",
+            "",
+            "timonel's own: files of Python around models, with commas; model=file for one model",
+        ),
+        Flag(
+            "allow_ops",
+            "string",
+            "",
+            "timonel's own: operations that safe loading trusts, with commas; model=operation for "
+            "one model",
+        ),
+        Flag(
+            "rest_api_enable_page",
+            "bool",
+            False,
+            "timonel's own: a page for people at / of the REST port, and /openapi.json",
+        ),
+        Flag(
+            "model_cache",
+            "string",
+            "",
+            "timonel's own: folder for versions from buckets; by default in the user's cache",
+        ),
+        Flag(
+            "model_cache_mib",
+            "int64",
+            20480,
+            "timonel's own: how much may be kept there that is not in use",
+        ),
+        Flag(
+            "workers",
+            "int32",
+            1,
+            "timonel's own: processes that share the ports; with several, each version computes in "
+            "a process of its own",
+        ),
         Flag("drain_seconds", "int32", 30, "timonel's own: time to answer in after SIGTERM"),
     )

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Protocol
 
 from timonel.serving.monitoring.exposition import CONTENT_TYPE
-from timonel.serving.monitoring.monitor import Monitor
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Pages(Protocol):
+    """Where pages of metrics are from; a server's monitor, for one."""
+
+    def page(self) -> bytes:
+        """Return everything in Prometheus' text format."""
 
 
 class MetricsApp:
@@ -26,7 +32,7 @@ class MetricsApp:
         pool: Where the page is written, which takes milliseconds; none takes the event loop's own.
     """
 
-    def __init__(self, app: App, monitor: Monitor, path: str, pool: Executor | None = None) -> None:
+    def __init__(self, app: App, monitor: Pages, path: str, pool: Executor | None = None) -> None:
         self._app = app
         self._monitor = monitor
         self._path = path

@@ -12,16 +12,16 @@ from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.status import Code, StatusError
 
 Load = Callable[[Path], LoadedModel]
-NameOf = Callable[[Path], str]
+Origin = Callable[[Path], tuple[str, str]]
 
 
-def measured(load: Load, monitor: Monitor, name_of: NameOf) -> Load:
+def measured(load: Load, monitor: Monitor, origin: Origin) -> Load:
     """Return a ``load`` that tells ``monitor`` how long it took, and how it ended.
 
     Args:
         load: Loads the version in a folder.
         monitor: Is told.
-        name_of: Returns the name of the model whose version a folder is.
+        origin: Returns the model whose version a folder is, and where that is from.
     """
 
     def measuring(path: Path) -> LoadedModel:
@@ -36,11 +36,12 @@ def measured(load: Load, monitor: Monitor, name_of: NameOf) -> Load:
         else:
             return model
         finally:
-            monitor.loaded(key_of(path, name_of, code), time.monotonic() - began)
+            monitor.loaded(key_of(path, origin, code), time.monotonic() - began)
 
     return measuring
 
 
-def key_of(path: Path, name_of: NameOf, code: Code) -> PathKey:
+def key_of(path: Path, origin: Origin, code: Code) -> PathKey:
     """Return what to count a version's load or warm-up under."""
-    return PathKey(name_of(path), int(path.name), str(path), code)
+    name, place = origin(path)
+    return PathKey(name, int(path.name), place, code)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from timonel.serving.monitoring import own, tfserving
@@ -48,6 +49,22 @@ class Recent(NamedTuple):
     seconds: float
     stages: tuple[float, float, float, float]
     rows: int
+
+
+class Traffic(NamedTuple):
+    """What was answered and computed for a model so far.
+
+    Args:
+        requests: Requests to compute something that were answered.
+        errors: Those of them that failed.
+        batches: Batches that were computed.
+        rows: Their rows.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    batches: int = 0
+    rows: int = 0
 
 
 class Tracer(Protocol):
@@ -162,6 +179,10 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """Return copies of all counts; takes a moment, so not for an event loop."""
+        return replace(self.counted(), versions=self._versions(), memory=self._memory())
+
+    def counted(self) -> Snapshot:
+        """Return copies of what was counted here, without what is looked up when asked for."""
         with self._lock:
             logged = dict(self._logged)
         return Snapshot(
@@ -170,14 +191,18 @@ class Monitor:
             loads={key: value.copy() for key, value in self._loads.items()},
             warmups={key: value.copy() for key, value in self._warmups.items()},
             logged=logged,
-            versions=self._versions(),
-            memory=self._memory(),
         )
 
     def page(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        snapshot = self.snapshot()
-        return expose((*tfserving.families(snapshot), *own.families(snapshot)))
+        return page_of(self.snapshot())
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Return the traffic of each model, and of all under the empty name; takes no lock.
+
+        What is counted meanwhile may be there in part.
+        """
+        return traffic_of(self._requests.items(), self._batches.items())
 
     def recent(self) -> list[Recent]:
         """Return the last requests, oldest first, `RECENT` at most."""
@@ -194,3 +219,34 @@ class Monitor:
             return _OTHERS
         self._strangers.add(name)
         return name
+
+
+def page_of(snapshot: Snapshot) -> bytes:
+    """Return what was counted in Prometheus' text format."""
+    return expose((*tfserving.families(snapshot), *own.families(snapshot)))
+
+
+def traffic_of(
+    requests: Iterable[tuple[RequestKey, Requests]], batches: Iterable[tuple[BatchKey, Batches]]
+) -> dict[str, Traffic]:
+    """Return the traffic of each model, and of all under the empty name."""
+    found: dict[str, Traffic] = {"": Traffic()}
+    for request, counted in requests:
+        if not request.api:
+            continue
+        count = sum(counted.whole.counts)
+        more = Traffic(count, 0 if request.code is Code.OK else count)
+        _add(found, request.model, more)
+    for batch, computed in batches:
+        _add(
+            found,
+            batch.model,
+            Traffic(0, 0, sum(computed.rows.counts), int(computed.rows.total)),
+        )
+    return found
+
+
+def _add(found: dict[str, Traffic], model: str, more: Traffic) -> None:
+    for name in {model, ""}:
+        held = found.get(name, Traffic())
+        found[name] = Traffic(*(a + b for a, b in zip(held, more, strict=True)))

@@ -3,8 +3,8 @@
 A request's time is cut into four stages that follow each other and add up to the whole:
 
 - decode: from the wire to arrays;
-- queue: waiting for a thread, and for a place in a batch;
-- compute: inside the model, with the way there and back where it has a process of its own;
+- queue: waiting for the model: for a thread, for a place in a batch, for its process and back;
+- compute: inside the model; with its queue, where it does not tell how long it took itself;
 - encode: from arrays to the wire.
 
 A request that fails has the stages it came to; the rest of its time counts for the last of them.
@@ -12,37 +12,9 @@ A request that fails has the stages it came to; the rest of its time counts for 
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 STAGES = ("decode", "queue", "compute", "encode")
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """What a model tells of one call of its `run`.
-
-    Args:
-        queue_s: Seconds it waited in a batch queue.
-    """
-
-    queue_s: float = 0.0
-
-
-_NOTHING = Computed()
-_reported = threading.local()
-
-
-def report(computed: Computed) -> None:
-    """Tell of the call of `run` that this thread is in. Called by models, before they return."""
-    _reported.computed = computed
-
-
-def take_report() -> Computed:
-    """Return what the model told of the last call of `run` in this thread, once."""
-    computed: Computed = getattr(_reported, "computed", _NOTHING)
-    _reported.computed = _NOTHING
-    return computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +75,23 @@ class Observation:
         self.run_s = 0.0
         self.queue_s = 0.0
 
-    def ran(self, began: float, ended: float, computed: Computed) -> None:
-        """Take in one call of the model's `run`; a request may need several."""
+    def ran(self, began: float, ended: float, compute_s: float | None = None) -> None:
+        """Take in one run of the model; a request may need several.
+
+        Args:
+            began: When it was asked, in monotonic seconds.
+            ended: When its answer was there.
+            compute_s: How long it took to compute it, if it tells.
+        """
         if self.decoded is None:
             self.decoded = began
+        if self.computed is not None:
+            # Those that are under way together count once.
+            began, ended = max(began, self.computed), max(ended, self.computed)
         self.computed = ended
         self.run_s += ended - began
-        self.queue_s += computed.queue_s
+        if compute_s is not None:
+            self.queue_s += max(0.0, ended - began - compute_s)
 
     def stages(self, ended: float) -> tuple[float, float, float, float]:
         """Return the seconds of each of `STAGES`; their sum is ``ended - began``."""

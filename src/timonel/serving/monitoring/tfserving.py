@@ -1,7 +1,8 @@
 """What was counted, under the names that dashboards for TensorFlow Serving ask for. Pure.
 
 TensorFlow Serving counts some of its calls only: over gRPC Predict, Classify and Regress, over
-REST all; examples for MultiInference alone.
+REST all; examples for MultiInference alone. Those of the Open Inference Protocol are counted in the
+same way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from timonel.serving.status import Code
 _PREFIX = "/tensorflow/serving/"
 _BATCHING = f"{_PREFIX}batching_session/"
 _LOADING = "/tensorflow/cc/saved_model/"
-_COUNTED_OVER_GRPC = frozenset({"Predict", "Classify", "Regress"})
+_COUNTED_OVER_GRPC = frozenset({"Predict", "Classify", "Regress", "ModelInfer", "ModelStreamInfer"})
 _BATCH_ROWS = ROWS[:14]
 
 _Rows = Iterable[tuple[Labels, float | Histogram]]

@@ -19,7 +19,7 @@ from timonel.serving.config import RequestLogSettings
 from timonel.serving.exchange import Exchange
 from timonel.serving.requestlog.encoding import encode_exchange
 from timonel.serving.requestlog.files import RotatingFile
-from timonel.serving.runtimes.base import Array
+from timonel.serving.runtimes.base import Array, bytes_of
 from timonel.serving.status import Code
 
 _LOG = logging.getLogger(__name__)
@@ -157,16 +157,10 @@ class RequestLog:
 
 def _size(exchange: Exchange) -> int:
     return sum(
-        _bytes_of(array)
+        bytes_of(array)
         for arrays in (exchange.inputs, exchange.outputs)
         for array in arrays.values()
     )
-
-
-def _bytes_of(array: Array) -> int:
-    if array.dtype != object:
-        return array.nbytes
-    return sum(map(len, array.reshape(-1).tolist()))
 
 
 def _copied(exchange: Exchange) -> Exchange:

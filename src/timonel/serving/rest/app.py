@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
@@ -18,9 +18,17 @@ import orjson
 from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.core import DataPlane, RequestContext
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.monitoring.observation import Observation, TraceParent
-from timonel.serving.rest import computing
+from timonel.serving.monitoring.observation import Observation
+from timonel.serving.rest.computing import Computing
 from timonel.serving.rest.encoding import encode_error, encode_metadata, encode_status
+from timonel.serving.rest.http import (
+    Receive,
+    body_of,
+    content_type,
+    is_gzipped,
+    is_preflight,
+    trace_parent,
+)
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.rest.routes import (
     COMPUTING,
@@ -28,14 +36,16 @@ from timonel.serving.rest.routes import (
     Route,
     VersionTooLargeError,
     is_rest,
+    malformed,
     match,
     missing_name,
 )
-from timonel.serving.rest.views import metadata_view, models_view, status_view
+from timonel.serving.rest.views import config_text, metadata_view, models_view, status_view
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _LOG = logging.getLogger(__name__)
 _JSON = b"application/json"
+_TEXT = b"text/plain; charset=utf-8"
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
@@ -66,7 +76,6 @@ HTTP_STATUS = {
 }
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -89,7 +98,7 @@ class RestApp:
 
     Args:
         plane: Where requests are computed.
-        pool: Where they are decoded and computed, so that the event loop is never held up.
+        pool: Where large ones are read and written, so that the event loop is never held up.
         is_draining: Whether the server has been asked to stop.
         options: How they are answered.
         monitor: What is told of each request.
@@ -104,10 +113,10 @@ class RestApp:
         monitor: Monitor | None = None,
     ) -> None:
         self._plane = plane
-        self._pool = pool
         self._is_draining = is_draining
         self._options = options or RestOptions()
         self._dialect = self._options.dialect
+        self._computing = Computing(plane, pool, self._options)
         self._monitor = monitor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,16 +148,19 @@ class RestApp:
 
     async def _rest(self, scope: Scope, receive: Receive, target: str) -> Answer:
         if scope["method"] == "OPTIONS":
-            return Answer(200 if _is_preflight(scope["headers"]) else 400, b"", None)
+            return Answer(200 if is_preflight(scope["headers"]) else 400, b"", None)
         observation: Observation | None = None
         code = Code.INTERNAL
         try:
             route = match(scope["method"], target)
-            body = await _body(receive) if route.action in COMPUTING else b""
+            body = await body_of(receive) if route.action in COMPUTING else b""
             observation = self._observed(scope, route)
-            content = await self._content(scope, route, body, observation)
+            if route.action in COMPUTING:
+                content = await self._computed(scope, receive, route, body, observation)
+            else:
+                content = self._read(route, target)
             code = Code.OK
-            return Answer(200, content)
+            return Answer(200, content, _TEXT if route.as_text else _JSON)
         except VersionTooLargeError as error:
             code = Code.INVALID_ARGUMENT
             if not self._dialect.explains_bad_versions:
@@ -171,13 +183,16 @@ class RestApp:
         if self._monitor is None:
             return None
         api = route.action.value if route.action in COMPUTING else ""
-        return self._monitor.begin("REST", api, route.spec.name, _trace_parent(scope["headers"]))
+        return self._monitor.begin("REST", api, route.spec.name, trace_parent(scope["headers"]))
 
-    async def _content(
-        self, scope: Scope, route: Route, body: bytes, observation: Observation | None
+    async def _computed(
+        self,
+        scope: Scope,
+        receive: Receive,
+        route: Route,
+        body: bytes,
+        observation: Observation | None,
     ) -> bytes:
-        if route.action not in COMPUTING:
-            return self._read(route)
         timeout_s = self._options.timeout_s
         context = RequestContext(
             deadline=None if timeout_s is None else time.monotonic() + timeout_s,
@@ -186,30 +201,20 @@ class RestApp:
             api=route.action.value,
             observation=observation,
         )
-        is_gzipped = _is_gzipped(scope["headers"])
-        run = asyncio.get_running_loop().run_in_executor
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await run(self._pool, self._compute, route, body, is_gzipped, context)
-        except TimeoutError:
-            raise StatusError(
-                Code.DEADLINE_EXCEEDED, "Timed out waiting for notification"
-            ) from None
+        if is_gzipped(scope["headers"]):
+            body = await self._computing.unpacked(body, context)
+        media = content_type(scope["headers"])
+        return await self._computing.answer(route, body, context, receive, media)
 
-    def _compute(
-        self, route: Route, body: bytes, is_gzipped: bool, context: RequestContext
-    ) -> bytes:
-        if self._monitor is not None and context.observation is not None:
-            self._monitor.start(context.observation)
-        if is_gzipped:
-            body = computing.gunzipped(body)
-        return computing.answer(self._plane, self._options, route, body, context)
-
-    def _read(self, route: Route) -> bytes:
+    def _read(self, route: Route, target: str) -> bytes:
         if route.action is Action.LIST:
             if not self._dialect.lists_models:
                 raise missing_name()
             return orjson.dumps(models_view(self._plane))
+        if route.action is Action.CONFIG:
+            if not self._dialect.lists_models:
+                raise malformed("GET", target)
+            return config_text(self._plane.configuration(), as_text=route.as_text)
         if route.action is Action.STATUS:
             # A label is ignored, as by TensorFlow Serving.
             statuses = self._plane.status(route.spec.name, route.spec.version)
@@ -224,34 +229,3 @@ def _target(scope: Scope) -> str:
     raw: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
     return (raw + b"?" + query if query else raw).decode("utf-8", "surrogateescape")
-
-
-async def _body(receive: Receive) -> bytes:
-    chunks = []
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise StatusError(Code.CANCELLED, "the client closed the connection")
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _is_gzipped(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"content-encoding" and b"gzip" in value for name, value in headers)
-
-
-def _is_preflight(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    origin = next((value for name, value in headers if name == b"origin"), b"")
-    return b"http://" in origin or b"https://" in origin
-
-
-def _trace_parent(headers: Iterable[tuple[bytes, bytes]]) -> TraceParent | None:
-    parent = state = None
-    for name, value in headers:
-        if name == b"traceparent":
-            parent = value.decode("latin-1")
-        elif name == b"tracestate":
-            state = value.decode("latin-1")
-    return None if parent is None else TraceParent(parent, state)

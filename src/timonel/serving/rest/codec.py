@@ -16,7 +16,13 @@ import numpy as np
 from timonel.serving.rest.jsontext import echo, parse
 from timonel.serving.rest.outline import Outline, outline
 from timonel.serving.rest.outlined import decode_outline
-from timonel.serving.rest.tensors import is_b64, to_array, to_array_fast
+from timonel.serving.rest.tensors import (
+    Allocate,
+    allocate_plainly,
+    is_b64,
+    to_array,
+    to_array_fast,
+)
 from timonel.serving.runtimes.base import Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
 
@@ -85,12 +91,15 @@ def signature_name(content: Mapping[str, Any]) -> str:
     return name
 
 
-def decode(request: RequestBody, specs: Specs) -> dict[str, Array]:
+def decode(
+    request: RequestBody, specs: Specs, allocate: Allocate = allocate_plainly
+) -> dict[str, Array]:
     """Return a request's tensors by input name.
 
     Args:
         request: The parsed request.
         specs: The signature's inputs; only names and dtypes are used.
+        allocate: Makes the arrays that large tensors are written into.
 
     Raises:
         StatusError: The tensors are not there, ragged, or of the wrong type.
@@ -100,7 +109,7 @@ def decode(request: RequestBody, specs: Specs) -> dict[str, Array]:
             f"Failed to get input map for signature: {request.signature_name or 'DEFAULT'}"
         )
     if request.outline is not None:
-        arrays = decode_outline(request.outline, specs)
+        arrays = decode_outline(request.outline, specs, allocate)
         if arrays is not None:
             return arrays
     content = request.content

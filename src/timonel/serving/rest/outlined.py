@@ -11,13 +11,22 @@ from typing import Any
 import numpy as np
 
 from timonel.serving.rest.outline import Numbers, Outline
-from timonel.serving.rest.tensors import cast_numbers, to_array_fast
+from timonel.serving.rest.tensors import (
+    FLOATS,
+    Allocate,
+    allocate_plainly,
+    cast_integers,
+    to_array_fast,
+    write_floats,
+)
 from timonel.serving.runtimes.base import Array, TensorSpec
 
 Specs = Mapping[str, TensorSpec]
 
 
-def decode_outline(outline: Outline, specs: Specs) -> dict[str, Array] | None:
+def decode_outline(
+    outline: Outline, specs: Specs, allocate: Allocate = allocate_plainly
+) -> dict[str, Array] | None:
     """Return a request's tensors by input name; none where only the slow way can tell."""
     content = outline.content
     if ("instances" in content) == ("inputs" in content):
@@ -32,7 +41,7 @@ def decode_outline(outline: Outline, specs: Specs) -> dict[str, Array] | None:
         return None
     arrays: dict[str, Array] = {}
     for name, column in columns.items():
-        array = _array(outline, column, specs[name].dtype)
+        array = _array(outline, column, specs[name].dtype, allocate)
         if array is None:
             return None
         arrays[name] = array
@@ -58,22 +67,30 @@ def _columns_of_rows(outline: Outline, value: Any, specs: Specs) -> dict[str, An
     return {name: [outline.fill(row[name]) for row in value] for name in specs}
 
 
-def _array(outline: Outline, column: Any, dtype: str) -> Array | None:
+def _array(outline: Outline, column: Any, dtype: str, allocate: Allocate) -> Array | None:
     if isinstance(column, Numbers):
-        return cast_numbers(column.values, whole=column.whole, dtype=dtype)
+        if dtype in FLOATS:
+            return write_floats(column.values, allocate(column.values.shape, dtype))
+        return cast_integers(column.values, whole=column.whole, dtype=dtype)
     if not isinstance(column, list) or not column:
         return None
     if isinstance(column[0], Numbers):
-        return _stacked(column, dtype)
+        return _stacked(column, dtype, allocate)
     return None if outline.has_booleans else to_array_fast(column, dtype)
 
 
-def _stacked(rows: Sequence[Any], dtype: str) -> Array | None:
+def _stacked(rows: Sequence[Any], dtype: str, allocate: Allocate) -> Array | None:
+    shape = rows[0].values.shape
+    if not all(isinstance(row, Numbers) and row.values.shape == shape for row in rows):
+        return None
+    if dtype in FLOATS:
+        stacked = allocate((len(rows), *shape), dtype)
+        for row, place in zip(rows, stacked, strict=True):
+            write_floats(row.values, place)
+        return stacked
     arrays = []
     for row in rows:
-        if not isinstance(row, Numbers) or row.values.shape != rows[0].values.shape:
-            return None
-        array = cast_numbers(row.values, whole=row.whole, dtype=dtype)
+        array = cast_integers(row.values, whole=row.whole, dtype=dtype)
         if array is None:
             return None
         arrays.append(array)

@@ -18,6 +18,7 @@ _FLAGS = re.IGNORECASE | re.ASCII
 _VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
 _COMPUTE = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)\Z", _FLAGS)
 _READ = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}(/metadata)?\Z", _FLAGS)
+_CONFIG = re.compile(r"/v1/config(?:\?format=(json|text))?\Z", _FLAGS)
 _INT64_DIGITS = 19
 
 
@@ -30,6 +31,7 @@ class Action(Enum):
     STATUS = "status"
     METADATA = "metadata"
     LIST = "list"
+    CONFIG = "config"
 
 
 COMPUTING = frozenset({Action.PREDICT, Action.CLASSIFY, Action.REGRESS})
@@ -39,10 +41,17 @@ _COMPUTING = {action.value: action for action in COMPUTING}
 
 @dataclass(frozen=True)
 class Route:
-    """An action and the model it is about; a model without a name for `Action.LIST`."""
+    """An action and the model it is about.
+
+    Args:
+        action: What to do.
+        spec: The model; without a name for `Action.LIST` and `Action.CONFIG`.
+        as_text: Whether the answer is wanted as a text proto instead of JSON.
+    """
 
     action: Action
     spec: ModelSpec
+    as_text: bool = False
 
 
 class VersionTooLargeError(ValueError):
@@ -77,7 +86,14 @@ def match(method: str, target: str) -> Route:
         if found.end() == len("/v1/models"):
             return Route(Action.LIST, spec)
         raise missing_name()
-    raise invalid_argument(f"Malformed request: {method} {target}")
+    elif method == "GET" and (found := _CONFIG.match(target)):
+        return Route(Action.CONFIG, ModelSpec(""), as_text=(found[1] or "").lower() == "text")
+    raise malformed(method, target)
+
+
+def malformed(method: str, target: str) -> StatusError:
+    """Return the error of a request that is not known."""
+    return invalid_argument(f"Malformed request: {method} {target}")
 
 
 def missing_name() -> StatusError:

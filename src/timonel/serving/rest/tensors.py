@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from timonel.serving.rest.jsontext import echo, type_name
 from timonel.serving.runtimes.base import NUMPY_TYPES, STRING, Array
 from timonel.serving.status import Code, StatusError, invalid_argument
+
+Allocate = Callable[[Sequence[int], str], Array]
+"""Makes an array, with any content, of a shape and a data type by its proto name."""
 
 _MAX_RANK = 64
 """What numpy takes; TensorFlow takes 254."""
@@ -34,8 +37,14 @@ _INTEGER_RANGES = {
 }
 _EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
 """The integers that no other one is rounded to as a float64."""
-_FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
+FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
+"""The types of numbers with a fraction that JSON is read into."""
 _DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
+
+
+def allocate_plainly(shape: Sequence[int], dtype: str) -> Array:
+    """Return an array in this process's own memory."""
+    return np.empty(shape, NUMPY_TYPES[dtype])
 
 
 def to_array(value: Any, dtype: str) -> Array:
@@ -67,7 +76,7 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
         array = np.asarray(value)
     except (ValueError, OverflowError):
         return None
-    if dtype in _FLOATS and array.dtype.kind in "iuf":
+    if dtype in FLOATS and array.dtype.kind in "iuf":
         with np.errstate(over="ignore"):
             # By way of float64, as a parser of text does it: rounding an integer once or twice
             # is not the same.
@@ -80,8 +89,15 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
     return array.astype(NUMPY_TYPES[dtype], copy=False)
 
 
-def cast_numbers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Array | None:
-    """Return numbers that were read as float64, at least one, as an array of ``dtype``.
+def write_floats(values: NDArray[np.float64], target: Array) -> Array:
+    """Return ``target``, of one of `FLOATS` and the same shape, with the values in it."""
+    with np.errstate(over="ignore"):
+        np.copyto(target, values, casting="same_kind")
+    return target
+
+
+def cast_integers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Array | None:
+    """Return numbers that were read as float64, at least one, as an array of an integer type.
 
     Args:
         values: The numbers.
@@ -92,9 +108,6 @@ def cast_numbers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Arr
         None where only `to_array` can tell: for other types, and integers that do not fit the
         type or may have been rounded.
     """
-    if dtype in _FLOATS:
-        with np.errstate(over="ignore"):
-            return values.astype(NUMPY_TYPES[dtype], copy=False)
     bounds = _INTEGER_RANGES.get(dtype)
     if bounds is None or not whole or not _within(values, _EXACT_INTEGERS):
         return None
@@ -150,7 +163,7 @@ def _fill(
 
 
 def _converter(dtype: str) -> Callable[[Any], Any]:
-    if dtype in _FLOATS:
+    if dtype in FLOATS:
         return lambda value: _number(value, dtype)
     if dtype in _INTEGER_RANGES:
         return lambda value: _integer(value, dtype)

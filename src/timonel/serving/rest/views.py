@@ -6,12 +6,21 @@ without gRPC, whose runtime is another one, need not import TensorFlow for the p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+from google.protobuf import json_format, text_format
+
+from timonel.serving.config import ModelSettings
 from timonel.serving.core import DataPlane, Metadata
+from timonel.serving.model_config import config_from
 from timonel.serving.runtimes.base import Signature, TensorSpec
+from timonel.serving.status import Code
 from timonel.serving.versions import VersionStatus
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*(?=@)")
 
 
 def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
@@ -21,7 +30,7 @@ def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
             {
                 "version": str(status.number),
                 "state": status.state.value,
-                "status": {"error_code": status.code.name, "error_message": status.message},
+                "status": _reason(status),
             }
             for status in statuses
         ]
@@ -47,18 +56,48 @@ def models_view(plane: DataPlane) -> dict[str, Any]:
         "models": [
             {
                 "name": name,
-                "versions": [
-                    {
-                        "version": str(status.number),
-                        "state": status.state.value,
-                        "labels": plane.labels(name, status.number),
-                    }
-                    for status in statuses
-                ],
+                "versions": [_listed(plane, name, status) for status in statuses],
             }
             for name, statuses in plane.models().items()
         ]
     }
+
+
+def _listed(plane: DataPlane, name: str, status: VersionStatus) -> dict[str, Any]:
+    outage = plane.outage(name, status.number)
+    # What is loaded and cannot answer has the state that TensorFlow Serving would give it, and
+    # the reason besides.
+    reason = _reason(status) if outage is None else _failure(outage.code, outage.message)
+    return {
+        "version": str(status.number),
+        "state": status.state.value,
+        "status": reason,
+        "labels": plane.labels(name, status.number),
+    }
+
+
+def config_text(models: Sequence[ModelSettings], *, as_text: bool) -> bytes:
+    """Return the models that are configured as a ModelServerConfig, in JSON or as a text proto.
+
+    The text is what a server can be started with; but for credentials within a URL, which are
+    told to nobody.
+    """
+    shown = [
+        model.model_copy(update={"base_path": _CREDENTIALS.sub("***", model.base_path)})
+        for model in models
+    ]
+    config = config_from(shown)
+    if as_text:
+        return text_format.MessageToString(config, as_utf8=True).encode()
+    return orjson.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
+def _reason(status: VersionStatus) -> dict[str, str]:
+    return _failure(status.code, status.message)
+
+
+def _failure(code: Code, message: str) -> dict[str, str]:
+    return {"error_code": code.name, "error_message": message}
 
 
 def _signature(signature: Signature) -> dict[str, Any]:

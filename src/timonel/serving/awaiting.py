@@ -1,0 +1,104 @@
+"""Waiting in an event loop for what threads finish, without a thread for each that waits.
+
+A batch answers many requests at once: the loop is woken once for all that are done by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, TypeVar
+
+from timonel.serving.core import Outputs, Run
+
+T = TypeVar("T")
+
+
+async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
+    """Wait until a future is done.
+
+    Cancelling the wait cancels the future.
+
+    Args:
+        future: What a thread will finish.
+        timeout_s: For how many seconds to wait at most.
+
+    Returns:
+        False if it is not done in time.
+    """
+    if future.done():
+        return True
+    wakeups = _wakeups()
+    waiter = wakeups.loop.create_future()
+    future.add_done_callback(partial(wakeups.add, waiter))
+    timer = None if timeout_s is None else wakeups.loop.call_later(timeout_s, _wake, waiter)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return future.done()
+
+
+async def answered(run: Run) -> Outputs:
+    """Wait for what a model answers, and return that; a cancelled wait gives the request up.
+
+    Raises:
+        StatusError: The model refused or failed.
+    """
+    await finished(run.future)
+    return run.result()
+
+
+async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
+    """Return what a function returns that would hold up the loop."""
+    future = pool.submit(function, *args)
+    await finished(future)
+    return future.result()
+
+
+class _Wakeups:
+    """Who is to be woken in a loop. `add` is called by any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._asked = False
+
+    def add(self, waiter: asyncio.Future[None], _: Future[Any]) -> None:
+        self._waiters.append(waiter)
+        if not self._asked:
+            self._asked = True
+            # A loop that has ended has nobody who waits.
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        # First: what is added from now on asks again.
+        self._asked = False
+        while self._waiters:
+            _wake(self._waiters.popleft())
+
+
+_kept = threading.local()
+
+
+def _wakeups() -> _Wakeups:
+    loop = asyncio.get_running_loop()
+    found: _Wakeups | None = getattr(_kept, "wakeups", None)
+    if found is None or found.loop is not loop:
+        found = _kept.wakeups = _Wakeups(loop)
+    return found
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,32 @@
+"""Closing versions, and giving back the memory that they took."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+
+from timonel.serving.servables import Servable
+
+_LOG = logging.getLogger(__name__)
+
+
+def close(servable: Servable) -> None:
+    """Close a version that nobody uses; whatever is wrong with that is logged."""
+    try:
+        servable.model.close()
+    except Exception:  # noqa: BLE001 - logged
+        # It takes no requests any more, whatever is left of it.
+        _LOG.exception("model %s: version %d was not closed", servable.name, servable.version)
+    give_back()
+
+
+def give_back() -> None:
+    """Have memory that was freed leave the process.
+
+    An allocator keeps it for what may come otherwise, in pieces between what is in use. Takes
+    milliseconds, in which other threads go on.
+    """
+    # Other C libraries than glibc have no such function.
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
