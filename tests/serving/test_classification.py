@@ -3,16 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.serving.classification import (
-    CLASSIFY,
-    REGRESS,
-    Classes,
-    Task,
-    classify,
-    infer,
-    regress,
-    serialized,
-)
+from timonel.serving import classification
+from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Task, serialized
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -39,9 +31,23 @@ class Model:
     def find(self, name):
         return self.signatures.get(name or DEFAULT_SIGNATURE)
 
-    def predict(self, signature, inputs, output_filter=()):
-        self.asked.append((signature.name, inputs["inputs"].tolist(), list(output_filter)))
-        return {name: self.outputs[name] for name in output_filter}
+    def answer(self, question):
+        self.asked.append(
+            (question.signature.name, question.inputs["inputs"].tolist(), question.outputs)
+        )
+        return question.read({name: self.outputs[name] for name in question.outputs})
+
+
+def classify(model, *args, **options):
+    return model.answer(classification.classify(model, *args, **options))
+
+
+def regress(model, *args, **options):
+    return model.answer(classification.regress(model, *args, **options))
+
+
+def infer(model, *args):
+    return [model.answer(question) for question in classification.infer(model, *args)]
 
 
 def refusal(work):

@@ -63,21 +63,7 @@ def settings_for(place, **more):
 
 
 @pytest.fixture(scope="module")
-def plugins(tmp_path_factory):
-    """Let servers find the fake runtime, as they would find a third party's."""
-    package = tmp_path_factory.mktemp("plugins") / "fake_runtime-1.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(
-        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(package.parent))
-        yield
-
-
-@pytest.fixture(scope="module")
-def server(place, plugins):
+def server(place, fake_runtime):
     with launch(settings_for(place), place, detach=False) as server:
         yield server
     assert not running_servers(place.servers)
@@ -196,7 +182,7 @@ def test_any_verb_gets_the_page_and_a_query_is_refused(server):
     assert text.decode() == f"Unexpected path: {PATH}?x=1. Should be {PATH}"
 
 
-def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, plugins, tmp_path):
+def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, fake_runtime, tmp_path):
     settings = settings_for(place, monitoring=MonitoringSettings(metrics_path=None))
     load = settings.load.model_copy(update={"warm_up": False})
     (place.models / "m" / "3" / WARMUP_FILE).write_bytes(b"no records")
@@ -214,7 +200,7 @@ def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, plugins, tmp
     assert list(log.response.outputs["y"].float_val) == [0.5]
 
 
-def test_a_version_that_cannot_be_warmed_up_is_not_served(place, plugins):
+def test_a_version_that_cannot_be_warmed_up_is_not_served(place, fake_runtime):
     (place.models / "m" / "3" / WARMUP_FILE).write_bytes(b"no records")
     with pytest.raises(ServingError, match="Please verify your warmup data is in TFRecord format"):
         launch(settings_for(place), place, detach=False)

@@ -21,6 +21,7 @@ from google.protobuf import json_format
 
 from tests.serving.conftest import publish
 from timonel.serving import curl_example, predict, running_servers, serve
+from timonel.serving.v2.messages import SERVICE, message_class
 from timonel.storage import find_workspace
 
 SWAPS = 12
@@ -75,6 +76,51 @@ def stubs(server):
             model_service_pb2_grpc.ModelServiceStub(channel),
             channel,
         )
+
+
+def test_the_open_inference_protocol_over_rest(server, png):
+    status, model = rest(server, "/v2/models/images")
+    assert (status, model["inputs"]) == (
+        200,
+        [{"name": "image_bytes", "datatype": "BYTES", "shape": [-1]}],
+    )
+    content = b"".join(len(png(w)).to_bytes(4, "little") + png(w) for w in (True, False))
+    tensor = {**model["inputs"][0], "shape": [2], "parameters": {"binary_data_size": len(content)}}
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "label"}]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    status, answer = rest(server, "/v2/models/images/infer", head + content, headers)
+    assert (status, answer["outputs"][0]["data"]) == (200, ["dog", "cat"])
+    values = {"age": ("FP32", [2]), "name": ("BYTES", ["ab"]), "seats": ("FP32", [[3]])}
+    asked = [
+        {"name": name, "datatype": datatype, "shape": np.shape(data), "data": data}
+        for name, (datatype, data) in values.items()
+    ]
+    status, answer = rest(server, "/v2/models/table/infer", {"inputs": asked})
+    assert (status, answer["outputs"][0]["data"]) == (200, [9.0])
+    wrong = {"inputs": [{**asked[0], "name": "x", "shape": [1]}]}
+    status, answer = rest(server, "/v2/models/doubler/infer", wrong)
+    assert (status, answer) == (
+        400,
+        {"error": "expected input x to be of shape [-1, 2], got [1]"},
+    )
+
+
+def test_the_open_inference_protocol_over_grpc(stubs, png):
+    _, _, channel = stubs
+    request = message_class("ModelInferRequest")(model_name="images", id="7")
+    request.inputs.add(name="image_bytes", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(len(png()).to_bytes(4, "little") + png())
+    infer = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    answer = message_class("ModelInferResponse").FromString(infer(request.SerializeToString()))
+    contents = {
+        output.name: raw
+        for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    }
+    assert (answer.id, answer.model_version) == ("7", "1")
+    assert contents == {
+        "label": b"\3\0\0\0dog",
+        "scores": np.float32([0, 1]).tobytes(),
+    }
 
 
 def predict_request(model, **inputs):
@@ -200,7 +246,7 @@ def test_status_metadata_and_listing(server):
         "unknown_rank": False,
     }
     _, listing = rest(server, "/v1/models")
-    images = {"version": "1", "state": "AVAILABLE", "labels": ["cat", "dog"]}
+    images = {**available, "labels": ["cat", "dog"]}
     assert {"name": "images", "versions": [images]} in listing["models"]
 
 
@@ -210,8 +256,9 @@ def test_health_and_unknown_paths(server):
             return response.status, response.read()
 
     assert get("/livez") == get("/readyz") == (200, b"ok")
+    assert get("/")[0] == 200
     with pytest.raises(urllib.error.HTTPError) as caught:
-        get("/")
+        get("/nowhere")
     with caught.value as error:
         assert (error.code, error.headers["content-type"]) == (404, "text/html")
 

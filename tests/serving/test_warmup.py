@@ -131,6 +131,22 @@ def test_requests_are_repeated_as_told(model, tmp_path, iterations, times):
     assert len(model.asked) == 2 * times
 
 
+def test_what_was_kept_for_the_model_need_not_fit_hooks_around_it(model, tmp_path, caplog):
+    caplog.set_level("INFO")
+    other = predict_log()
+    other.predict_log.request.inputs["text"].CopyFrom(other.predict_log.request.inputs["x"])
+    write(tmp_path, other, predict_log())
+    with pytest.raises(StatusError):
+        warm_up(model, tmp_path)
+    model.has_hooks = True
+    warm_up(model, tmp_path)
+    assert [signature for signature, _ in model.asked] == [DEFAULT_SIGNATURE]
+    assert "does not fit the hooks: input size does not match signature" in caplog.text
+    write(tmp_path, predict_log(-TWO))
+    with pytest.raises(StatusError, match="a defect"):
+        warm_up(model, tmp_path)
+
+
 def test_without_the_file_nothing_happens(model, tmp_path):
     seen = []
     warm_up(model, tmp_path, observe=seen.append)

@@ -28,6 +28,7 @@ from timonel.serving.messages import (
     predict_pb2,
 )
 from timonel.serving.process import launch
+from timonel.serving.v2.messages import SERVICE, message_class
 from timonel.storage import find_workspace
 
 BODY = b'{"instances": [1.0]}'
@@ -86,7 +87,7 @@ def settings_for(workspace, **access):
 
 
 @pytest.fixture(scope="module")
-def server(place, authority, keys, fake_runtime_path):
+def server(place, authority, keys, fake_runtime):
     certificate, private = authority.issue(place, "server")
     (place / "jwks.json").write_text(jwks(rsa(), elliptic()))
     workspace = find_workspace(place / "workspace")
@@ -108,19 +109,6 @@ def server(place, authority, keys, fake_runtime_path):
     )
     with launch(settings, workspace) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def fake_runtime_path(tmp_path_factory):
-    package = tmp_path_factory.mktemp("plugins") / "fake_runtime-1.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(
-        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(package.parent))
-        yield
 
 
 def trusting(place, *client):
@@ -194,7 +182,18 @@ def test_strangers_see_nothing(rest, keys):
             status, content, found = rest(path, body=BODY, **headers)
             assert found["www-authenticate"] == "Bearer"
             answers.add((status, content["error"]))
-        for path in ("/v1/models", "/v1/models/dogs", "/", "/nowhere", "/v1/x", "/metrics", "/v2"):
+        for path in (
+            "/v1/models",
+            "/v1/models/dogs",
+            "/v1/config",
+            "/openapi.json",
+            "/page/live",
+            "/page/models/dogs/1",
+            "/nowhere",
+            "/v1/x",
+            "/metrics",
+            "/v2",
+        ):
             status, content, _ = rest(path, **headers)
             answers.add((status, content["error"]))
     assert answers == {(401, "expected a valid API key, token or certificate")}
@@ -222,6 +221,55 @@ def test_lists_show_what_their_reader_may_see(rest, keys):
     assert names("all") == ["dogs", "cats"]
     assert names("dogs") == ["dogs"]
     assert names("nothing") == names("spare") == []
+
+
+V2_BODY = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}'
+
+
+def test_the_open_inference_protocol_needs_the_same_rights(rest, keys):
+    key = bearer(keys["dogs"])
+    status, content, _ = rest("/v2/models/dogs/infer", body=V2_BODY, **key)
+    assert (status, content["outputs"][0]["data"]) == (200, [2.0])
+    assert rest("/v2/models/dogs/versions/1/infer", body=V2_BODY, **key)[0] == 200
+    assert rest("/v2/models/dogs", **key)[0] == rest("/v2", **key)[0] == 200
+    refused = (403, {"error": "not allowed for these credentials"})
+    for name in ("cats", "nope", "dogs%2F..", "dogs/x"):
+        assert rest(f"/v2/models/{name}/infer", body=V2_BODY, **key)[:2] == refused
+        assert rest(f"/v2/models/{name}", **key)[:2] == refused
+    assert rest("/v2/models/nope", **bearer(keys["all"]))[0] == 404
+    index = rest("/v2/repository/index", method="POST", **key)[1]
+    assert [entry["name"] for entry in index] == ["dogs"]
+    for path in ("live", "ready"):
+        assert rest(f"/v2/health/{path}")[0] == 200
+    assert rest("/v2/models/dogs/ready")[0] == 401
+    too_large = b" " * (MAX_BODY + 1)
+    assert rest("/v2/models/dogs/infer", body=too_large, **key)[0] == 413
+
+
+def test_the_page_shows_what_its_reader_may_see(rest, keys):
+    def seen(path, key):
+        status, content, _ = rest(path, **bearer(keys[key]))
+        assert status == 200
+        return [name for name in ("dogs", "cats") if name in json.dumps(content)]
+
+    for path in ("/openapi.json", "/page/live"):
+        assert seen(path, "all") == ["dogs", "cats"]
+        assert seen(path, "dogs") == ["dogs"]
+        assert seen(path, "nothing") == []
+    assert seen("/page/models/dogs/1", "dogs") == ["dogs"]
+    for path in ("/page/models/cats/1", "/page/models/nope/1", "/v1/config"):
+        assert rest(path, **bearer(keys["dogs"]))[0] == 403
+    assert rest("/v1/config", **bearer(keys["all"]))[0] == 403
+
+
+def test_the_page_itself_needs_no_key_and_says_nothing_of_the_server(server, place):
+    connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
+    with contextlib.closing(connection):
+        for path in ("/", "/page/page.css", "/page/page.js"):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            assert response.status == 200
+            assert b"dogs" not in response.read()
 
 
 def test_health_is_open(server, place):
@@ -432,6 +480,38 @@ def test_grpc_messages_have_a_limit(call, keys):
     request = about(predict_pb2.PredictRequest, "dogs")
     request.inputs["x"].tensor_content = bytes(MAX_BODY + 1)
     assert call("Predict", request, ("x-api-key", keys["dogs"]))[0] == "RESOURCE_EXHAUSTED"
+
+
+def infer_request(name):
+    request = message_class("ModelInferRequest")(model_name=name)
+    request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1)
+    return request.SerializeToString()
+
+
+def test_the_open_inference_protocol_over_grpc_needs_the_same_rights(server, place, keys):
+    def ask(method, content, key=None):
+        metadata = [("x-api-key", keys[key])] if key else []
+        path, options = f"/{SERVICE}/{method}", {"metadata": metadata, "timeout": 20}
+        try:
+            if method == "ModelStreamInfer":
+                return "OK", list(channel.stream_stream(path)(iter(content), **options))
+            return "OK", channel.unary_unary(path)(content, **options)
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+
+    trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes())
+    with grpc.secure_channel(server.grpc_address, trust) as channel:
+        dogs, cats = infer_request("dogs"), infer_request("cats")
+        assert ask("ModelInfer", dogs, "dogs")[0] == "OK"
+        assert ask("ModelInfer", dogs)[0] == "UNAUTHENTICATED"
+        for content in (cats, infer_request("nope"), b"", b"\xff"):
+            assert ask("ModelInfer", content, "dogs")[0] == "PERMISSION_DENIED"
+        assert ask("ModelStreamInfer", [dogs, dogs], "dogs")[0] == "OK"
+        assert ask("ModelStreamInfer", [dogs, cats], "dogs")[0] == "PERMISSION_DENIED"
+        assert ask("ModelStreamInfer", [dogs])[0] == "UNAUTHENTICATED"
+        assert ask("RepositoryIndex", b"", "dogs")[0] == "PERMISSION_DENIED"
+        assert ask("RepositoryIndex", b"", "all")[0] == "OK"
+        assert ask("ServerLive", b"")[0] == ask("ServerMetadata", b"", "nothing")[0] == "OK"
 
 
 def test_grpc_health_is_open(server, place):

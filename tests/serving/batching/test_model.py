@@ -13,7 +13,6 @@ import pytest
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.batching.workers import Batcher
 from timonel.serving.batching.wrap import batched, batcher_for
-from timonel.serving.monitoring.observation import take_report
 from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -111,10 +110,8 @@ def occupy(wrapped, slow):
     return first
 
 
-def test_an_idle_model_computes_in_the_callers_thread(wrapped, slow):
-    before = threading.active_count()
+def test_a_caller_may_wait(wrapped, slow):
     assert wrapped.run("s", rows(1, 2))["y"].tolist() == [[2], [4]]
-    assert threading.active_count() == before
     assert slow.batches == [2]
 
 
@@ -134,30 +131,50 @@ def test_what_arrives_meanwhile_is_the_next_batch(wrapped, slow):
     assert not observed.failed
 
 
-def test_a_caller_is_told_how_long_it_waited(wrapped, slow):
+def test_an_answer_tells_how_long_the_model_took(wrapped, slow):
+    slow.delay_s = 0.01
     occupy(wrapped, slow)
+    together = [wrapped.submit("s", rows(n)) for n in (1, 2)]
+    apart = wrapped.submit("fixed", {"x": np.ones(2, np.float32)})
+    late = wrapped.submit("s", rows(3), None, time.monotonic())
+    slow.go_on.set()
+    for future in (*together, apart):
+        future.result(WAIT_S)
+        assert 0.01 <= future.compute_s < WAIT_S
+    assert together[0].compute_s == together[1].compute_s
+    assert code_of(lambda: late.result(WAIT_S)) is Code.DEADLINE_EXCEEDED
+    assert late.compute_s == 0
 
-    def call():
-        wrapped.run("s", rows(1))
-        return take_report().queue_s
 
-    with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(call)
-        while len(wrapped._outstanding) < 2:
-            time.sleep(0.001)
-        slow.go_on.set()
-        assert 0 < waited.result(WAIT_S) < WAIT_S
-
-
-def test_what_is_computed_sooner_than_handed_over_waits_for_nobody(wrapped, slow):
-    occupy(wrapped, slow)
-    for _ in range(3):
-        wrapped._policy.ran_alone("s", 1, 1e-6)
-    assert wrapped.run("s", rows(1))["y"].item() == 2
+def test_what_is_computed_sooner_than_queued_is_computed_by_who_submits_it(slow):
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1), observed.append, at_once=True)
+    policy = model._policy
+    # As measured at load, if nothing else kept this machine busy.
+    policy.ran_alone("s", 4, 1e-6)
+    policy.ran_alone("s", 1, 1e-6)
+    instant = model.submit("s", rows(1, 2, 3))
+    assert instant.done()
+    assert instant.result()["y"].tolist() == [[2], [4], [6]]
+    assert 0 <= instant.compute_s < WAIT_S
     late = time.monotonic()
-    assert code_of(lambda: wrapped.run("s", rows(1), None, late)) is Code.DEADLINE_EXCEEDED
-    assert code_of(lambda: wrapped.run("s", rows(-1))) is Code.INVALID_ARGUMENT
-    assert [o.failed for o in wrapped.observed[:2]] == [False, True]
+    assert code_of(lambda: model.run("s", rows(1), None, late)) is Code.DEADLINE_EXCEEDED
+    assert code_of(lambda: model.run("s", rows(-1))) is Code.INVALID_ARGUMENT
+    assert [(o.rows, o.failed) for o in observed] == [(3, False), (1, True)]
+    assert not policy.is_instant("s", 5), "nothing as large was measured"
+    assert not policy.is_instant("fixed", 1), "it is not batched"
+    policy.ran_alone("s", 1, 1.0)
+    assert not policy.is_instant("s", 1), "it depends on more than its shape"
+    model.close()
+    assert code_of(lambda: model.run("s", rows(1))) is Code.UNAVAILABLE
+
+
+def test_what_takes_its_time_is_not_computed_by_who_submits_it(slow):
+    slow.delay_s = 0.006
+    model = batched(slow, AdaptiveBatching(slots=1), at_once=True)
+    assert not model._policy.is_instant("s", 1)
+    assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    model.close()
 
 
 def test_outputs_come_in_the_order_asked_for(wrapped):
@@ -271,8 +288,8 @@ def test_an_observer_that_fails_costs_no_answer(slow, caplog):
 
     model = batched(slow, AdaptiveBatching(), fail)
     assert model.run("s", rows(1))["y"].item() == 2
+    model.close()  # it is counted after it was answered
     assert "a batch could not be counted" in caplog.text
-    model.close()
 
 
 def test_a_defect_of_the_runtime_reaches_the_caller(slow):
@@ -289,6 +306,23 @@ def test_closing_answers_what_waits_and_refuses_what_comes(slow):
     model.close()
     assert waiting.result(0)["y"].item() == 2
     assert code_of(model.submit("s", rows(1)).result) is Code.UNAVAILABLE
+
+
+def test_closing_does_not_wait_for_what_is_given_up_meanwhile(slow):
+    model = batched(slow, AdaptiveBatching(slots=1))
+    learn(model)
+    first = occupy(model, slow)
+    gone = model.submit("s", rows(1))
+    closing = threading.Thread(target=model.close)
+    closing.start()
+    while not model._closing:
+        time.sleep(0.001)
+    time.sleep(0.05)  # it waits now
+    assert gone.cancel()
+    slow.go_on.set()
+    closing.join(WAIT_S / 10)
+    assert not closing.is_alive()
+    assert first.result(0)["y"].item() == 14
 
 
 def test_no_batching_is_the_model_itself(slow):

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from timonel.serving.batching.model import BatchingModel
 from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.compute.choice import runtime_for
@@ -67,7 +68,7 @@ def test_a_server_batches_unless_told_otherwise(version, batching, batched):
         runtime=RuntimeSettings(name="tensorflow", batching=batching),
     )
     assert ServerSettings.model_validate(settings.model_dump(mode="json")) == settings
-    assert isinstance(runtime_for(settings), BatchingRuntime)
+    assert isinstance(runtime_for(settings)._runtimes.plain, BatchingRuntime)
     model = BatchingRuntime(FakeRuntime(), batching).load(version, settings.runtime)
-    assert isinstance(model, ScheduledModel) is batched
+    assert isinstance(model, BatchingModel) is batched
     model.close()

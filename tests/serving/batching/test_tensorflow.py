@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from timonel.serving.batching.settings import AdaptiveBatching, BatchingParamete
 from timonel.serving.batching.wrap import batched
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.samples import WARMUP_FILE, as_warmup_file
 from timonel.serving.status import StatusError
 from timonel.testing.runtimes import RuntimeContract
 
@@ -49,6 +51,25 @@ def load(exports, name, settings, observe=None):
 def test_what_may_go_together_is_found_by_trying(exports, name, verdict):
     model = load(exports, name, AdaptiveBatching())
     assert model._policy.verdicts["serving_default"] is verdict
+    model.close()
+
+
+def test_images_are_batched_at_once_where_there_are_warm_up_requests(exports, png, tmp_path):
+    version = shutil.copytree(exports / "images", tmp_path / "1")
+    rows = np.array([png(), png(white=False)], dtype=object)
+    (version / WARMUP_FILE).parent.mkdir()
+    (version / WARMUP_FILE).write_bytes(
+        as_warmup_file(
+            [
+                ("serving_default", {"image_bytes": rows[:1]}),
+                ("serving_default", {"other": rows}),
+                ("unknown", {"image_bytes": rows}),
+                ("serving_default", {"image_bytes": rows}),
+            ]
+        )
+    )
+    model = BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching()).load(version, SETTINGS)
+    assert model._policy.verdicts["serving_default"] is Verdict.TOGETHER
     model.close()
 
 

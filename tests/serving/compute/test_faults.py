@@ -116,6 +116,9 @@ def test_it_is_given_up_after_too_many_deaths(version):
             ask(model, "exit")
     until(lambda: told)
     assert told[0].code is Code.UNAVAILABLE
+    assert model.outage is told[0]
+    assert model.restarts == 2
+    assert (other.outage, other.restarts) == (None, 0)
     with pytest.raises(StatusError, match="exit code 3"):
         ask(model, "double")
     later = []
@@ -167,6 +170,30 @@ def test_a_process_that_hangs_is_replaced(version):
     with pytest.raises(StatusError, match=r"it had said nothing for 0\.3 s"):
         ask(model, "hang")
     recovered(model, before)
+    model.close()
+    runtime.close()
+
+
+def test_a_process_that_hangs_is_replaced_though_nobody_waits_so_long(version):
+    runtime = ProcessRuntime(REFERENCE, ComputeSettings(hang_timeout_s=0.5))
+    model = runtime.load(version, SETTINGS)
+    before = model.pid
+    # Those that leave the queue, or were too late, are no sign of a process that hangs.
+    busy = [submit(model, "sleep", 0.3) for _ in range(2)]
+    assert submit(model, "double").cancel()
+    assert submit(model, "double", deadline_s=0.05).exception(10).code is Code.DEADLINE_EXCEEDED
+    assert [each.exception(10) for each in busy] == [None, None]
+    time.sleep(0.7)
+    assert model.pid == before
+    with pytest.raises(StatusError):
+        submit(model, "hang", deadline_s=0.1).result(10)
+
+    def answers():
+        answer = submit(model, "double", deadline_s=0.1)
+        return answer.exception(10) is None
+
+    until(answers)
+    assert model.pid != before
     model.close()
     runtime.close()
 

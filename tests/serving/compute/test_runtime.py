@@ -97,4 +97,4 @@ def test_memory_comes_back_after_fifty_swaps(tensorflow, exports):
         swap()
     for (rss, descriptors), (rss_before, descriptors_before) in zip(held(), before, strict=True):
         assert rss < 1.1 * rss_before
-        assert descriptors == descriptors_before
+        assert descriptors <= descriptors_before  # fewer, if others were only just closed

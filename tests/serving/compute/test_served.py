@@ -136,6 +136,7 @@ def test_a_stop_answers_first_and_leaves_no_process(server):
     assert "Traceback" not in server.logs()
 
 
+@pytest.mark.soak
 def test_a_killed_server_leaves_no_process(faulty, workspace):
     with serve(
         "m",

@@ -21,16 +21,7 @@ from timonel.serving.model_server.command import main
 COMMAND = [sys.executable, "-m", "timonel.serving.model_server.command"]
 
 
-@pytest.fixture(autouse=True)
-def fake_runtime(tmp_path, monkeypatch):
-    """Let the command find the fake runtime, as it would find a third party's."""
-    package = tmp_path / "plugins" / "fake_runtime-1.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(
-        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+pytestmark = pytest.mark.usefixtures("fake_runtime")
 
 
 def free_port():

@@ -142,5 +142,13 @@ def test_every_flag_of_tensorflow_serving_has_its_default():
         "enable_serialization_as_tensor_content": False,
         "resource_preserving_models": "",
         "runtime": "tensorflow",
+        "safe_loading": False,
+        "allow_ops": "",
+        "allow_python": "",
+        "hooks": "",
+        "rest_api_enable_page": False,
+        "model_cache": "",
+        "model_cache_mib": 20480,
+        "workers": 1,
         "drain_seconds": 30,
     }

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from timonel.serving.core import DataPlane, RequestContext
 from timonel.serving.monitoring import measures
 from timonel.serving.monitoring.monitor import RECENT, Monitor
-from timonel.serving.monitoring.observation import Computed, Observation, report, take_report
+from timonel.serving.monitoring.observation import Observation
 from timonel.serving.monitoring.series import BatchKey, PathKey
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
@@ -58,7 +58,7 @@ def answered(monitor, clock, code=Code.OK, entrypoint="REST", api="predict", ver
         observation.rows += 2
         began = clock.now
         clock.after(0.014)
-        observation.ran(began, clock.now, Computed(queue_s=0.004))
+        observation.ran(began, clock.now, 0.010)
     clock.after(0.020)
     monitor.end(observation, code)
     return observation
@@ -79,9 +79,17 @@ def test_a_request_without_a_model_is_all_decoding():
 
 def test_a_request_may_need_several_runs():
     observation = Observation("GRPC", "MultiInference", "m", 0.0)
-    observation.ran(1.0, 2.0, Computed())
-    observation.ran(2.5, 4.5, Computed(0.5))
+    observation.ran(1.0, 2.0)
+    observation.ran(2.5, 4.5, 1.5)
     assert observation.stages(5.0) == (1.5, 0.5, 2.5, 0.5)
+
+
+def test_runs_at_the_same_time_count_once():
+    observation = Observation("GRPC", "MultiInference", "m", 0.0)
+    observation.ran(1.0, 3.0, 2.0)
+    observation.ran(1.0, 4.0, 1.0)
+    observation.ran(1.0, 3.5, 1.0)
+    assert observation.stages(5.0) == (1.0, 0.0, 3.0, 1.0)
 
 
 def test_tensorflow_servings_names_count_what_it_counts():
@@ -199,28 +207,22 @@ def test_threads_lose_no_count():
     assert value(monitor, ":tensorflow:serving:request_count", model_name="m", status="OK") == 2000
 
 
-class Queued(FakeModel):
-    """Says that it has waited."""
-
-    def run(self, signature, inputs, outputs=None):
-        report(Computed(queue_s=1e-9))
-        return super().run(signature, inputs, outputs)
-
-
 def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
     import numpy as np
 
     catalogue = Catalogue({"m": {}})
-    catalogue.publish("m", {3: Servable("m", 3, Queued(2.0))}, (VersionStatus(3, State.AVAILABLE),))
+    catalogue.publish(
+        "m", {3: Servable("m", 3, FakeModel(2.0))}, (VersionStatus(3, State.AVAILABLE),)
+    )
     plane, monitor = DataPlane(catalogue), Monitor()
     observation = monitor.begin("REST", "predict", "m")
     context = RequestContext(entrypoint="REST", api="predict", observation=observation)
     with plane.call(ModelSpec("m"), context) as call:
         call.predict(call.signature(""), {"x": np.ones(3, np.float32)})
     assert (observation.version, observation.signature) == (3, DEFAULT_SIGNATURE)
-    assert (observation.rows, observation.queue_s) == (3, 1e-9)
+    assert observation.rows == 3
+    assert 0 < observation.queue_s < observation.run_s, "its thread was to be woken"
     assert observation.began <= observation.decoded <= observation.computed <= time.monotonic()
-    assert take_report() == Computed()
     with pytest.raises(StatusError), plane.call(ModelSpec("m", 9), context):
         pass
     assert measures.versions(catalogue) == {("m", "AVAILABLE"): 1}

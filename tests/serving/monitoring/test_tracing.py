@@ -7,7 +7,7 @@ import pytest
 
 from timonel.errors import SpecError
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.monitoring.observation import Computed, TraceParent
+from timonel.serving.monitoring.observation import TraceParent
 from timonel.serving.monitoring.tracing import OpenTelemetryTracer, make_tracer
 from timonel.serving.status import Code
 
@@ -33,7 +33,7 @@ def finished(monitor, exporter, parent=None, code=Code.OK):
     monitor.start(observation)
     observation.version, observation.signature, observation.rows = 3, "serving_default", 2
     began = time.monotonic()
-    observation.ran(began, began + 0.004, Computed(queue_s=0.001))
+    observation.ran(began, began + 0.004, 0.003)
     observation.computed = began
     monitor.end(observation, code)
     monitor._tracer._tracer.span_processor.force_flush()

@@ -10,15 +10,17 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from timonel.serving.config import ModelSettings
 from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS, TENSORFLOW_SERVING, TIMONEL
+from timonel.serving.model_config import first_models, parse_model_config
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.rest import computing
 from timonel.serving.rest.app import HTTP_STATUS, RestApp
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
 from timonel.serving.servables import Catalogue, Servable
-from timonel.serving.status import Code
+from timonel.serving.status import Code, StatusError
 from timonel.serving.versions import State, VersionStatus
 
 STRICT = RestOptions(TENSORFLOW_SERVING)
@@ -42,6 +44,11 @@ class Model(LoadedModel):
         }
         self.may_go_on = threading.Event()
         self.may_go_on.set()
+        self.why = None
+
+    @property
+    def outage(self):
+        return self.why
 
     def run(self, signature, inputs, outputs=None):
         self.may_go_on.wait(60)
@@ -55,14 +62,16 @@ class Model(LoadedModel):
 
 
 class Client:
-    def __init__(self, options=None, monitor=None):
+    def __init__(self, options=None, monitor=None, configurator=None):
         self.model = Model()
         catalogue = Catalogue({"m": {}})
         catalogue.publish(
             "m", {3: Servable("m", 3, self.model)}, (VersionStatus(3, State.AVAILABLE),)
         )
         self.pool = ThreadPoolExecutor(1)
-        self.app = RestApp(DataPlane(catalogue), self.pool, options=options, monitor=monitor)
+        self.app = RestApp(
+            DataPlane(catalogue, configurator), self.pool, options=options, monitor=monitor
+        )
 
     def ask(self, method, target, content=b"", headers=()):
         """Return the status, the headers and the body."""
@@ -96,8 +105,8 @@ class Client:
 def client():
     made = []
 
-    def make(options=None, monitor=None):
-        made.append(Client(options, monitor))
+    def make(options=None, monitor=None, configurator=None):
+        made.append(Client(options, monitor, configurator))
         return made[-1]
 
     yield make
@@ -186,6 +195,49 @@ def test_status_ignores_labels_and_models_are_listed_by_ours_only(client):
     assert metadata["model_spec"] == {"name": "m", "signature_name": "", "version": "3"}
 
 
+def test_the_configuration_is_told_without_credentials(client):
+    class Fixed:
+        models = (
+            ModelSettings(name="m", base_path="s3://key:secret@host/models/m", labels={"a": 3}),
+        )
+
+        def reconfigure(self, models):
+            raise NotImplementedError
+
+    ours, strict = client(configurator=Fixed()), client(STRICT, configurator=Fixed())
+    status, headers, body = ours.ask("GET", "/v1/config")
+    model = {
+        "name": "m",
+        "base_path": "s3://***@host/models/m",
+        "model_platform": "tensorflow",
+        "model_version_policy": {"latest": {"num_versions": 1}},
+        "version_labels": {"a": "3"},
+    }
+    assert (status, headers[b"content-type"]) == (200, b"application/json")
+    assert json.loads(body) == {"model_config_list": {"config": [model]}}
+    status, headers, body = ours.ask("GET", "/v1/config?format=text")
+    assert (status, headers[b"content-type"]) == (200, b"text/plain; charset=utf-8")
+    assert b"secret" not in body
+    (read,) = first_models(parse_model_config(body.decode(), "answer"))
+    assert read == Fixed.models[0].model_copy(update={"base_path": model["base_path"]})
+    assert error(strict.ask("GET", "/v1/config")) == (400, "Malformed request: GET /v1/config")
+    assert client().ask("GET", "/v1/config")[0] == 501
+
+
+def test_a_server_is_not_ready_while_a_process_is_away(client):
+    asked = client()
+    assert asked.ask("GET", "/readyz")[0] == 200
+    asked.model.why = StatusError(Code.UNAVAILABLE, "The process of this model was killed.")
+    assert asked.ask("GET", "/readyz")[::2] == (503, b"not loaded: m")
+    (version,) = json.loads(asked.ask("GET", "/v1/models")[2])["models"][0]["versions"]
+    assert version["state"] == "AVAILABLE"
+    assert version["status"] == {
+        "error_code": "UNAVAILABLE",
+        "error_message": "The process of this model was killed.",
+    }
+    assert asked.ask("GET", "/livez")[::2] == (200, b"ok")
+
+
 def test_a_version_beyond_64_bits(client):
     target = f"/v1/models/m/versions/{2**63}"
     assert client(STRICT).ask("GET", target)[::2] == (400, b"")
@@ -260,11 +312,36 @@ def test_methods_are_checked_where_asked_for(client):
     assert checking.ask("POST", "/v1/models/m:classify", content)[0] == 400
 
 
+CSV = [(b"content-type", b"text/csv")]
+JPEG = [(b"content-type", b"image/jpeg")]
+
+
+def test_a_body_is_what_its_content_type_says(client):
+    asking = client()
+    asked = asking.ask("POST", "/v1/models/m:predict", b"x\n1\n2.5\n", CSV)
+    assert (asked[0], json.loads(asked[2])) == (200, {"predictions": [2.0, 5.0]})
+    packed = [*CSV, (b"content-encoding", b"gzip")]
+    asked = asking.ask("POST", "/v1/models/m:predict", gzip.compress(b"3"), packed)
+    assert (asked[0], json.loads(asked[2])) == (200, {"predictions": [6.0]})
+    status, words = error(asking.ask("POST", "/v1/models/m:predict", b"\xff\xd8", JPEG))
+    assert status == 400
+    assert words.endswith("for a body of image/jpeg, this one takes x (float [?]); send JSON")
+    status, words = error(asking.ask("POST", "/v1/models/m:classify", b"1", CSV))
+    assert status == 400
+
+
+def test_for_tensorflow_serving_every_body_is_json(client):
+    asking = client(STRICT)
+    assert asking.ask("POST", "/v1/models/m:predict", b"x\n1\n", CSV)[0] == 400
+    asked = asking.ask("POST", "/v1/models/m:predict", {"instances": [1]}, CSV)
+    assert (asked[0], json.loads(asked[2])) == (200, {"predictions": [2.0]})
+
+
 def test_a_defect_costs_one_request(client, monkeypatch, caplog):
-    def defect(*_):
+    def defect(*_, **__):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(computing, "answer", defect)
+    monkeypatch.setattr(computing, "read_request", defect)
     asked = client().ask("POST", "/v1/models/m:predict", {"instances": [1]})
     assert error(asked) == (500, "ZeroDivisionError: oh")
     assert "failed" in caplog.text

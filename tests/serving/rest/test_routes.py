@@ -29,15 +29,24 @@ from timonel.serving.status import StatusError
         ("GET", "/v1/models/a%2Fb%3Ac+d", Action.STATUS, ModelSpec("a/b:c+d")),
         ("GET", "/v1/models/m?x=1", Action.STATUS, ModelSpec("m?x=1")),
         ("GET", "/v1/models", Action.LIST, ModelSpec("")),
+        ("GET", "/V1/Config", Action.CONFIG, ModelSpec("")),
+        ("GET", "/v1/config?format=json", Action.CONFIG, ModelSpec("")),
     ],
 )
 def test_known_requests(method, target, action, spec):
     assert match(method, target) == Route(action, spec)
 
 
+def test_the_configuration_is_a_text_if_asked():
+    assert match("GET", "/v1/config?format=text") == Route(Action.CONFIG, ModelSpec(""), True)
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [
+        ("POST", "/v1/config"),
+        ("GET", "/v1/config/"),
+        ("GET", "/v1/config?format=yaml"),
         ("GET", "/v1/models/m:predict"),
         ("POST", "/v1/models/m"),
         ("POST", "/v1/models/m:Predict"),
