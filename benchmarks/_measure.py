@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -148,6 +148,25 @@ def _marks(output: str) -> dict[str, float]:
     return found
 
 
+def marked(mark: str) -> list[int]:
+    """Return the processes that have ``mark`` in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if f"{_MARK}={mark}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
+                found.append(process.pid)
+    return found
+
+
+def used_mib(pids: Iterable[int]) -> float:
+    """Return the sum of the proportional set sizes of processes."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            total += _pss_bytes(pid)
+    return total / 2**20
+
+
 def _used_mib(mark: bytes, runtime: Path | None) -> float:
     pids = set()
     for process in psutil.process_iter():
@@ -157,11 +176,7 @@ def _used_mib(mark: bytes, runtime: Path | None) -> float:
             elif runtime is not None and Path(process.cwd()).is_relative_to(runtime):
                 pids.add(process.pid)
                 pids.update(child.pid for child in process.children(recursive=True))
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            total += _pss_bytes(pid)
-    return total / 2**20
+    return used_mib(pids)
 
 
 def _pss_bytes(pid: int) -> int:

@@ -1,0 +1,120 @@
+"""What no server can pass: a model called in this process, in the batches that suit it best.
+
+Prints a line of JSON when it is ready. For each line of input, a number of seconds, it computes
+for that long and prints a line with the requests/s that this would have answered.
+
+usage: serving_bound.py {tensorflow,litert} MODEL EXAMPLE
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+
+Call = Callable[[], object]
+_MOST_BYTES = 20 * 2**20
+_SCAN_S = 0.3
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to compute: so many threads at once, each with batches of so many requests."""
+
+    threads: int
+    requests: int
+    calls: list[Call]
+
+    def rate(self, seconds: float) -> float:
+        """Return the requests/s that were computed."""
+        counts = [0] * self.threads
+        begin = time.perf_counter()
+
+        def work(thread: int) -> None:
+            while time.perf_counter() - begin < seconds:
+                self.calls[thread]()
+                counts[thread] += 1
+
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(self.threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts) * self.requests / (time.perf_counter() - begin)
+
+
+def main(runtime: str, model: str, example: str) -> None:
+    """Find the best way, then compute as told."""
+    with np.load(example, allow_pickle=True) as arrays:
+        x = arrays["x"]
+    make = {"tensorflow": tensorflow, "litert": litert}[runtime](Path(model))
+    ways = [
+        Way(threads, requests, make(np.concatenate([x] * requests), threads))
+        for threads, requests in itertools.product((1, 2), (1, 2, 4, 8, 16, 32, 64))
+        if requests == 1 or requests * _size(x) <= _MOST_BYTES
+    ]
+    for way in ways:
+        way.rate(0)  # warm
+    best = max(ways, key=lambda way: way.rate(_SCAN_S))
+    print(json.dumps({"threads": best.threads, "requests": best.requests}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps({"rate": best.rate(float(line))}), flush=True)
+
+
+def tensorflow(folder: Path) -> Callable[[np.ndarray, int], list[Call]]:
+    """Return what makes calls of a SavedModel: session callables, the fastest that there are."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2
+
+    v1 = tf.compat.v1
+    session = v1.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        loaded = v1.saved_model.loader.load(session, ["serve"], str(folder))
+    signature = loaded.signature_def["serving_default"]
+    options = config_pb2.CallableOptions(
+        feed=[signature.inputs["x"].name], fetch=[signature.outputs["y"].name]
+    )
+    function = session._make_callable_from_options(options)
+    return lambda x, threads: [lambda: function(x)] * threads
+
+
+def litert(file: Path) -> Callable[[np.ndarray, int], list[Call]]:
+    """Return what makes calls of a LiteRT file: an interpreter for each thread."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    def make(x: np.ndarray, threads: int) -> list[Call]:
+        return [_interpreter_call(Interpreter(str(file), num_threads=2 // threads), x)
+                for _ in range(threads)]  # fmt: skip
+
+    return make
+
+
+def _interpreter_call(interpreter: object, x: np.ndarray) -> Call:
+    index = interpreter.get_input_details()[0]["index"]
+    interpreter.resize_tensor_input(index, x.shape)
+    interpreter.allocate_tensors()
+    output = interpreter.get_output_details()[0]["index"]
+
+    def call() -> object:
+        interpreter.set_tensor(index, x)
+        interpreter.invoke()
+        return interpreter.get_tensor(output)
+
+    return call
+
+
+def _size(x: np.ndarray) -> int:
+    return sum(map(len, x)) if x.dtype == object else x.nbytes
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,229 @@
+"""Our server against others, on the same SavedModels and with the same client, in one run.
+
+Servers of a model are all started, and then frozen but for the one under load, window by window in
+turn, so that a machine whose speed drifts favours none. What a server answers is checked before it
+is measured, and a window in which a request fails is no figure. A server that fails is reported
+with its reason; the others go on. What was found is written down part by part; `--rows` measures
+some parts anew and leaves the others as they are.
+
+It needs wrk and h2load (Debian: apt install wrk nghttp2-client). The peers' environments are made
+at need, or beforehand by `make bench-peers`.
+
+usage: serving.py [--rows ROW ...] [--peers PEER ...] [--seconds 3] [--rounds 3] [--quick]
+                  [--output benchmarks/results/serving.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import _cores
+import _load
+import _measure
+import _served
+import _sides
+from _rows import Found, Row, number
+from _served import Models
+from _turns import Plan
+from rows.hot_swap import swap
+from rows.server_start import start
+from rows.throughput import jpeg, mobile, resnet, small
+
+Part = Callable[[Models, Plan], Found]
+Document = dict[str, Any]
+"""A part of the result, as JSON holds it."""
+PARTS: dict[str, Part] = {
+    "S+B": small,
+    "M": mobile,
+    "R": resnet,
+    "J": jpeg,
+    "start": start,
+    "swap": swap,
+}
+PEERS = ("bentoml", "mlserver", "kserve", "ray")
+HERE = Path(__file__).parent
+HEAD = """| what | timonel | against | ratio | goal | met |
+|---|---|---|---|---|---|"""
+NOT_THERE = (
+    "TensorFlow Serving itself is not among them: its binary comes as an image for Docker and as a "
+    "package of Google's own apt repository, neither from PyPI nor from Debian. No server that "
+    "computes with TensorFlow, it included, passes the bound in-process."
+)
+
+
+def main() -> None:
+    """Measure, and write and print the page."""
+    options = _parser().parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if options.setup:
+        for peer in options.peers:
+            _sides.ready(peer)
+        return
+    _load.require_tools()
+    # An end in order: the servers that run are stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    data = options.output.with_suffix(".json")
+    parts = json.loads(data.read_text())["parts"] if options.rows and data.exists() else {}
+    commit = _measure.commit()  # before what is written changes a file
+    for name, document in measure(options):
+        parts[name] = {"commit": commit, "date": time.strftime("%Y-%m-%d"), **document}
+        parts = {name: parts[name] for name in PARTS if name in parts}
+        if not options.quick:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(report(parts))
+            about = {"machine": _measure.machine(), "cores": _cores.told(), "parts": parts}
+            data.write_text(json.dumps(about, indent=1) + "\n")
+    print(report(parts))
+    sys.exit(any(part["failed"] for part in parts.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", nargs="+", choices=PARTS, default=[], metavar="ROW",
+                        help=", ".join(PARTS))  # fmt: skip
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, metavar="PEER",
+                        help=f"{', '.join(PEERS)}; without a name: none")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=3, help="length of a window")
+    parser.add_argument("--rounds", type=int, default=3, help="windows of each server")
+    parser.add_argument("--patience", type=float, default=120, metavar="SECONDS",
+                        help="that a server has to give its first answer")  # fmt: skip
+    parser.add_argument("--quick", action="store_true",
+                        help="try it out: nothing is written")  # fmt: skip
+    parser.add_argument("--setup", action="store_true", help="only make the peers' environments")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "serving.md")
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Document]]:
+    """Measure the parts that are asked for; yield each with what it found, or why nothing."""
+    models = _served.models()
+    for name in options.rows or PARTS:
+        with tempfile.TemporaryDirectory(prefix="tb-") as folder:
+            # A short name: the sockets of Ray's HAProxy are deep below, with 97 characters in all.
+            runtime = Path(folder, "runtime")
+            runtime.mkdir(mode=0o700)
+            os.environ["XDG_RUNTIME_DIR"] = str(runtime)
+            plan = Plan(
+                Path(folder), options.seconds, options.rounds, options.patience,
+                tuple(options.peers),
+            )  # fmt: skip
+            yield name, _measure_part(name, models, plan)
+
+
+def _measure_part(name: str, models: Models, plan: Plan) -> Document:
+    begun = time.monotonic()
+    found, failed = Found(), None
+    try:
+        found = PARTS[name](models, plan)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others go on
+        traceback.print_exc()
+        failed = f"{type(error).__name__}: {error}"
+    print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    return {
+        "load": round(os.getloadavg()[1], 1),
+        "seconds": plan.seconds,
+        "rounds": plan.rounds,
+        "failed": failed,
+        "rows": [row.document() for row in found.rows],
+        "remarks": found.remarks,
+        "data": found.data,
+    }
+
+
+def report(parts: Mapping[str, Document]) -> str:
+    """Return what was found as a Markdown page."""
+    lines = ["# Serving, side by side", "", _intro(parts), "", HEAD]
+    for name, part in parts.items():
+        lines += [Row.of(row).markdown() for row in part["rows"]]
+        if part["failed"]:
+            lines.append(f"| {name} | **failed**: {part['failed']} | | | | **no** |")
+    remarks = [remark for part in parts.values() for remark in part["remarks"]]
+    lines += ["", *(f"- {remark}" for remark in [*remarks, NOT_THERE])]
+    for part in parts.values():
+        for title, table in part["data"].items():
+            if "sides" in table:
+                lines += ["", *_table(title, table)]
+        if "start" in part["data"]:
+            lines += ["", *_starts(part["data"]["start"])]
+    return "\n".join([*lines, ""])
+
+
+def _intro(parts: Mapping[str, Document]) -> str:
+    commits: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        commits.setdefault(f"{part['commit']} ({part['date']})", []).append(name)
+    measured = "; ".join(
+        f"at commit {commit}" + (f": {', '.join(names)}" if len(commits) > 1 else "")
+        for commit, names in commits.items()
+    )
+    loads = [part["load"] for part in parts.values()]
+    windows = sorted({f"{part['rounds']} windows of {part['seconds']:g} s"
+                      for part in parts.values()})  # fmt: skip
+    return (
+        f"Measured on {_measure.machine()}, {measured}; {_cores.told()}. Each server had "
+        f"{' or '.join(windows)} under load, in turn with the others; figures are medians, the "
+        "ratio is the median of the ratios of the windows, timonel's figure divided by the other. "
+        f"The machine's load was {min(loads):.0f} to {max(loads):.0f}: read the ratios."
+    )
+
+
+def _table(title: str, table: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"## {title}: {table['what']}, {table['concurrency']} requests at once",
+        "",
+        "| | requests/s | spread | p50, ms | p99, ms |",
+        "|---|---|---|---|---|",
+    ]
+    sides: dict[str, dict[str, Any]] = table["sides"]
+
+    def rate(side: Mapping[str, Any]) -> float:
+        return _median(side["samples"], "rate") if not side["failed"] else 0
+
+    for name, side in sorted(sides.items(), key=lambda pair: -rate(pair[1])):
+        if side["failed"]:
+            why = " ".join(side["failed"].replace("|", "/").split())
+            lines.append(f"| {name} | **failed**: {why} | | | |")
+            continue
+        samples = side["samples"]
+        rates = [sample["rate"] for sample in samples]
+        times = [_median(samples, name) for name in ("p50_ms", "p99_ms")]
+        told = [number(time_ms) if time_ms else "" for time_ms in times]
+        bold = "**" if side["kind"] == "timonel" else "_" if side["kind"] == "bound" else ""
+        lines.append(
+            f"| {bold}{name}{bold} | {number(rate(side))} | {number(min(rates))} to "
+            f"{number(max(rates))} | {' | '.join(told)} |"
+        )
+    return lines
+
+
+def _starts(data: Mapping[str, Any]) -> list[str]:
+    lines = ["## From the start to the first answer, and memory at rest", "",
+             "| | s | MiB |", "|---|---|---|"]  # fmt: skip
+    for name, side in data.items():
+        if side["failed"]:
+            lines.append(f"| {name} | **failed**: {' '.join(side['failed'].split())} | |")
+        else:
+            took, mib = statistics.median(side["seconds"]), statistics.median(side["mib"])
+            lines.append(f"| {name} | {took:.1f} | {mib:,.0f} |")
+    return lines
+
+
+def _median(samples: Sequence[Mapping[str, float]], name: str) -> float:
+    return statistics.median(sample[name] for sample in samples)
+
+
+if __name__ == "__main__":
+    main()
