@@ -90,16 +90,10 @@ def test_options_become_settings() -> None:
     assert access_settings(Options(max_body="none")).limits.max_body is None
 
 
+@pytest.mark.usefixtures("fake_runtime")
 def test_the_client_shows_a_key_and_checks_the_certificate(
     timonel: Timonel, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "plugins" / "fake_runtime-1.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(
-        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
     workspace = find_workspace(here / ".timonel")
     version = workspace.models / "m" / "1"
     version.mkdir(parents=True)

@@ -35,15 +35,8 @@ def published(place: Workspace) -> Path:
 
 
 @pytest.fixture
-def fake(place: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def fake(place: Workspace, fake_runtime: None) -> Workspace:
     """A model ``m`` for the runtime ``fake``, with which a server starts in a second."""
-    package = tmp_path / "plugins" / "fake_runtime-1.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-runtime\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(
-        "[timonel.runtimes]\nfake = timonel.testing.runtimes:FakeRuntime\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
     add_version(place, 1)
     return place
 

@@ -38,7 +38,7 @@ ENTRIES = (
     Entry("runs", LOOK, "Past work: what went in, what was measured, what came out."),
     Entry("lineage", LOOK, "Where something came from, back to the raw files."),
     Entry("jobs", LOOK, "Jobs and their tasks: state, logs, size, stop, resume."),
-    Entry("models", LOOK, "Model versions: list, show, check, delete."),
+    Entry("models", LOOK, "Model versions: list, show, add, check, optimize, delete."),
     Entry("data", LOOK, "Datasets: convert, show, verify."),
     Entry("servers", LOOK, "Running servers: list, stop."),
     Entry("keys", LOOK, "API keys of servers: create, list, revoke."),

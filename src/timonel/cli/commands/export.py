@@ -32,6 +32,10 @@ def export(
     force: Annotated[
         bool, typer.Option("--force", help="Publish even if the check fails.")
     ] = False,
+    optimize: Annotated[
+        bool,
+        typer.Option("--optimize/--no-optimize", help="Measure which runtime computes it best."),
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Publish the model of a run as the next version of a name.
@@ -54,6 +58,7 @@ def export(
             check=check,
             data_root=data_root,
             force=force,
+            optimize=optimize,
             progress=steps,
         )
     if json:

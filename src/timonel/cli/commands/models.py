@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from timonel.errors import ModelError, SpecError
 if TYPE_CHECKING:
     from timonel.models import ModelRepository
 
-app = noun("Model versions: list, show, check, delete.")
+app = noun("Model versions: list, show, add, check, optimize, delete.")
 
 MODEL = typer.Argument(help="A model, model/version, or the folder of a SavedModel.")
 JSON = typer.Option("--json", help="Print JSON.")
@@ -58,6 +59,29 @@ def show(
 
 
 @app.command(cls=Command)
+def add(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The model's name.")],
+    folder: Annotated[str, typer.Argument(help="A SavedModel, or a folder with a model.py.")],
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Publish a folder that was made elsewhere as the next version of a name."""
+    from timonel.cli.render import models as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.models import ModelRepository
+    from timonel.storage import local_path
+
+    settings = Settings.of(ctx)
+    version = ModelRepository(settings.find(create=True).models).add(name, local_path(folder))
+    if json:
+        print_json(render.version_json(version))
+        return
+    console().print(render.version_page(version))
+    option = f" --allow-python {name}" if version.is_python else ""
+    console().print(f"next: timonel serve {name}{option}", style="dim", soft_wrap=True)
+
+
+@app.command(cls=Command)
 def check(
     ctx: typer.Context,
     model: Annotated[str, MODEL],
@@ -78,6 +102,39 @@ def check(
         console().print(render.check_line(result), soft_wrap=True)
     if result.status == "failed":
         raise typer.Exit(ModelError.exit_code)
+
+
+@app.command(cls=Command)
+def optimize(
+    ctx: typer.Context,
+    model: Annotated[str, MODEL],
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="An .npz file: rows of its inputs by name; else its warm-up requests."),
+    ] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Measure which runtime computes a version best, and write that into it.
+
+    LiteRT, or TensorFlow without variables, is chosen where its answers agree with TensorFlow's and
+    it is faster at every size of batch. Servers that load the version from then on do as it says.
+    """
+    from timonel.cli.render import runtimes as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.status import Steps
+    from timonel.models.versions import open_version
+    from timonel.serving.optimizing.version import optimize as measure
+
+    # A folder needs no workspace around it.
+    version = open_version(Path(model)) if Path(model).is_dir() else None
+    version = version or _repository(ctx).resolve(model)
+    with Steps(console(stderr=json)) as steps:
+        steps(f"measuring what computes {version} best")
+        evidence = measure(version, samples)
+    if json:
+        print_json(evidence.model_dump(mode="json"))
+    else:
+        console().print(render.evidence_page(evidence))
 
 
 @app.command(cls=Command)

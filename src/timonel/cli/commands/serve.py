@@ -25,7 +25,7 @@ def serve(
     model: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A model, model/version, or a folder of numbered versions; or several."
+            help="A model, model/version, a folder of versions or its URI in a bucket; or several."
         ),
     ] = None,
     *,
@@ -46,21 +46,58 @@ def serve(
         int, typer.Option(help=f"The gRPC port; 0 picks a free one, {GRPC_OFF} turns gRPC off.")
     ] = 8500,
     poll_s: Annotated[float, typer.Option(help="Seconds between looks for new versions.")] = 1.0,
+    model_cache: Annotated[
+        Path | None, typer.Option(help="The folder that versions from buckets are kept in.")
+    ] = None,
+    model_cache_size: Annotated[
+        str, typer.Option(help="How much may be kept there, such as 50GB.")
+    ] = "20GiB",
     compute_threads: Annotated[
-        int | None, typer.Option(help="Requests computed at once; by default one per core.")
+        int | None,
+        typer.Option(
+            help="Threads for large requests, and for what is not batched; by default one per core."
+        ),
     ] = None,
     drain_s: Annotated[
         float, typer.Option(help="Seconds that requests under way have at the end.")
     ] = 30.0,
     runtime: Annotated[
-        str, typer.Option(help="What computes: a name of the entry points timonel.runtimes.")
-    ] = "tensorflow",
+        list[str] | None,
+        typer.Option(
+            help="What computes: auto (the default), tensorflow, litert; digits=litert for a model."
+        ),
+    ] = None,
+    safe_loading: Annotated[
+        bool,
+        typer.Option(
+            "--safe-loading/--no-safe-loading",
+            help="Refuse models that could do more than compute: touch files, run Python.",
+        ),
+    ] = True,
+    allow_ops: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-op", help="An operation to trust all the same: ReadFile, or digits=ReadFile."
+        ),
+    ] = None,
+    allow_python: Annotated[
+        list[str] | None,
+        typer.Option(help="A model whose versions may bring Python, which runs as you; * for all."),
+    ] = None,
+    hooks: Annotated[
+        list[str] | None,
+        typer.Option(help="Python around models: hooks.py, or digits=hooks.py for one."),
+    ] = None,
     isolation: Annotated[
         Literal["process", "none"],
         typer.Option(
             help="'process': a crash costs one version; 'none': versions compute in the server."
         ),
     ] = "process",
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Processes that share the ports, where there are many cores."),
+    ] = 1,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve over TLS: the certificate and its chain, in PEM.")
     ] = None,
@@ -103,6 +140,10 @@ def serve(
     max_connections: Annotated[
         int | None, typer.Option(help="Connections to each port; more are refused.")
     ] = None,
+    page: Annotated[
+        bool,
+        typer.Option("--page/--no-page", help="Have a page at / with models, plots and a form."),
+    ] = True,
     trace: Annotated[
         bool, typer.Option("--trace", help="Send OpenTelemetry spans of requests.")
     ] = False,
@@ -156,11 +197,19 @@ def serve(
             block=not detach,
             detach=detach,
             poll_s=poll_s,
+            model_cache=model_cache,
+            model_cache_size=model_cache_size,
             compute_threads=compute_threads,
             drain_s=drain_s,
-            runtime=runtime,
+            runtime=runtime or (),
+            safe_loading=safe_loading,
+            allow_ops=allow_ops or (),
+            allow_python=allow_python or (),
+            hooks=hooks or (),
             isolation=isolation,
+            workers=workers,
             access=access,
+            page=page,
             trace=trace,
             request_log=request_log,
             request_log_rate=request_log_rate,
@@ -170,6 +219,7 @@ def serve(
                 watches,
                 detach=detach,
                 asks=tls_client_ca is None or tls_client_optional,
+                page=page,
             ),
         )
     typer.echo("runs in the background" if detach else "stopped")
@@ -182,6 +232,7 @@ def _announce(
     *,
     detach: bool,
     asks: bool,
+    page: bool,
 ) -> None:
     """Print where the server answers and how it is asked, then what changes."""
     from timonel.cli.render.output import console
@@ -190,6 +241,8 @@ def _announce(
     out = console()
     out.print(f"serving [bold]{', '.join(server.models)}[/bold]")
     out.print(f"  REST  {server.rest_url}/v1/models/{server.models[0]}", soft_wrap=True)
+    if page:
+        out.print(f"  page  {server.rest_url}/", soft_wrap=True)
     out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
     for name in server.models if asks else ():

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import number, pairs, status, table
+from timonel.errors import TimonelError
 from timonel.units import format_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def version_page(version: ModelVersion) -> RenderableType:
                 ],
             ),
         ]
+    if version.is_python:
+        parts.append(Text("\na class in Python, whose signatures are known where it is served"))
     if version.check is not None:
         parts += [Text("\nCheck", style="bold"), check_line(version.check)]
     return Group(*parts)
@@ -76,8 +79,23 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
     }
 
 
+def _runtime(version: ModelVersion) -> str | None:
+    """Return what computes a version, where that was measured."""
+    from timonel.serving.runtimes.evidence import read_evidence
+
+    try:
+        found = read_evidence(version.path)
+    except TimonelError:
+        return None
+    return f"{found.runtime}: {found.reason}"
+
+
 def _facts(version: ModelVersion) -> dict[str, Any]:
-    facts: dict[str, Any] = {"where": version.uri, "run": version.run_id}
+    facts: dict[str, Any] = {
+        "where": version.uri,
+        "run": version.run_id,
+        "runtime": _runtime(version),
+    }
     if version.document is not None:
         export = version.document.export
         facts |= {
