@@ -5,10 +5,10 @@ DEMO_VENV ?= .venv-demo
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock docs bench bench-main-path bench-training test-soak clean
+.PHONY: help demo test check lint types format lock docs bench bench-main-path bench-training bench-serving bench-peers lock-peers test-soak test-soak-serving test-browser clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 # A stamp per environment: set up once, and again when what it is made of changes.
 $(VENV)/.ready: pyproject.toml requirements/bootstrap.txt requirements/dev.txt
@@ -22,8 +22,9 @@ $(DEMO_VENV)/.ready: pyproject.toml requirements/bootstrap.txt requirements/demo
 demo: $(DEMO_VENV)/.ready ## set up and run the whole path on real digits
 	$(DEMO_VENV)/bin/timonel demo
 
+# Tests of one file share what they set up, and much of their time is waiting for processes.
 test: $(VENV)/.ready check ## set up, check and test everything that runs in minutes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: lint types ## format, lint, types and layers
 
@@ -39,10 +40,24 @@ format: $(VENV)/.ready ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-soak: $(VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/soak.md
-	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md $(BIN)/python -m pytest -m soak --timeout 3600
+test-soak: $(VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/
+	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md \
+	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
+		$(BIN)/python -m pytest -m soak --timeout 3600
 
-bench: bench-main-path bench-training ## measure against the same work written by hand
+test-soak-serving: $(VENV)/.ready ## the part of it that breaks servers
+	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
+		$(BIN)/python -m pytest -m soak --timeout 3600 tests/serving
+
+# A browser is the machine's own: Chromium as the system has it, or TIMONEL_BROWSER=/path/to/one.
+$(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/browser.txt
+	@touch $@
+
+test-browser: $(VENV)/.browser ## the server's page in a real Chromium (Debian: apt install chromium)
+	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/page
+
+bench: bench-main-path bench-training bench-serving ## measure against the same work written by hand
 
 bench-main-path: $(VENV)/.ready ## from raw files to the first answer
 	$(BIN)/python benchmarks/main_path.py
@@ -50,11 +65,20 @@ bench-main-path: $(VENV)/.ready ## from raw files to the first answer
 bench-training: $(VENV)/.ready ## steps, stragglers, kills, checkpoints, numbers of workers
 	$(BIN)/python benchmarks/training.py
 
+bench-serving: $(VENV)/.ready ## against other model servers; needs wrk and h2load
+	$(BIN)/python benchmarks/serving.py
+
+bench-peers: $(VENV)/.ready ## set up those servers, each in an environment of its own
+	$(BIN)/python benchmarks/serving.py --setup
+
 docs: $(VENV)/.ready ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 lock: $(VENV)/.ready ## resolve the pinned requirements again
 	sh scripts/lock.sh $(BIN)/uv
 
+lock-peers: $(VENV)/.ready ## resolve the requirements of the servers that are measured
+	sh benchmarks/peers/lock.sh $(BIN)/uv
+
 clean: ## remove what make made
-	rm -rf $(VENV) $(DEMO_VENV) site dist build demo
+	rm -rf $(VENV) $(DEMO_VENV) benchmarks/peers/*/.venv site dist build demo

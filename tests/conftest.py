@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +22,19 @@ _CLEANED = ("TIMONEL_", "MLFLOW_", "WANDB_")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the soak written down where that was asked for."""
+    """Have the soak written down where that was asked for, and let Ctrl-C be tested."""
+    # A shell's background job starts with it ignored, which shells that it starts cannot undo.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     report = os.environ.get("TIMONEL_SOAK_REPORT")
     if report:
         from tests.soak_page import SoakPage
 
         config.pluginmanager.register(SoakPage(Path(report)))
+    report = os.environ.get("TIMONEL_SERVING_SOAK_REPORT")
+    if report:
+        from tests.serving.hardening.page import ServingSoakPage
+
+        config.pluginmanager.register(ServingSoakPage(Path(report)))
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +44,17 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(_CLEANED):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TIMONEL_MIRRORS", "none")
+
+
+@pytest.fixture(scope="module")
+def fake_runtime() -> Iterator[None]:
+    """Let servers find the fake runtime, as they would find a third party's.
+
+    With it a server starts in a second; TensorFlow takes ten, and is not what is tested there.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "plugins"))
+        yield
 
 
 @pytest.fixture

@@ -30,8 +30,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 
 
 def test_each_tutorial_is_run_here() -> None:
-    pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index"}
-    assert pages == {"dataset", "job", "run", "model", "serving", "scale", "table"}
+    # What the server's page does is tried in a browser, by the tests of the page.
+    pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
+    assert pages == {"dataset", "job", "run", "model", "serving", "scale", "table", "python"}
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
@@ -56,6 +57,20 @@ def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> No
         assert '"version": 3' in versions[0]
         assert '"version": 1' in versions[1]
         assert "stopped server" in printed[-1]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
+    try:
+        _, printed = run_page(TUTORIALS / "python.md", tmp_path)
+    finally:
+        stop = [sys.executable, "-m", "timonel", "servers", "stop", "flowers"]
+        subprocess.run(stop, cwd=tmp_path, capture_output=True, check=False)
+    assert printed[3].strip() == "['setosa', 'virginica']"
+    assert "setosa" in printed[2]
+    assert "setosa" in printed[4]
+    assert "stopped server" in printed[4]
 
 
 @pytest.mark.e2e

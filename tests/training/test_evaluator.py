@@ -98,13 +98,14 @@ def test_it_ends_training_that_gets_no_better(
         engine=engine,
         evaluator=True,
         early_stopping="val_loss:2",
-        params={"epochs": 100, "lr": 1e-12},  # nothing gets better
+        params={"epochs": 1000, "lr": 1e-12},  # nothing gets better
         detach=True,
     )
     record = run.wait()
     assert record.status == "succeeded"
     chief = result_of(run, "chief-0")
-    assert 3 <= len(chief["histories"][0]["loss"]) < 50
+    # How many epochs pass until the evaluator has looked three times is the machine's affair.
+    assert 3 <= len(chief["histories"][0]["loss"]) < 1000
     assert len(chief["histories"][1]["loss"]) == 2  # a request is for its own call alone
     assert any(artifact.type == "savedmodel" for artifact in record.outputs)
     assert "val_loss got no better for 2 checkpoints" in log_of(run, "evaluator-0")
