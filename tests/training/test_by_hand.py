@@ -234,11 +234,15 @@ def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspac
 
     script = terminals.folder / "who.py"
     script.write_text(
-        "import os, pathlib, sys\n"
+        "import os, signal, sys\n"
         "from timonel.training import context\n"
         "job = context()\n"
         "(job.job_dir / f'{job.cluster.task_id}.json').write_text(os.environ['TF_CONFIG'])\n"
-        "sys.exit(4 if job.cluster.role == sys.argv[1] else 0)\n"
+        "if job.cluster.role == sys.argv[1]:\n"
+        "    sys.exit(4)\n"
+        # A run ends when its chief is done: this one waits until mpirun ends it with the other.
+        "if sys.argv[1] == 'worker':\n"
+        "    signal.pause()\n"
     )
     words = ["-w", workspace.root, "train", script, "--launcher", "mpi", "--strategy", "none"]
     for role, code in (("worker", 4), ("nobody", 0)):
