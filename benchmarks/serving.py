@@ -16,24 +16,23 @@ usage: serving.py [--rows ROW ...] [--peers PEER ...] [--seconds 3] [--rounds 3]
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
-import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import _cores
 import _load
 import _measure
+import _parts
 import _served
 import _sides
-from _rows import Found, Row, number
+from _parts import Document
+from _rows import Found, number
 from _served import Models
 from _turns import Plan
 from rows.hot_swap import swap
@@ -41,8 +40,6 @@ from rows.server_start import start
 from rows.throughput import jpeg, mobile, resnet, small
 
 Part = Callable[[Models, Plan], Found]
-Document = dict[str, Any]
-"""A part of the result, as JSON holds it."""
 PARTS: dict[str, Part] = {
     "S+B": small,
     "M": mobile,
@@ -53,8 +50,6 @@ PARTS: dict[str, Part] = {
 }
 PEERS = ("bentoml", "mlserver", "kserve", "ray")
 HERE = Path(__file__).parent
-HEAD = """| what | timonel | against | ratio | goal | met |
-|---|---|---|---|---|---|"""
 NOT_THERE = (
     "TensorFlow Serving itself is not among them: its binary comes as an image for Docker and as a "
     "package of Google's own apt repository, neither from PyPI nor from Debian. No server that "
@@ -73,19 +68,15 @@ def main() -> None:
     _load.require_tools()
     # An end in order: the servers that run are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    data = options.output.with_suffix(".json")
-    parts = json.loads(data.read_text())["parts"] if options.rows and data.exists() else {}
-    commit = _measure.commit()  # before what is written changes a file
-    for name, document in measure(options):
-        parts[name] = {"commit": commit, "date": time.strftime("%Y-%m-%d"), **document}
-        parts = {name: parts[name] for name in PARTS if name in parts}
-        if not options.quick:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(report(parts))
-            about = {"machine": _measure.machine(), "cores": _cores.told(), "parts": parts}
-            data.write_text(json.dumps(about, indent=1) + "\n")
-    print(report(parts))
-    sys.exit(any(part["failed"] for part in parts.values()))
+    _parts.run(
+        measure(options),
+        order=PARTS,
+        report=report,
+        output=options.output,
+        keep=bool(options.rows),
+        written=not options.quick,
+        about={"cores": _cores.told()},
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -120,38 +111,16 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Document]]:
                 Path(folder), options.seconds, options.rounds, options.patience,
                 tuple(options.peers),
             )  # fmt: skip
-            yield name, _measure_part(name, models, plan)
-
-
-def _measure_part(name: str, models: Models, plan: Plan) -> Document:
-    begun = time.monotonic()
-    found, failed = Found(), None
-    try:
-        found = PARTS[name](models, plan)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others go on
-        traceback.print_exc()
-        failed = f"{type(error).__name__}: {error}"
-    print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    return {
-        "load": round(os.getloadavg()[1], 1),
-        "seconds": plan.seconds,
-        "rounds": plan.rounds,
-        "failed": failed,
-        "rows": [row.document() for row in found.rows],
-        "remarks": found.remarks,
-        "data": found.data,
-    }
+            yield name, _parts.measure_part(
+                name, partial(PARTS[name], models, plan),
+                seconds=plan.seconds, rounds=plan.rounds,
+            )  # fmt: skip
 
 
 def report(parts: Mapping[str, Document]) -> str:
     """Return what was found as a Markdown page."""
-    lines = ["# Serving, side by side", "", _intro(parts), "", HEAD]
-    for name, part in parts.items():
-        lines += [Row.of(row).markdown() for row in part["rows"]]
-        if part["failed"]:
-            lines.append(f"| {name} | **failed**: {part['failed']} | | | | **no** |")
-    remarks = [remark for part in parts.values() for remark in part["remarks"]]
-    lines += ["", *(f"- {remark}" for remark in [*remarks, NOT_THERE])]
+    lines = ["# Serving, side by side", "", _intro(parts), "", *_parts.table(parts)]
+    lines += ["", *(f"- {remark}" for remark in [*_parts.remarks(parts), NOT_THERE])]
     for part in parts.values():
         for title, table in part["data"].items():
             if "sides" in table:
@@ -162,21 +131,14 @@ def report(parts: Mapping[str, Document]) -> str:
 
 
 def _intro(parts: Mapping[str, Document]) -> str:
-    commits: dict[str, list[str]] = {}
-    for name, part in parts.items():
-        commits.setdefault(f"{part['commit']} ({part['date']})", []).append(name)
-    measured = "; ".join(
-        f"at commit {commit}" + (f": {', '.join(names)}" if len(commits) > 1 else "")
-        for commit, names in commits.items()
-    )
-    loads = [part["load"] for part in parts.values()]
     windows = sorted({f"{part['rounds']} windows of {part['seconds']:g} s"
                       for part in parts.values()})  # fmt: skip
     return (
-        f"Measured on {_measure.machine()}, {measured}; {_cores.told()}. Each server had "
-        f"{' or '.join(windows)} under load, in turn with the others; figures are medians, the "
-        "ratio is the median of the ratios of the windows, timonel's figure divided by the other. "
-        f"The machine's load was {min(loads):.0f} to {max(loads):.0f}: read the ratios."
+        f"Measured on {_measure.machine()}, {_parts.measured_at(parts)}; {_cores.told()}. "
+        f"Each server had {' or '.join(windows)} under load, in turn with the others; "
+        "figures are medians, the ratio is the median of the ratios of the windows, timonel's "
+        "figure divided by the other. "
+        f"The machine's load was {_parts.loads(parts)}: read the ratios."
     )
 
 
