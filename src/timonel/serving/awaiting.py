@@ -12,9 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from timonel.serving.core import Outputs, Run
+
+AT_ONCE_BYTES: Final = 64 * 2**10
+"""Of this size, messages are read and written in less time than another thread is woken, and text
+in some 0.2 ms."""
 
 T = TypeVar("T")
 
@@ -63,6 +67,13 @@ async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
     future = pool.submit(function, *args)
     await finished(future)
     return future.result()
+
+
+async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: Any) -> T:
+    """Return what a function returns, which takes as long as ``size`` says."""
+    if size <= AT_ONCE_BYTES:
+        return function(*args)
+    return await in_pool(pool, function, *args)
 
 
 class _Wakeups:

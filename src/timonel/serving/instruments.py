@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from timonel.serving.asgi import App
 from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.buckets.choice import cache_of, folder_of
 from timonel.serving.config import ModelSettings, RequestLogSettings, ServerSettings
 from timonel.serving.monitoring import measures
-from timonel.serving.monitoring.endpoint import App, MetricsApp, Pages
+from timonel.serving.monitoring.endpoint import MetricsApp, Pages
 from timonel.serving.monitoring.loading import Load, key_of, measured
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.series import BatchKey

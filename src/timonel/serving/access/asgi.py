@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -13,22 +12,17 @@ from timonel.serving.access.authentication import credentials
 from timonel.serving.access.body import (
     BodyTooLargeError,
     BoundedBody,
-    Message,
-    Receive,
-    Scope,
     UnpackedBody,
     declared_length,
-    is_gzipped,
     without_encoding,
 )
 from timonel.serving.access.control import AccessControl, TooManyError
 from timonel.serving.access.policy import Action, Principal, Resource
 from timonel.serving.access.policy import Scope as Reach
 from timonel.serving.access.urls import resource_of
+from timonel.serving.asgi import App, Message, Receive, Scope, Send, is_gzipped
 from timonel.serving.status import Code, StatusError
 
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 CERTIFICATE = "timonel.certificate"
 """The key under which a request's scope holds the names in the client's certificate."""
 _HTTP_STATUS = {
@@ -107,7 +101,7 @@ class AccessMiddleware:
         if (declared_length(scope) or 0) > most:
             raise BodyTooLargeError(f"expected a body of at most {most} bytes")
         bounded: Receive = BoundedBody(receive, most)
-        if is_gzipped(scope):
+        if is_gzipped(scope["headers"]):
             bounded, scope = UnpackedBody(bounded, most), without_encoding(scope)
 
         async def until_too_large() -> Message:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from typing import Any
+from collections.abc import Iterator
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
+from timonel.serving.asgi import Message, Receive, Scope
 
 _SLICE = 2**18
 _GZIP = 31
@@ -51,11 +48,6 @@ def declared_length(scope: Scope) -> int | None:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return None
-
-
-def is_gzipped(scope: Scope) -> bool:
-    """Whether a request says that its body is packed."""
-    return any(name == b"content-encoding" and b"gzip" in value for name, value in scope["headers"])
 
 
 class BoundedBody:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.serving.access.asgi import AccessMiddleware, App
+from timonel.serving.access.asgi import AccessMiddleware
 from timonel.serving.access.control import AccessControl
 from timonel.serving.access.http import http_protocol
 from timonel.serving.access.settings import AccessSettings
@@ -17,6 +17,7 @@ from timonel.serving.access.tls import (
     grpc_credentials,
     rest_context,
 )
+from timonel.serving.asgi import App
 
 
 @dataclass(frozen=True)

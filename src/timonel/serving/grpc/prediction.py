@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from timonel.serving import classification, protos
-from timonel.serving.awaiting import answered, in_pool
+from timonel.serving.awaiting import answered, by_size
 from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Question, Task
 from timonel.serving.core import Call, DataPlane, RequestContext, Run
 from timonel.serving.fitting import check_inputs
@@ -31,11 +31,8 @@ from timonel.serving.tensor_protos import from_proto
 
 NAME = "tensorflow.serving.PredictionService"
 _METHODS = ("tensorflow/serving/predict", CLASSIFY, REGRESS)
-_AT_ONCE_BYTES = 64 * 2**10
-"""Messages of this size are read and written in less time than another thread is woken."""
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 
 class PredictionService:
@@ -83,13 +80,15 @@ class PredictionService:
         with self._plane.call(model_spec(request), context) as call:
             signature = call.signature(name)
             self._check_method(signature)
-            inputs = await self._work(request.ByteSize(), _arrays, signature, request.inputs)
+            inputs = await by_size(
+                self._pool, request.ByteSize(), _arrays, signature, request.inputs
+            )
             outputs = await answered(call.start(signature, inputs, request.output_filter))
             version = call.version
         write = partial(protos.predict_response, as_content=self._options.tensor_content)
         size = sum(map(bytes_of, outputs.values()))
         spec = protos.model_spec(request.model_spec.name, version, name)
-        return await self._work(size, write, spec, outputs)
+        return await by_size(self._pool, size, write, spec, outputs)
 
     async def classify(self, request: Any, context: RequestContext) -> bytes:
         """Run a signature that gives classes and scores."""
@@ -163,13 +162,7 @@ class PredictionService:
         return _serialized(protos.metadata_response(self._plane.metadata(spec)))
 
     async def _examples(self, given: Any) -> tuple[list[bytes], bytes]:
-        return await self._work(given.ByteSize(), protos.examples_from, given)
-
-    async def _work(self, size: int, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, which takes as long as ``size`` says."""
-        if size <= _AT_ONCE_BYTES:
-            return function(*args)
-        return await in_pool(self._pool, function, *args)
+        return await by_size(self._pool, given.ByteSize(), protos.examples_from, given)
 
     def _check_method(self, signature: Signature) -> None:
         if self._options.check_method_names and signature.method_name not in _METHODS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote
 import orjson
 
 from timonel.serving.access.policy import EVERY_MODEL, Action, viewer_may
+from timonel.serving.asgi import App, Receive, Scope, Send
 from timonel.serving.openapi.tensors import TooLargeError
 from timonel.serving.page.description import Description
 from timonel.serving.page.files import static_files
@@ -22,10 +23,6 @@ from timonel.serving.page.views import form_view, model_view
 from timonel.serving.servables import ModelSpec
 from timonel.serving.status import Code, StatusError, not_found
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _FORM: Final = re.compile(r"/page/models/([^/]+)/(\d{1,19})\Z", re.ASCII)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from timonel._version import __version__
+from timonel.serving.asgi import App
 from timonel.serving.config import ServerSettings
 from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS
-from timonel.serving.monitoring.endpoint import App
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.openapi.server import Facts
 from timonel.serving.page.app import PageApp

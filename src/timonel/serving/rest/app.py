@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-from timonel.serving.access.policy import PRINCIPAL
-from timonel.serving.core import DataPlane, RequestContext
+from timonel.serving.asgi import Receive, Scope, Send, is_gzipped
+from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
 from timonel.serving.rest.computing import Computing
 from timonel.serving.rest.encoding import encode_error, encode_metadata, encode_status
 from timonel.serving.rest.http import (
-    Receive,
     body_of,
     content_type,
-    is_gzipped,
+    context_of,
     is_preflight,
     trace_parent,
 )
@@ -74,9 +72,6 @@ HTTP_STATUS = {
     Code.DATA_LOSS: 500,
     Code.UNAUTHENTICATED: 401,
 }
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Answer(NamedTuple):
@@ -193,14 +188,7 @@ class RestApp:
         body: bytes,
         observation: Observation | None,
     ) -> bytes:
-        timeout_s = self._options.timeout_s
-        context = RequestContext(
-            deadline=None if timeout_s is None else time.monotonic() + timeout_s,
-            principal=PRINCIPAL.get(),
-            entrypoint="REST",
-            api=route.action.value,
-            observation=observation,
-        )
+        context = context_of(route.action.value, observation, self._options.timeout_s)
         if is_gzipped(scope["headers"]):
             body = await self._computing.unpacked(body, context)
         media = content_type(scope["headers"])

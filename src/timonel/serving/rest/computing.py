@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from timonel.serving import classification
-from timonel.serving.awaiting import finished
+from timonel.serving.asgi import Receive
+from timonel.serving.awaiting import AT_ONCE_BYTES, finished
 from timonel.serving.classification import CLASSIFY, REGRESS, Classes
 from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
 from timonel.serving.rest.bodies import PlainBody, decode_request, media_of, read_request
@@ -30,13 +31,10 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 
 _GUNZIPPED_LIMIT: Final = 100 * 2**20
 _PREDICT: Final = "tensorflow/serving/predict"
-_AT_ONCE_BYTES: Final = 64 * 2**10
-"""Text of this size is read in some 0.2 ms, and written in less."""
 _PATIENCE_S: Final = 0.1
 """After so long, it is worth it to watch whether the client is still there."""
 
 T = TypeVar("T")
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Read = Callable[[bytes], RequestBody | PlainBody]
 
 
@@ -122,7 +120,7 @@ class Computing:
         self, size: int, context: RequestContext, function: Callable[..., T], *args: Any
     ) -> T:
         """Call a function, which takes as long as ``size`` says."""
-        if size <= _AT_ONCE_BYTES:
+        if size <= AT_ONCE_BYTES:
             return function(*args)
         return await self._in_pool(context, function, *args)
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+import time
 
-from timonel.serving.monitoring.observation import TraceParent
+from timonel.serving.access.policy import PRINCIPAL
+from timonel.serving.asgi import Headers, Receive, header
+from timonel.serving.core import RequestContext
+from timonel.serving.monitoring.observation import Observation, TraceParent
 from timonel.serving.status import Code, StatusError
 
-Headers = Iterable[tuple[bytes, bytes]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+def context_of(
+    api: str, observation: Observation | None, timeout_s: float | None
+) -> RequestContext:
+    """Return what travels with a request that has arrived, and is to be answered in time."""
+    return RequestContext(
+        deadline=None if timeout_s is None else time.monotonic() + timeout_s,
+        principal=PRINCIPAL.get(),
+        entrypoint="REST",
+        api=api,
+        observation=observation,
+    )
 
 
 async def body_of(receive: Receive) -> bytes:
@@ -31,18 +43,12 @@ async def body_of(receive: Receive) -> bytes:
 
 def content_type(headers: Headers) -> str:
     """Return what a request says that its body is; empty if nothing."""
-    found = next((value for name, value in headers if name == b"content-type"), b"")
-    return found.decode("latin-1")
-
-
-def is_gzipped(headers: Headers) -> bool:
-    """Tell whether a request says that its body is packed."""
-    return any(name == b"content-encoding" and b"gzip" in value for name, value in headers)
+    return header(headers, b"content-type").decode("latin-1")
 
 
 def is_preflight(headers: Headers) -> bool:
     """Tell whether a browser asks for a page of another origin."""
-    origin = next((value for name, value in headers if name == b"origin"), b"")
+    origin = header(headers, b"origin")
     return b"http://" in origin or b"https://" in origin
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import orjson
 
-from timonel.serving.access.policy import PRINCIPAL
-from timonel.serving.awaiting import in_pool
-from timonel.serving.core import DataPlane, RequestContext
-from timonel.serving.monitoring.endpoint import App, Receive, Scope, Send
+from timonel.serving.asgi import App, Receive, Scope, Send, header
+from timonel.serving.awaiting import by_size, in_pool
+from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
 from timonel.serving.rest.app import HTTP_STATUS
 from timonel.serving.rest.computing import gunzipped, outputs_for
 from timonel.serving.rest.encoding import encode_error
-from timonel.serving.rest.http import body_of, is_preflight, trace_parent
+from timonel.serving.rest.http import body_of, context_of, is_preflight, trace_parent
 from timonel.serving.rest.jsontext import parse
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.runtimes.base import bytes_of
@@ -41,10 +39,6 @@ _CORS: Final = [
     (b"access-control-allow-headers", b"Content-Type, Inference-Header-Content-Length"),
     (b"access-control-expose-headers", b"Inference-Header-Content-Length"),
 ]
-_AT_ONCE_BYTES: Final = 64 * 2**10
-"""Text of this size is read in some 0.2 ms, and written in less."""
-
-T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -184,7 +178,7 @@ class V2App:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """Return a request's body, unpacked."""
-        encoding = _header(scope, b"content-encoding").strip().lower()
+        encoding = header(scope["headers"], b"content-encoding").strip().lower()
         if encoding not in {b"", b"identity", b"gzip"}:
             raise invalid_argument(
                 "expected the Content-Encoding of the request to be gzip, or none, "
@@ -206,27 +200,14 @@ class V2App:
         receive: Receive,
         observation: Observation | None,
     ) -> Answer:
-        timeout_s = self._options.timeout_s
-        context = RequestContext(
-            deadline=None if timeout_s is None else time.monotonic() + timeout_s,
-            principal=PRINCIPAL.get(),
-            entrypoint="REST",
-            api=Action.INFER.value,
-            observation=observation,
-        )
-        request = await self._work(len(body), rest_codec.decode, body, json_length)
+        context = context_of(Action.INFER.value, observation, self._options.timeout_s)
+        request = await by_size(self._pool, len(body), rest_codec.decode, body, json_length)
         context = in_time(context, request)
         with self._plane.call(spec, context) as call:
             outputs = await outputs_for(start(call, request), context, receive)
             result = result_of(call, outputs)
         size = sum(map(bytes_of, outputs.values()))
-        return Answer(200, *await self._work(size, rest_codec.encode, request, result))
-
-    async def _work(self, size: int, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, which takes as long as ``size`` says."""
-        if size <= _AT_ONCE_BYTES:
-            return function(*args)
-        return await in_pool(self._pool, function, *args)
+        return Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
 
 
 def _json(content: Any, status: int = 200) -> Answer:
@@ -237,13 +218,8 @@ def _refusal(error: StatusError) -> Answer:
     return Answer(HTTP_STATUS[error.code], encode_error(error.message))
 
 
-def _header(scope: Scope, wanted: bytes) -> bytes:
-    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
-    return found
-
-
 def _header_length(scope: Scope) -> int | None:
-    value = _header(scope, rest_codec.HEADER_LENGTH).strip()
+    value = header(scope["headers"], rest_codec.HEADER_LENGTH).strip()
     if not value:
         return None
     if not value.isdigit() or len(value) > _LENGTH_DIGITS:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
-from timonel.serving.awaiting import in_pool
+from timonel.serving.awaiting import by_size
 from timonel.serving.core import DataPlane, RequestContext
 from timonel.serving.grpc.calls import Answer, accounted, handler, parser
 from timonel.serving.grpc.server import Service
@@ -22,10 +22,6 @@ from timonel.serving.v2.request import spec_of
 
 _STREAM = "ModelStreamInfer"
 _PROBES = frozenset({"ServerLive", "ServerReady"})
-_AT_ONCE_BYTES = 64 * 2**10
-"""Messages of this size are read and written in less time than another thread is woken."""
-
-T = TypeVar("T")
 
 
 class InferenceService:
@@ -116,13 +112,13 @@ class InferenceService:
 
     async def infer(self, request: Any, context: RequestContext) -> bytes:
         """Run a signature."""
-        asked = await self._work(request.ByteSize(), rpc_codec.decode, request)
+        asked = await by_size(self._pool, request.ByteSize(), rpc_codec.decode, request)
         context = in_time(context, asked)
         with self._plane.call(spec_of(request.model_name, request.model_version), context) as call:
             outputs = await outputs_in_time(start(call, asked), context)
             result = result_of(call, outputs)
         size = sum(map(bytes_of, outputs.values()))
-        return await self._work(size, rpc_codec.encode, asked, result)
+        return await by_size(self._pool, size, rpc_codec.encode, asked, result)
 
     async def stream(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
         """Run a signature for each request of a stream, one after the other.
@@ -136,12 +132,6 @@ class InferenceService:
                 yield rpc_codec.encode_failure(getattr(request, "id", ""), error.message)
             else:
                 yield rpc_codec.encode_streamed(response)
-
-    async def _work(self, size: int, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, which takes as long as ``size`` says."""
-        if size <= _AT_ONCE_BYTES:
-            return function(*args)
-        return await in_pool(self._pool, function, *args)
 
 
 def _message(name: str, /, **fields: Any) -> bytes:

@@ -1,0 +1,23 @@
+"""ASGI as the applications of the REST port share it: its types, and a request's headers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def header(headers: Headers, wanted: bytes) -> bytes:
+    """Return a header's first value; empty if there is none. Names are in lower case."""
+    return next((value for name, value in headers if name == wanted), b"")
+
+
+def is_gzipped(headers: Headers) -> bool:
+    """Tell whether a request says that its body is packed."""
+    return any(name == b"content-encoding" and b"gzip" in value for name, value in headers)
