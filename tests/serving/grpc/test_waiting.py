@@ -62,7 +62,7 @@ def test_five_hundred_wait_without_a_thread_and_are_one_batch(held):
         threads = set(threading.enumerate())
         others = [asked(client, n * ONE) for n in range(500)]
         _wait_for(lambda: len(model._outstanding) == 501)
-        assert set(threading.enumerate()) == threads
+        assert set(threading.enumerate()) <= threads  # those of other tests may end meanwhile
         held.release.set()
         assert [list(call.result().outputs["y"].float_val) for call in others] == [
             [n] for n in range(500)
