@@ -15,10 +15,11 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from timonel.errors import CorruptError
+from timonel.wire import tag, varint
 
 Value = bytes | str | int | float
 Feature = Value | Sequence[Value]
-_BYTE = [bytes((value,)) for value in range(128)]
+_TAG = [tag(number) for number in range(4)]
 _FLOAT = struct.Struct("<f")
 _PACKAGE = "timonel.example"
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -74,25 +75,13 @@ def _encode_feature(feature: Feature) -> bytes:
         texts = (value.encode() if isinstance(value, str) else value for value in values)
         return _field(1, b"".join(_field(1, text) for text in texts))  # type: ignore[arg-type] # one type
     if isinstance(first, int):
-        return _field(3, _field(1, b"".join(_varint(int(value)) for value in values)))
+        return _field(3, _field(1, b"".join(varint(int(value)) for value in values)))
     return _field(2, _field(1, struct.pack(f"<{len(values)}f", *values)))
 
 
 def _field(number: int, content: bytes) -> bytes:
     # 2: a length follows, then so many bytes.
-    return b"".join((_BYTE[number << 3 | 2], _varint(len(content)), content))
-
-
-def _varint(value: int) -> bytes:
-    if 0 <= value <= 0x7F:
-        return _BYTE[value]
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return b"".join((_TAG[number], varint(len(content)), content))
 
 
 def _values(feature: Any) -> list[Any]:

@@ -19,12 +19,13 @@ from timonel.serving.messages import (
     types_pb2,
 )
 from timonel.serving.runtimes.base import Array, Signature, TensorSpec
-from timonel.serving.tensor_protos import encode, to_proto, varint
+from timonel.serving.tensor_protos import encode, to_proto
 from timonel.serving.versions import VersionStatus
+from timonel.wire import tag, varint
 
 
 def _tag(message: Any, field: str) -> bytes:
-    return varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+    return tag(message.DESCRIPTOR.fields_by_name[field].number)
 
 
 _OUTPUTS = _tag(predict_pb2.PredictResponse, "outputs")

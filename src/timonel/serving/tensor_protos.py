@@ -18,6 +18,7 @@ import numpy as np
 from timonel.serving.messages import tensor_pb2, tensor_shape_pb2, types_pb2
 from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, STRING, Array
 from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.wire import tag, varint
 
 MAX_BYTES = 2**31
 """The largest array that a proto may unfold to: as much as fits into a message.
@@ -118,16 +119,6 @@ def encode(array: Array, *, as_content: bool = False) -> bytes:
     return head + encoded
 
 
-def varint(value: int) -> bytes:
-    """Return a number that is not negative as protobuf writes it."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 @functools.lru_cache(maxsize=1024)
 def _head(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return the serialized proto of an array without its values."""
@@ -140,7 +131,7 @@ def _head(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _chunk(field: str, content: bytes) -> bytes:
-    return b"".join((varint(_NUMBERS[field] << 3 | 2), varint(len(content)), content))
+    return b"".join((tag(_NUMBERS[field]), varint(len(content)), content))
 
 
 def _content(flat: Array, dtype: str) -> bytes:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from timonel.serving.runtimes.base import Array
 from timonel.serving.status import invalid_argument
-from timonel.serving.tensor_protos import varint
 from timonel.serving.v2.messages import ModelInferResponse, ModelStreamInferResponse
 from timonel.serving.v2.parameters import Parameters, refuse_unsupported, request_parameters
 from timonel.serving.v2.request import InferRequest, InferResult, OutputForm
@@ -21,6 +20,7 @@ from timonel.serving.v2.tensors import (
     to_raw,
 )
 from timonel.serving.v2.values import from_values
+from timonel.wire import tag, varint
 
 _FIELDS: Mapping[str, str] = {
     "BOOL": "bool_contents",
@@ -40,7 +40,7 @@ _FIELDS: Mapping[str, str] = {
 
 
 def _tag(message: Any, field: str) -> bytes:
-    return varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+    return tag(message.DESCRIPTOR.fields_by_name[field].number)
 
 
 _RAW: Final = _tag(ModelInferResponse, "raw_output_contents")
