@@ -18,6 +18,7 @@ class ComputeSettings(BaseModel):
 
     hang_timeout_s: Seconds | None = Field(
         default=None,
+        gt=0,
         description="A process that was asked something and has said nothing for so long is killed "
         "and started again; by default none is.",
     )

@@ -25,7 +25,7 @@ from timonel.serving.config import (
     ServerSettings,
 )
 from timonel.serving.config_file import read_models
-from timonel.serving.isolation import Isolation
+from timonel.serving.isolation import ComputeSettings, Isolation
 from timonel.serving.model_config import TextProtoError
 from timonel.serving.process import Server, launch
 from timonel.serving.python.options import check_files, python_settings
@@ -52,6 +52,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     poll_s: float = 1.0,
     compute_threads: int | None = None,
     drain_s: float = 30.0,
+    hang_timeout_s: float | None = None,
     runtime: str | Sequence[str] = (),
     safe_loading: bool = True,
     allow_ops: Sequence[str] = (),
@@ -89,6 +90,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         compute_threads: Threads that read large requests, and compute a version's where nothing is
             batched; by default one per core, at most 8.
         drain_s: Seconds that requests under way have when the server is stopped.
+        hang_timeout_s: Kill and start again a process of a version that was asked something and
+            has said nothing for so many seconds; by default none is. Longer than any request takes.
         runtime: What computes: ``tensorflow``, ``litert``, another name of the entry points
             ``timonel.runtimes``, or by default ``auto`` for what the evidence in each version says;
             ``digits=litert`` for one model.
@@ -171,6 +174,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
                 allow_ops=by_model(allow_ops, "an operation"),
             ),
             isolation=isolation,
+            compute=ComputeSettings(hang_timeout_s=hang_timeout_s),
             workers=workers,
             python=python,
             access=_owned(access or AccessSettings()),

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.serving.compute.faults import REFERENCE
+from timonel.errors import SpecError
 from timonel.serving import serve
 from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.isolation import ComputeSettings
@@ -134,6 +135,27 @@ def test_a_stop_answers_first_and_leaves_no_process(server):
     assert answers == [(200, 0.5)]
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert "Traceback" not in server.logs()
+
+
+def test_a_process_that_hangs_is_replaced_where_that_is_asked_for(faulty, workspace):
+    with serve(
+        "m",
+        workspace=workspace,
+        runtime="faulty",
+        hang_timeout_s=0.5,
+        rest_port=0,
+        grpc_port=None,
+        block=False,
+    ) as server:
+        code, told = ask(server, "hang")
+        assert (code, "it had said nothing for 0.5 s" in str(told)) == (503, True)
+        until(lambda: ask(server, "double") == (200, 2.0))
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(0, "hang_timeout_s"), (-1, "a duration")])
+def test_a_hang_timeout_that_is_none_is_refused(faulty, workspace, wrong, told):
+    with pytest.raises(SpecError, match=told):
+        serve("m", workspace=workspace, hang_timeout_s=wrong, block=False)
 
 
 @pytest.mark.soak

@@ -61,6 +61,12 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(help="Seconds that requests under way have at the end.")
     ] = 30.0,
+    hang_timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Start a version's process again that owes an answer and was silent for so long."
+        ),
+    ] = None,
     runtime: Annotated[
         list[str] | None,
         typer.Option(
@@ -201,6 +207,7 @@ def serve(
             model_cache_size=model_cache_size,
             compute_threads=compute_threads,
             drain_s=drain_s,
+            hang_timeout_s=hang_timeout_s,
             runtime=runtime or (),
             safe_loading=safe_loading,
             allow_ops=allow_ops or (),

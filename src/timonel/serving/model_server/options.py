@@ -19,6 +19,7 @@ from timonel.serving.config import (
     ServerSettings,
 )
 from timonel.serving.grpc.options import parse_channel_arguments
+from timonel.serving.isolation import ComputeSettings
 from timonel.serving.model_config import check_base_path
 from timonel.serving.model_server.flags import Parsed, Value
 from timonel.serving.model_server.table import MEANINGLESS
@@ -100,6 +101,9 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         drain_s=max(0, values.integer("drain_seconds")),
         workers=workers,
         isolation="none" if workers == 1 else "process",
+        compute=ComputeSettings(
+            hang_timeout_s=max(0, values.integer("hang_timeout_seconds")) or None
+        ),
         load=_load(values, cores),
         runtime=_runtime(values, files.batching),
         monitoring=MonitoringSettings(metrics_path=files.metrics_path),

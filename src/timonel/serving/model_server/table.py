@@ -180,5 +180,12 @@ def flags(cores: int) -> tuple[Flag, ...]:
             "timonel's own: processes that share the ports; with several, each version computes in "
             "a process of its own",
         ),
+        Flag(
+            "hang_timeout_seconds",
+            "int32",
+            0,
+            "timonel's own: silence after which a process of a version that owes an answer is "
+            "started again; 0: never",
+        ),
         Flag("drain_seconds", "int32", 30, "timonel's own: time to answer in after SIGTERM"),
     )
