@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from timonel.errors import ModelError
-from timonel.models import checking
+from timonel.models import checking, child
 from timonel.models.check import Request
 
 
@@ -26,7 +26,7 @@ def request(folder: Path) -> Request:
 
 def test_a_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = executable(tmp_path / "python", "echo loading >&2; echo out of memory >&2; kill -9 $$")
-    monkeypatch.setattr(checking.sys, "executable", python)
+    monkeypatch.setattr(child.sys, "executable", python)
     with pytest.raises(ModelError, match="ended with code -9") as raised:
         checking._ask(request(tmp_path), None)
     assert str(raised.value).endswith("out of memory")
@@ -42,7 +42,7 @@ def test_a_process_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[psutil.Process]
 ) -> None:
     python = executable(tmp_path / "python", "exec sleep 60")
-    monkeypatch.setattr(checking.sys, "executable", python)
+    monkeypatch.setattr(child.sys, "executable", python)
     monkeypatch.setattr(checking, "_TIMEOUT_S", 0.2)
     with pytest.raises(ModelError, match="to answer within"):
         checking._ask(request(tmp_path), tmp_path / "log")
@@ -53,7 +53,7 @@ def test_ctrl_c_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[psutil.Process]
 ) -> None:
     python = executable(tmp_path / "python", "exec sleep 60")
-    monkeypatch.setattr(checking.sys, "executable", python)
+    monkeypatch.setattr(child.sys, "executable", python)
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt

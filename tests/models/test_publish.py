@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,9 @@ def raw(tmp_path: Path) -> Path:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the check here, where TensorFlow is imported for all tests once."""
 
-    def run(arguments: Sequence[str], log: Path) -> int:
+    def run(asked: Path, answered: Path, log: Path) -> int:
         try:
-            return check.main(arguments)
+            return check.main([str(asked), str(answered)])
         except TimonelError as error:
             log.write_text(str(error))
             return 1

@@ -9,9 +9,7 @@ imported here and nowhere else on that side.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from timonel.errors import ModelError, TimonelError
+from timonel.models import child
 from timonel.models.reference import ReferenceExample, read_reference
 from timonel.models.schema import Stored
 from timonel.models.verdict import Answer, Answers
@@ -183,13 +182,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _end_with_asker() -> None:
-    """End when the process that asked is gone: its end of the standard input closes with it."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_asker, daemon=True).start()
+    child.end_with_parent()
     sys.exit(main(sys.argv[1:]))

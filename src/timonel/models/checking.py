@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import ModelError
+from timonel.models import child
 from timonel.models.check import Request
 from timonel.models.reference import ReferenceExample
 from timonel.models.schema import CheckResult, Export
@@ -80,12 +79,12 @@ def _ask(request: Request, log: Path | None) -> Answers:
         asked, answered = scratch / "request.json", scratch / "answers.json"
         asked.write_text(request.model_dump_json())
         output = log or scratch / "check.log"
-        code = _run([str(asked), str(answered)], output)
+        code = _run(asked, answered, output)
         answers = _read(answered)
         if code == 0 and "error" not in answers:
             return Answers.model_validate(answers)
         message = answers.get("error") or f"the check's process ended with code {code}"
-        hint = answers.get("hint") or _last_line(output)
+        hint = answers.get("hint") or child.last_line(output)[:300]
         raise ModelError(str(message), hint=f"see {log}" if log else str(hint))
 
 
@@ -100,27 +99,18 @@ def _scratch(log: Path | None) -> Iterator[Path]:
             yield Path(name)
 
 
-def _run(arguments: Sequence[str], log: Path) -> int:
-    command = [sys.executable, "-m", "timonel.models.check", *arguments]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
-        )
-        try:
-            return process.wait(timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise ModelError(
-                f"expected the exported model to answer within {_TIMEOUT_S:g} s, it did not",
-                hint="export without the check, or look into the model",
-            ) from error
-        finally:
-            # Nothing is left behind, by Ctrl-C either.
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+def _run(asked: Path, answered: Path, log: Path) -> int:
+    process = child.start("timonel.models.check", asked, answered, log)
+    try:
+        return process.wait(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            f"expected the exported model to answer within {_TIMEOUT_S:g} s, it did not",
+            hint="export without the check, or look into the model",
+        ) from error
+    finally:
+        # Nothing is left behind, by Ctrl-C either.
+        child.end(process)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -128,8 +118,3 @@ def _read(path: Path) -> Mapping[str, Any]:
         found = json.loads(path.read_text())
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it wrote nothing"

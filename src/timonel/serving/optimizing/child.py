@@ -8,14 +8,13 @@ the process that asked (`decision`). Converting leaks memory, so nothing else is
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from timonel.models.child import end_with_parent
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.messages import saved_model_pb2
 from timonel.serving.optimizing.decision import TOLERANCE
@@ -145,13 +144,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _end_with_asker() -> None:
-    """End when the process that asked is gone: its end of the standard input closes with it."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_asker, daemon=True).start()
+    end_with_parent()
     sys.exit(main(sys.argv[1:]))

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from pydantic import ValidationError
 
 from timonel.errors import ModelError
+from timonel.models import child
 from timonel.serving.optimizing.decision import decide
 from timonel.serving.optimizing.obstacles import obstacle
 from timonel.serving.optimizing.request import Findings, Request
@@ -113,11 +112,7 @@ class Measuring:
     def close(self) -> None:
         """End the process, and remove what it has left."""
         if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+            child.end(self._process)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def put_into(self, version: Path) -> Evidence:
@@ -173,12 +168,7 @@ class Measuring:
         )
         asked.write_text(request.model_dump_json())
         module = "timonel.serving.optimizing.child"
-        command = [sys.executable, "-m", module, str(asked), str(self._answered)]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
-            )
+        self._process = child.start(module, asked, self._answered, self._log)
 
     @property
     def _answered(self) -> Path:
@@ -201,15 +191,12 @@ class Measuring:
                 return found.model_copy(update={"impossible": impossible})
             return found
         # A model that crashes the converter is served as it always was.
-        return self._nothing(f"measuring it ended with code {code}: {self._last_line()}")
+        last = child.last_line(self._log)[:200]
+        return self._nothing(f"measuring it ended with code {code}: {last}")
 
     @staticmethod
     def _nothing(reason: str) -> Findings:
         return Findings(impossible={"litert": reason, "frozen": reason})
-
-    def _last_line(self) -> str:
-        lines: list[Any] = self._log.read_text(errors="replace").splitlines()
-        return next((line[:200] for line in reversed(lines) if line.strip()), "it wrote nothing")
 
 
 def _variables(saved_model: Path) -> int:
