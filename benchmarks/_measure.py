@@ -149,13 +149,20 @@ def _marks(output: str) -> dict[str, float]:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes that have ``mark`` in their environment."""
-    found = []
+    """Return the processes that have ``mark`` in their environment, and their descendants."""
+    found = set()
+    children: dict[int, list[int]] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
+            children.setdefault(process.ppid(), []).append(process.pid)
             if f"{_MARK}={mark}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
-                found.append(process.pid)
-    return found
+                found.add(process.pid)
+    looked_at = list(found)
+    while looked_at:
+        new = set(children.get(looked_at.pop(), ())) - found
+        found |= new
+        looked_at += new
+    return sorted(found)
 
 
 def used_mib(pids: Iterable[int]) -> float:

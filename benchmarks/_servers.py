@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -20,13 +21,17 @@ from _jobs import BenchmarkError
 
 _MARK = "BENCHMARK_MARK"
 _POLL_S = 0.02
+_ASK_S = 20.0
+_PORTS = range(20000, 32000)
+PORTS_EACH = 40
+_blocks = itertools.count(_PORTS.start, PORTS_EACH)
 
 
 class Server:
     """A command with all processes that come of it.
 
     They are known by a variable in their environment, which all of them inherit, wherever they
-    are moved to.
+    are moved to; those that have written their title over it, as children of those.
     """
 
     def __init__(
@@ -70,10 +75,14 @@ class Server:
         """Give it the processor back."""
         self._signal(signal.SIGCONT)
 
-    def stop(self, seconds: float = 15) -> None:
-        """End it in order, and what is left of it by force."""
+    def end(self) -> None:
+        """Ask it to end, and go on."""
         self.thaw()
         self.process.terminate()
+
+    def stop(self, seconds: float = 15) -> None:
+        """End it in order, and what is left of it by force."""
+        self.end()
         deadline = time.monotonic() + seconds
         while self.pids() and time.monotonic() < deadline:
             self.process.poll()
@@ -120,7 +129,7 @@ def first_answer(server: Server, url: str, body: bytes, seconds: float) -> tuple
     while time.monotonic() < deadline:
         server.check()
         try:
-            answer = post(url, body, timeout_s=seconds)
+            answer = post(url, body, timeout_s=_ASK_S)
         except (OSError, BenchmarkError) as error:  # refused, or a status while it loads
             last = error
             time.sleep(_POLL_S)
@@ -129,8 +138,24 @@ def first_answer(server: Server, url: str, body: bytes, seconds: float) -> tuple
     raise BenchmarkError(f"no answer in {seconds:.0f} s ({last}): {server.tail()}")
 
 
-def free_port() -> int:
-    """Return a port that nothing listens on now."""
+def free_ports() -> int:
+    """Return the first of ``PORTS_EACH`` ports in a row, given to nobody, that are free now.
+
+    They lie below those that the system gives to whoever asks for any, which a process of another
+    server, or a connection of a client, might have before the server has taken its own.
+    """
+    while True:
+        first = next(_blocks)
+        if first + PORTS_EACH > _PORTS.stop:
+            raise BenchmarkError(f"no {PORTS_EACH} free ports in a row below {_PORTS.stop}")
+        if all(map(_is_free, range(first, first + PORTS_EACH))):
+            return first
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+        try:
+            bound.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -15,18 +15,26 @@ from _jobs import TIMONEL
 
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
+_RAY_REPLICAS = 16
+"""Ports for replicas: more than there are, since one that is given back rests for a while."""
 REST, GRPC, CALLS = "REST", "gRPC", "calls"
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Free ports, and a folder for what a server writes; its path is short."""
+    """Free ports from ``rest`` on, and a folder for what a server writes; its path is short."""
 
     rest: int
-    grpc: int
-    metrics: int
-    stats: int
     folder: Path
+
+    @property
+    def grpc(self) -> int:
+        """The port for gRPC."""
+        return self.rest + 1
+
+    def more(self, begin: int) -> int:
+        """Return one more port."""
+        return self.rest + 2 + begin
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ def _model_server(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]
 DEFAULT = Side("timonel serve", 2, _serve(), _V1)
 ALONE = Side("timonel serve, one process", 1, _serve("--isolation", "none"), _V1)
 MODEL_SERVER = Side("timonel-model-server", 1, _model_server, _V1)
+TWO_FRONTS = Side("timonel serve, 2 fronts", 3, _serve("--workers", "2"), _V1)
 LITERT = Side("timonel serve, litert", 2, _serve("--runtime", "litert"), _V1, runtime="litert")
 LITERT_ALONE = Side(
     "timonel serve, one process, litert", 1,
@@ -208,7 +217,7 @@ def _bentoml(processes: int, batching: bool) -> Side:
 def _mlserver(processes: int, batching: bool) -> Side:
     def start(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]]:
         settings = {
-            "HTTP_PORT": ports.rest, "GRPC_PORT": ports.grpc, "METRICS_PORT": ports.metrics,
+            "HTTP_PORT": ports.rest, "GRPC_PORT": ports.grpc, "METRICS_PORT": ports.more(0),
             "HOST": "127.0.0.1", "DEBUG": "false", "MODEL_NAME": model.name,
             "METRICS_DIR": ports.folder / "metrics",
             "ENVIRONMENTS_DIR": ports.folder / "environments",
@@ -247,6 +256,37 @@ def _kserve(processes: int) -> Side:
     return Side(name, processes, start, asks, peer="kserve")
 
 
+_RAY_PATIENCE = {
+    # Where the machine is busy, its own 5 s are too few.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    # Its parts ask each other whether they are alive: those that were frozen are.
+    "RAY_health_check_period_ms": "3600000",
+    "RAY_health_check_timeout_ms": "3600000",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "3600",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "3600",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "1000",
+    "RAY_SERVE_HAPROXY_OBSERVE_MARK_DOWN_ENABLED": "0",
+}
+
+
+def _ray_ports(ports: Ports) -> dict[str, str]:
+    # Where HAProxy finds replicas, and a proxy as long as there are none, are ports that clusters
+    # on one machine would share, and wait for an answer of one that is frozen.
+    ranges = {"HTTP": ports.more(4), "GRPC": ports.more(4 + _RAY_REPLICAS)}
+    direct = {
+        f"RAY_SERVE_DIRECT_INGRESS_{end}_{way}_PORT": str(first + more)
+        for way, first in ranges.items()
+        for end, more in (("MIN", 0), ("MAX", _RAY_REPLICAS - 1))
+    }
+    return {
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.more(0)),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.more(1)),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.more(2)),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.more(3)),
+        **direct,
+    }
+
+
 def _ray(processes: int, batching: bool) -> Side:
     def start(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]]:
         env = _peer_env("ray", model, batching, processes) | {
@@ -257,12 +297,10 @@ def _ray(processes: int, batching: bool) -> Side:
             "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
             "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-            "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.metrics),
-            "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.stats),
-            # Where the machine is busy, its own 5 s are too few.
-            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
+            **_ray_ports(ports),
+            **_RAY_PATIENCE,
         }
         paths = {"CONFIG_FILE_LOC": "haproxy.cfg", "SOCKET_PATH": "admin.sock",
                  "SERVER_STATE_BASE": "", "SERVER_STATE_FILE": "server-state",

@@ -20,6 +20,8 @@ from _served import Case
 from _servers import Server
 from _sides import CALLS, REST, Model, Ports, Side
 
+_WARM_S = 1.0
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -70,8 +72,8 @@ class Running:
 
     def __init__(self, side: Side, model: Model, plan: Plan) -> None:
         self.side, self._plan = side, plan
-        ports = [_servers.free_port() for _ in range(4)]
-        self._ports = Ports(*ports, plan.folder / str(ports[0]))
+        first = _servers.free_ports()
+        self._ports = Ports(first, plan.folder / str(first))
         self._ports.folder.mkdir()
         self._targets: dict[tuple[str, str], Target] = {}
         if side.peer is not None:
@@ -163,6 +165,8 @@ class Table:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        for running in self._running.values():
+            running.server.end()  # all of them at the same time
         self._stack.close()
 
     def seat(self, sides: Sequence[Side], case: Case) -> None:
@@ -179,28 +183,29 @@ class Table:
             running.server.freeze()
             self._running[side] = running
 
-    def measure(self, case: Case, way: str, bounds: Sequence[Side] = ()) -> Results:
-        """Return what each side that speaks so does, and what bounds do that are there so long.
+    def measure(self, case: Case, ways: Sequence[str], bounds: Sequence[Side]) -> Iterator[Results]:
+        """Yield what each side that speaks so does, way by way, and what bounds do.
 
         Args:
             case: What is asked.
-            way: REST or gRPC.
-            bounds: Sides that know this case only.
+            ways: REST, gRPC.
+            bounds: Sides that know this case only, and are there so long.
         """
         with Table(self._model, self._plan) as guests:
             guests.seat(bounds, case)
             everyone = self._running | guests._running
-            failed = {
-                side: Result(failed=why)
-                for side, why in (self._failed | guests._failed).items()
-                if way in side.asks or side.is_bound
-            }
-            sides = {
-                side: running
-                for side, running in everyone.items()
-                if way in side.asks or CALLS in side.asks
-            }
-            return self._turns(case, way, sides) | failed
+            for way in ways:
+                failed = {
+                    side: Result(failed=why)
+                    for side, why in (self._failed | guests._failed).items()
+                    if way in side.asks or side.is_bound
+                }
+                sides = {
+                    side: running
+                    for side, running in everyone.items()
+                    if way in side.asks or CALLS in side.asks
+                }
+                yield self._turns(case, way, sides) | failed
 
     def _turns(self, case: Case, way: str, sides: dict[Side, Running]) -> Results:
         results: Results = {side: Result() for side in sides}
@@ -213,7 +218,7 @@ class Table:
                     with awake(running.server):
                         if not turn:
                             running.prepare(case, asked)
-                        running.window(case, asked, min(1, self._plan.seconds))
+                            running.window(case, asked, _WARM_S)
                         sample = running.window(case, asked, self._plan.seconds)
                 except Exception as error:  # noqa: BLE001 - the others go on
                     _say(f"{side.name}: {case.name} over {way} failed: {error}")

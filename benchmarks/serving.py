@@ -9,7 +9,7 @@ some parts anew and leaves the others as they are.
 It needs wrk and h2load (Debian: apt install wrk nghttp2-client). The peers' environments are made
 at need, or beforehand by `make bench-peers`.
 
-usage: serving.py [--rows ROW ...] [--peers PEER ...] [--seconds 3] [--rounds 3] [--quick]
+usage: serving.py [--rows ROW ...] [--peers PEER ...] [--seconds 2] [--rounds 3] [--quick]
                   [--output benchmarks/results/serving.md]
 """
 
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
                         help=", ".join(PARTS))  # fmt: skip
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, metavar="PEER",
                         help=f"{', '.join(PEERS)}; without a name: none")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=3, help="length of a window")
+    parser.add_argument("--seconds", type=float, default=2, help="length of a window")
     parser.add_argument("--rounds", type=int, default=3, help="windows of each server")
     parser.add_argument("--patience", type=float, default=120, metavar="SECONDS",
                         help="that a server has to give its first answer")  # fmt: skip

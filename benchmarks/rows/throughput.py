@@ -20,7 +20,8 @@ Rows = Callable[[Case, str, Results], list[Row]]
 
 def small(models: Models, plan: Plan) -> Found:
     """S and B: our servers against the peers'."""
-    sides = [_sides.DEFAULT, _sides.ALONE, _sides.MODEL_SERVER, *_peers(plan, heavy=False)]
+    ours = [_sides.DEFAULT, _sides.ALONE, _sides.TWO_FRONTS, _sides.MODEL_SERVER]
+    sides = [*ours, *_peers(plan, heavy=False)]
     return _measured(models, plan, ["S", "B"], sides, _small_rows)
 
 
@@ -66,9 +67,8 @@ def _measured(
     with Table(served(models, cases[0]), plan) as table:
         table.seat(sides, cases[0])
         for case in cases:
-            bounds = _bounds(models, case, plan)
-            for way in ways:
-                results = table.measure(case, way, bounds)
+            measured = table.measure(case, ways, _bounds(models, case, plan))
+            for way, results in zip(ways, measured, strict=True):
                 found.data[f"{case.name} over {way}"] = _document(case, results)
                 found.rows += rows(case, way, results)
     return found
@@ -150,7 +150,7 @@ def _small_rows(case: Case, way: str, results: Results) -> list[Row]:
         rows += against.row(ours, fits, least=2.0)
         if case.name == "S":
             rows += against.p99(ours, fits)
-    return rows
+    return rows + against.row(_sides.TWO_FRONTS, lambda side: side is _sides.DEFAULT, least=None)
 
 
 def _mobile_rows(case: Case, way: str, results: Results) -> list[Row]:

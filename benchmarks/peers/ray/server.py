@@ -23,6 +23,8 @@ from starlette.responses import Response
     logging_config={"enable_access_log": False},
     # No logical resources: there are as many replicas as asked for.
     ray_actor_options={"num_cpus": 0},
+    health_check_period_s=3600,
+    health_check_timeout_s=3600,
 )
 class Model:
     def __init__(self) -> None:
@@ -62,7 +64,10 @@ class Model:
 
 
 def main() -> None:
-    ray.init(include_dashboard=False, _temp_dir=os.environ["RAY_FOLDER"], log_to_driver=False)
+    # Of its own, whatever other cluster runs here.
+    ray.init(
+        "local", include_dashboard=False, _temp_dir=os.environ["RAY_FOLDER"], log_to_driver=False
+    )
     grpc = None
     if os.environ.get("GRPC_PORT"):
         grpc = gRPCOptions(
@@ -77,7 +82,6 @@ def main() -> None:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     stopped.wait()
-    serve.shutdown()
     ray.shutdown()
 
 
