@@ -21,6 +21,7 @@ METADATA = Metadata(
             defaults={"k": np.array(3, np.int32)},
         )
     },
+    "tensorflow_savedmodel",
 )
 
 

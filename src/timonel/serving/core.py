@@ -53,11 +53,12 @@ NO_CONTEXT = RequestContext()
 
 @dataclass(frozen=True)
 class Metadata:
-    """A loaded version's signatures."""
+    """A loaded version's signatures, and what it is."""
 
     name: str
     version: int
     signatures: Mapping[str, Signature]
+    platform: str
 
 
 class Call:
@@ -295,7 +296,8 @@ class DataPlane:
             StatusError: It is not loaded.
         """
         with self._catalogue.lease(spec) as servable:
-            return Metadata(servable.name, servable.version, servable.model.signatures)
+            model = servable.model
+            return Metadata(servable.name, servable.version, model.signatures, model.platform)
 
     def models(self) -> dict[str, tuple[VersionStatus, ...]]:
         """Return the status of every model; empty for one without versions."""

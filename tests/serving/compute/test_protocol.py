@@ -171,10 +171,11 @@ def test_signatures_travel_whole():
         ),
         "b": Signature("b", {}, {}, defaults={"z": np.array(1.5)}),
     }
-    fields, defaults = to_fields(signatures)
-    sent = np.frombuffer(pack([fields], defaults).as_bytes(), np.uint8)
-    (fields,), defaults = unpack(sent, never)
-    found = from_fields(fields, defaults)
+    fields, defaults = to_fields(signatures, "a_b")
+    sent = np.frombuffer(pack(fields, defaults).as_bytes(), np.uint8)
+    fields, defaults = unpack(sent, never)
+    found, platform = from_fields(fields, defaults)
+    assert platform == "a_b"
     assert found.keys() == signatures.keys()
     for name, signature in signatures.items():
         assert found[name].inputs == signature.inputs
@@ -185,7 +186,9 @@ def test_signatures_travel_whole():
             same(found[name].defaults[key], value)
 
 
-@pytest.mark.parametrize("fields", [None, [1], [["a"]], [["a", "a", [["x"]], [], "", {}]]])
+@pytest.mark.parametrize(
+    "fields", [[], [None, ""], [[1], ""], [[["a"]], ""], [[["a", "a", [["x"]], [], "", {}]], ""]]
+)
 def test_damaged_signatures_are_told(fields):
     with pytest.raises(ProtocolError):
         from_fields(fields, {})

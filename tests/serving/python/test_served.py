@@ -118,6 +118,12 @@ def test_clients_see_the_signature_of_the_hooks(server):
     assert list(signatures["serving_default"]["outputs"]) == ["y", "pid"]
 
 
+@pytest.mark.parametrize(("model", "platform"), [("plain", "custom"), ("python", "python")])
+def test_what_computes_is_told_as_the_open_inference_protocol_does(server, model, platform):
+    with urllib.request.urlopen(f"{server.rest_url}/v2/models/{model}") as response:
+        assert json.loads(response.read())["platform"] == platform
+
+
 def test_who_is_at_fault_is_told_in_a_line(server):
     assert ask(server, "hooked", ["x"]) == (400, "could not convert string to float: b'x'")
     assert ask(server, "hooked", ["raise"]) == (500, "KeyError: 'no such column'")

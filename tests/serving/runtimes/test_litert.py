@@ -161,6 +161,7 @@ def test_both_runtimes_live_in_one_process(folder, exports):
     preferring = RuntimeSettings(prefer_tflite=True)
     lite = runtime.load(folder, preferring)
     full = runtime.load(exports / "doubler", preferring)
+    assert (lite.platform, full.platform) == ("litert_tflite", "tensorflow_savedmodel")
     for _ in range(3):
         answer = lite.run("serving_default", {"serving_default_x": X})
         assert answer["PartitionedCall"].tolist() == [b"yes", b"no"]

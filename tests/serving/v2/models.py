@@ -32,6 +32,8 @@ class Echo(LoadedModel):
     fail.
     """
 
+    platform = "echo_all"
+
     def __init__(self):
         self.signatures = {
             "serving_default": Signature(

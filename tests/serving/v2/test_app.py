@@ -108,7 +108,7 @@ def test_the_server_and_its_models_are_described(client):
     expected = {
         "name": "m",
         "versions": ["3", "4"],
-        "platform": "tensorflow_savedmodel",
+        "platform": "echo_all",
         "inputs": [
             {"name": "x", "datatype": "FP32", "shape": [-1, 2]},
             {"name": "k", "datatype": "FP32", "shape": []},

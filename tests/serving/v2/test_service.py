@@ -123,6 +123,7 @@ def test_the_server_and_its_models_are_described(client):
     assert list(server.extensions) == ["binary_tensor_data"]
     model = client.ModelMetadata(name="m", version="stable")
     assert (model.name, list(model.versions)) == ("m", ["3", "4"])
+    assert model.platform == "echo_all"
     assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [
         ("x", "FP32", [-1, 2]),
         ("k", "FP32", []),

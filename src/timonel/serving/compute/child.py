@@ -157,8 +157,8 @@ class _Answering:
 
 
 def _post_loaded(link: Link, model: ScheduledModel) -> None:
-    fields, defaults = to_fields(model.signatures)
-    link.post(Kind.LOADED, 0, [fields], defaults)
+    fields, defaults = to_fields(model.signatures, model.platform)
+    link.post(Kind.LOADED, 0, fields, defaults)
 
 
 def _tell(link: Link, observation: BatchObservation) -> None:

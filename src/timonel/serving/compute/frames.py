@@ -35,7 +35,7 @@ class Kind(IntEnum):
     REQUEST = 4  # [signature, outputs, deadline], inputs
     ANSWER = 5  # [seconds of compute], outputs
     ERROR = 6  # [code, text, seconds of compute]
-    LOADED = 7  # [signatures], defaults
+    LOADED = 7  # [signatures, platform], defaults
     CANCEL = 8  # nobody waits for that request's answer any more
     CLOSE = 9  # unload, and end
     BATCH = 10  # [what was observed of a batch]

@@ -1,4 +1,4 @@
-"""Signatures as fields and arrays of a message, and back. Pure."""
+"""What a process tells of a model as fields and arrays of a message, and back. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.runtimes.base import Array, Signature, TensorSpec
 
 
-def to_fields(signatures: Mapping[str, Signature]) -> tuple[list[Any], dict[str, Array]]:
-    """Return signatures as JSON's values, and the inputs' default values by number."""
+def to_fields(
+    signatures: Mapping[str, Signature], platform: str
+) -> tuple[list[Any], dict[str, Array]]:
+    """Return signatures and platform as JSON's values, and the inputs' default values by number."""
     defaults: dict[str, Array] = {}
-    fields: list[Any] = []
+    entries: list[Any] = []
     for key, signature in signatures.items():
         numbers = {}
         for name, value in signature.defaults.items():
             numbers[name] = str(len(defaults))
             defaults[numbers[name]] = value
         inputs, outputs = _specs(signature.inputs), _specs(signature.outputs)
-        fields.append([key, signature.name, inputs, outputs, signature.method_name, numbers])
-    return fields, defaults
+        entries.append([key, signature.name, inputs, outputs, signature.method_name, numbers])
+    return [entries, platform], defaults
 
 
-def from_fields(fields: Sequence[Any], arrays: Mapping[str, Array]) -> dict[str, Signature]:
+def from_fields(
+    fields: Sequence[Any], arrays: Mapping[str, Array]
+) -> tuple[dict[str, Signature], str]:
     """Return what `to_fields` was given.
 
     Raises:
         ProtocolError: It is nothing that `to_fields` returns.
     """
     try:
-        return {
+        entries, platform = fields
+        signatures = {
             key: Signature(
                 name=name,
                 inputs=_read_specs(inputs),
@@ -39,8 +44,9 @@ def from_fields(fields: Sequence[Any], arrays: Mapping[str, Array]) -> dict[str,
                 # Copies: they are kept for long, and must not keep shared memory.
                 defaults={each: arrays[number].copy() for each, number in numbers.items()},
             )
-            for key, name, inputs, outputs, method_name, numbers in fields
+            for key, name, inputs, outputs, method_name, numbers in entries
         }
+        return signatures, str(platform)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ProtocolError(f"expected signatures, got {error}") from error
 

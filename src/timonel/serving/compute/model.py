@@ -54,6 +54,7 @@ class ProcessModel(ScheduledModel):
         self._unavailable = StatusError(Code.UNAVAILABLE, "The process of this model is starting.")
         process = start(self._replace)
         self.signatures = process.signatures
+        self._platform = process.platform
         self._adopt(process)
 
     @property
@@ -61,6 +62,11 @@ class ProcessModel(ScheduledModel):
         """The process; none while there is none."""
         process = self._process
         return None if process is None else process.pid
+
+    @property
+    def platform(self) -> str:
+        """What the version is, as its process has told."""
+        return self._platform
 
     @property
     def restarts(self) -> int:

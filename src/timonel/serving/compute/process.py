@@ -95,13 +95,13 @@ class ComputeProcess:
         self._end: StatusError | None = None
         self._ended = threading.Event()
         self._ended_how: str | None = None
-        self._loaded: Future[dict[str, Signature]] = Future()
+        self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
         ours, self.pid = parent.connect(order)
         self._link = Link(ours, limit_bytes=order.memory_limit)
         self._thread = threading.Thread(target=self._receive, name=order.name, daemon=True)
         self._thread.start()
         try:
-            self.signatures = self._loaded.result()
+            self.signatures, self.platform = self._loaded.result()
         except BaseException:
             self._thread.join()
             raise
@@ -238,7 +238,7 @@ class ComputeProcess:
             else:
                 self._loaded.set_exception(error)
         elif message.kind is Kind.LOADED and not self._loaded.done():
-            self._loaded.set_result(from_fields(message.fields[0], message.arrays))
+            self._loaded.set_result(from_fields(message.fields, message.arrays))
         elif message.kind is Kind.BATCH:
             self._tell(message.fields)
         else:

@@ -91,6 +91,10 @@ class _Loaded(DeclaringModel):
         self.slots = _threads(getattr(model, "threads", 1))
         self._turn = threading.BoundedSemaphore(self.slots)
 
+    @property
+    def platform(self) -> str:
+        return "python"
+
     def run(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:

@@ -114,6 +114,11 @@ class LoadedModel(abc.ABC):
             StatusError: The model refused the input or failed.
         """
 
+    @property
+    def platform(self) -> str:
+        """What it is, as the Open Inference Protocol names that: ``<project>_<format>``."""
+        return "custom"
+
     def when_failed(self, tell: Callable[[StatusError], None]) -> None:  # noqa: B027 - few can
         """Have ``tell`` called, once and from any thread, should it become unable to run for good.
 
@@ -203,6 +208,11 @@ class WrappedModel(ScheduledModel):
     """A version with something put around it: how it fares is what the version inside tells."""
 
     _model: LoadedModel
+
+    @property
+    def platform(self) -> str:
+        """What the model is."""
+        return self._model.platform
 
     def when_failed(self, tell: Callable[[StatusError], None]) -> None:
         """Have ``tell`` called should the model become unable to run for good."""

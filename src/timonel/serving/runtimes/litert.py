@@ -106,6 +106,10 @@ class _FlatbufferModel(LoadedModel):
             self._idle.put(None)
         self._idle.put(self._make())
 
+    @property
+    def platform(self) -> str:
+        return "litert_tflite"
+
     def run(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:

@@ -91,6 +91,10 @@ class _SessionModel(LoadedModel):
             self.close()
             raise
 
+    @property
+    def platform(self) -> str:
+        return "tensorflow_savedmodel"
+
     def run(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:

@@ -14,7 +14,6 @@ from timonel.serving.v2.tensors import datatype_named
 from timonel.serving.versions import State, VersionStatus
 
 _EXTENSIONS: Final = ("binary_tensor_data",)
-_PLATFORM: Final = "tensorflow_savedmodel"
 _READY: Final = "READY"
 _UNAVAILABLE: Final = "UNAVAILABLE"
 _STATES: Mapping[State, str] = {
@@ -50,7 +49,7 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
     return {
         "name": metadata.name,
         "versions": [str(number) for number in sorted(serving)],
-        "platform": _PLATFORM,
+        "platform": metadata.platform,
         "inputs": _tensors(signature.inputs),
         "outputs": _tensors(signature.outputs),
     }
