@@ -173,15 +173,22 @@ class Table:
         """Start sides one after the other, and wait for the first answer of each."""
         for side in sides:
             try:
-                running = Running(side, self._model, self._plan)
-                self._stack.callback(running.server.stop)
-                took = running.first_answer(case)
+                self._running[side] = self._start(side, case)
             except Exception as error:  # noqa: BLE001 - the others go on
                 self._fail(side, error)
-                continue
-            _say(f"{side.name}: there after {took:.1f} s")
-            running.server.freeze()
-            self._running[side] = running
+
+    def _start(self, side: Side, case: Case) -> Running:
+        """Start a side, wait for its first answer, and freeze it."""
+        running = Running(side, self._model, self._plan)
+        try:
+            took = running.first_answer(case)
+        except BaseException:
+            running.server.stop()
+            raise
+        self._stack.callback(running.server.stop)
+        running.server.freeze()
+        _say(f"{side.name}: there after {took:.1f} s")
+        return running
 
     def measure(self, case: Case, ways: Sequence[str], bounds: Sequence[Side]) -> Iterator[Results]:
         """Yield what each side that speaks so does, way by way, and what bounds do.

@@ -17,6 +17,7 @@ import matplotlib as mpl
 mpl.use("svg")
 
 import matplotlib.pyplot as plt
+from matplotlib.patches import Patch
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parents[1] / "benchmarks" / "results" / "serving.json"
@@ -38,8 +39,9 @@ def main() -> None:
     mpl.rcParams.update(STYLE)
     parts = json.loads(options.figures.read_text())["parts"]
     draw(
-        {title: table["sides"] for part in parts.values() for title, table in part["data"].items()
-         if "sides" in table}, options.picture,
+        {f"{title}: {table['what']}": table["sides"]
+         for part in parts.values() for title, table in part["data"].items() if "sides" in table},
+        options.picture,
     )  # fmt: skip
 
 
@@ -53,16 +55,25 @@ def draw(tables: Mapping[str, Mapping[str, Any]], picture: Path) -> None:
         shown = chosen(sides)
         rates = [rate(sides[name]) for name in shown]
         colours = [COLOURS.get(sides[name]["kind"], AMBER) for name in shown]
-        bars = axis.barh(shown, rates, color=colours)
-        axis.bar_label(bars, [f"{value:,.0f}" for value in rates], padding=3, color=GREY)
-        # A bound that is far away would leave nothing to see of the others.
+        axis.barh(shown, rates, color=colours)
+        # A bound that is far away would leave nothing to see of the others: it is cut.
         served = [rate(side) for side in sides.values() if side["kind"] != "bound"]
-        axis.set_xlim(0, 1.6 * max(served, default=1))
+        most = 1.6 * max(served, default=0) or max(rates, default=1)
+        axis.set_xlim(0, most)
+        for at, value in enumerate(rates):
+            cut = value > 0.85 * most
+            axis.text(min(value, most) + (-0.01 if cut else 0.01) * most, at, told(value),
+                      ha="right" if cut else "left", va="center", color=GREY)  # fmt: skip
         axis.invert_yaxis()
         axis.set_title(title, loc="left")
         axis.tick_params(left=False)
-    figure.supxlabel("requests/s", color=GREY, fontsize=8)
-    figure.tight_layout()
+    figure.legend(
+        [Patch(color=colour) for colour in (TEAL, AMBER, COLOURS["bound"])],
+        ["timonel", "other servers, each at its fastest", "what none can pass"],
+        loc="lower center", ncols=3, frameon=False,
+    )  # fmt: skip
+    figure.supxlabel("requests/s", color=GREY, fontsize=8, y=0.3 / figure.get_figheight())
+    figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
     figure.savefig(picture, metadata={"Date": None})
     plt.close(figure)
 
@@ -77,6 +88,11 @@ def chosen(sides: Mapping[str, Any]) -> list[str]:
         peers.setdefault(sides[name]["kind"], name)
     return [name for name in there
             if sides[name]["kind"] in COLOURS or peers[sides[name]["kind"]] == name]  # fmt: skip
+
+
+def told(value: float) -> str:
+    """Return a rate in as many digits as matter."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def rate(side: Mapping[str, Any]) -> float:
