@@ -20,6 +20,7 @@ from timonel.serving.access import AccessSettings, JwtSettings, LimitSettings, T
 from timonel.serving.access.keyfile import change_entries
 from timonel.serving.access.keys import new_certificate, new_key
 from timonel.serving.access.policy import parse_grant
+from timonel.serving.access.urls import STATIC
 from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.messages import (
     get_model_metadata_pb2,
@@ -265,7 +266,7 @@ def test_the_page_shows_what_its_reader_may_see(rest, keys):
 def test_the_page_itself_needs_no_key_and_says_nothing_of_the_server(server, place):
     connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
     with contextlib.closing(connection):
-        for path in ("/", "/page/page.css", "/page/page.js"):
+        for path in STATIC:
             connection.request("GET", path)
             response = connection.getresponse()
             assert response.status == 200

@@ -13,11 +13,25 @@ from timonel.serving.access.policy import Action, Resource, Scope
 
 _OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 _PAGES = frozenset({"/metrics", "/monitoring/prometheus/metrics"})
-# The page itself asks for a key, so it comes without one; what it shows does not.
-_STATIC = frozenset(
-    {"/"}
-    | {f"/page/{name}" for name in ("page.css", "page.js", "charts.js", "form.js", "answers.js")}
-)
+STATIC = {
+    "/": "index.html",
+    "/page/page.css": "page.css",
+    "/page/answers.js": "answers.js",
+    "/page/changes.js": "changes.js",
+    "/page/charts.js": "charts.js",
+    "/page/dom.js": "dom.js",
+    "/page/form.js": "form.js",
+    "/page/images.js": "images.js",
+    "/page/key.js": "key.js",
+    "/page/models.js": "models.js",
+    "/page/outcome.js": "outcome.js",
+    "/page/page.js": "page.js",
+    "/page/plots.js": "plots.js",
+    "/page/request.js": "request.js",
+    "/page/versions.js": "versions.js",
+}
+"""The page's own files, by path. It asks for a key, so it comes without one; what it shows does
+not."""
 _VIEWS = frozenset({"/openapi.json", "/page/live"})
 _ABOUT_MODEL = re.compile(r"/(?:page/models|openapi/examples)/([^/]+)/\d+(?:/[^/]+)?\Z", re.ASCII)
 # As TensorFlow Serving's: the query string is part of the text, and of a model's name.
@@ -58,7 +72,7 @@ def resource_of(method: str, raw_path: str, query: str, pages: frozenset[str] = 
 
 
 def _page(path: str, pages: frozenset[str]) -> Resource:
-    if path in _STATIC:
+    if path in STATIC:
         return Resource(Scope.PUBLIC)
     if path in _VIEWS:
         return Resource(Scope.VIEW)

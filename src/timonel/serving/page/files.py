@@ -7,18 +7,12 @@ import importlib.resources
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from timonel.serving.access.urls import STATIC
+
 _TYPES: Final = {
     "html": b"text/html; charset=utf-8",
     "css": b"text/css; charset=utf-8",
     "js": b"text/javascript; charset=utf-8",
-}
-_PATHS: Final = {
-    "/": "index.html",
-    "/page/page.css": "page.css",
-    "/page/page.js": "page.js",
-    "/page/charts.js": "charts.js",
-    "/page/form.js": "form.js",
-    "/page/answers.js": "answers.js",
 }
 
 
@@ -34,7 +28,7 @@ def static_files() -> Mapping[str, File]:
     """Return the page's files by path."""
     folder = importlib.resources.files("timonel.serving.page") / "static"
     files = {}
-    for path, name in _PATHS.items():
+    for path, name in STATIC.items():
         content = (folder / name).read_bytes()
         etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'.encode()
         files[path] = File(content, _TYPES[name.rpartition(".")[2]], etag)
