@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.errors import NotFoundError
+from timonel.errors import NotFoundError, SpecError
 from timonel.serving.config import Latest, Specific
 from timonel.serving.references import resolve, split_reference, workspace_for
 
@@ -68,3 +68,25 @@ def test_a_workspace_is_made_only_for_a_folder_that_is_there(workspace, tmp_path
     assert not list((tmp_path / "here").iterdir())
     made = workspace_for(None, [make(tmp_path / "elsewhere" / "other", "7")])
     assert made.root == tmp_path / "here" / ".timonel"
+
+
+def test_a_name_for_a_folder_is_refused_with_what_to_do_instead(workspace, tmp_path, monkeypatch):
+    folder = make(tmp_path / "second", "7")
+    for text in (f"digits={folder}", "digits=s3://bucket/second"):
+        place = text.partition("=")[2]
+        said = (
+            f"expected a model, a folder of versions or its URI, got {text}: a folder is served "
+            f"under its own name: give {place} without digits=, or a link to it that is named "
+            "digits"
+        )
+        for given in (workspace, None):
+            with pytest.raises(SpecError) as caught:
+                workspace_for(given, ["other", text])
+            assert str(caught.value) == said
+    (tmp_path / "digits").symlink_to(folder)
+    assert resolve(tmp_path / "digits", workspace).name == "digits"
+    assert resolve(folder, workspace).name == "second"
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run=1", "7")
+    assert workspace_for(workspace, ["run=1"]) is workspace
+    assert workspace_for(workspace, ["s3://bucket/run=1"]) is workspace

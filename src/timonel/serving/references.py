@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from timonel.errors import NotFoundError
+from timonel.errors import NotFoundError, SpecError
 from timonel.models.python import is_python_model
 from timonel.serving.config import Latest, ModelSettings, Specific, VersionPolicy
 from timonel.serving.disk import version_folders
@@ -31,7 +31,10 @@ def workspace_for(
 
     Raises:
         NotFoundError: There is none, and so no model of that name either.
+        SpecError: A reference is ``NAME=PATH``.
     """
+    for each in references:
+        _refuse_assignment(os.fspath(each))
     if isinstance(workspace, Workspace):
         return workspace
     elsewhere = (not is_local(each) or Path(each).is_dir() for each in references)
@@ -66,6 +69,17 @@ def resolve(
         f"expected a model in {workspace.models}, got {text}",
         hint=f"it has {', '.join(known)}" if known else "it has none yet: run 'timonel export'",
     )
+
+
+def _refuse_assignment(text: str) -> None:
+    """Refuse what options such as ``--hooks digits=hooks.py`` lead to expect of models too."""
+    name, equals, place = text.partition("=")
+    if equals and _is_plain(name) and not Path(text).is_dir():
+        raise SpecError(
+            f"expected a model, a folder of versions or its URI, got {text}",
+            hint=f"a folder is served under its own name: give {place or 'it'} without {name}=, "
+            f"or a link to it that is named {name}",
+        )
 
 
 def _from_folder(folder: Path, version: int | None) -> ModelSettings:
