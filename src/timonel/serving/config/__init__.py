@@ -1,0 +1,40 @@
+"""A server's settings: frozen, built at the entry point, handed down, sent to the child as JSON."""
+
+from timonel.serving.config.loading import LoadSettings, Transition
+from timonel.serving.config.models import (
+    TENSORFLOW,
+    Every,
+    Latest,
+    ModelSettings,
+    RequestLogSettings,
+    Specific,
+    VersionPolicy,
+)
+from timonel.serving.config.runtime import AUTO, EVERY_MODEL, RuntimeSettings
+from timonel.serving.config.server import (
+    METRICS_PATH,
+    GrpcSettings,
+    MonitoringSettings,
+    RestSettings,
+    ServerSettings,
+)
+
+__all__ = [
+    "AUTO",
+    "EVERY_MODEL",
+    "METRICS_PATH",
+    "TENSORFLOW",
+    "Every",
+    "GrpcSettings",
+    "Latest",
+    "LoadSettings",
+    "ModelSettings",
+    "MonitoringSettings",
+    "RequestLogSettings",
+    "RestSettings",
+    "RuntimeSettings",
+    "ServerSettings",
+    "Specific",
+    "Transition",
+    "VersionPolicy",
+]
