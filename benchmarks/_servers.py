@@ -32,6 +32,10 @@ _blocks = itertools.islice(
 )
 
 
+class EndedError(BenchmarkError):
+    """A server has ended by itself."""
+
+
 class Server:
     """A command with all processes that come of it.
 
@@ -64,7 +68,7 @@ class Server:
     def check(self) -> None:
         """Raise if it has ended."""
         if (code := self.process.poll()) is not None:
-            raise BenchmarkError(f"it ended with {code}: {self.tail()}")
+            raise EndedError(f"it ended with {code}: {self.tail()}")
 
     def tail(self) -> str:
         """Return the last lines of its log as one."""

@@ -17,7 +17,7 @@ import _sides
 from _jobs import BenchmarkError
 from _load import Sample, Target
 from _served import Case
-from _servers import Server
+from _servers import EndedError, Server
 from _sides import CALLS, REST, Model, Ports, Side
 
 _WARM_S = 1.0
@@ -173,7 +173,10 @@ class Table:
         """Start sides one after the other, and wait for the first answer of each."""
         for side in sides:
             try:
-                self._running[side] = self._start(side, case)
+                try:
+                    self._running[side] = self._start(side, case)
+                except EndedError:  # Ray gives its own processes 30 s, however busy the machine is
+                    self._running[side] = self._start(side, case)
             except Exception as error:  # noqa: BLE001 - the others go on
                 self._fail(side, error)
 
@@ -225,7 +228,7 @@ class Table:
                     with awake(running.server):
                         if not turn:
                             running.prepare(case, asked)
-                            running.window(case, asked, _WARM_S)
+                            running.window(case, asked, max(_WARM_S, self._plan.seconds / 2))
                         sample = running.window(case, asked, self._plan.seconds)
                 except Exception as error:  # noqa: BLE001 - the others go on
                     _say(f"{side.name}: {case.name} over {way} failed: {error}")

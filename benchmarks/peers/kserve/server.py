@@ -10,6 +10,7 @@ import kserve
 import numpy as np
 import saved_model
 from kserve import InferOutput, InferRequest, InferResponse
+from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 
 
 class SavedModel(kserve.Model):
@@ -46,6 +47,8 @@ class SavedModel(kserve.Model):
 
 
 if __name__ == "__main__":
+    # Workers silent for 5 s are started anew: for ever, where their imports take longer than that.
+    RESTServerProcess.is_alive.__defaults__ = (120.0,)
     # With workers this process only watches over them.
     model = SavedModel(answers=kserve.model_server.args.workers == 1)
     kserve.ModelServer().start([model])
