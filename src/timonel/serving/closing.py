@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import threading
+from collections.abc import Callable, Collection
 
 from timonel.serving.servables import Servable
 
@@ -19,6 +21,17 @@ def close(servable: Servable) -> None:
         # It takes no requests any more, whatever is left of it.
         _LOG.exception("model %s: version %d was not closed", servable.name, servable.version)
     give_back()
+
+
+def close_all(servables: Collection[Servable], closed: Callable[[Servable], None]) -> None:
+    """Close versions once their last requests have left them; ``closed`` is told of each."""
+    idle = threading.Semaphore(0)
+    for servable in servables:
+        servable.retire(idle.release)
+    for servable in servables:
+        idle.acquire()
+        servable.model.close()
+        closed(servable)
 
 
 def give_back() -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from timonel.serving.buckets.choice import sources
-from timonel.serving.closing import close
+from timonel.serving.closing import close, close_all
 from timonel.serving.config import LoadSettings, ModelSettings
 from timonel.serving.disk import labels_of
 from timonel.serving.reload import admit
@@ -132,7 +132,7 @@ class Loader:
         self._take_what_is_there()
         self._reloads.end(stopping())
         for watched in self._watched.values():
-            _close_all(watched)
+            close_all(watched.give_up(), watched.release)
         self._unloads.shutdown()
         self._take_what_is_there()
 
@@ -290,17 +290,6 @@ class Loader:
         if all(w.serves or not w.hopeful for w in configured):
             self._settled.set()
         self._reloads.answer(self._watched)
-
-
-def _close_all(watched: Watched) -> None:
-    idle = threading.Semaphore(0)
-    servables = watched.give_up()
-    for servable in servables:
-        servable.retire(idle.release)
-    for servable in servables:
-        idle.acquire()
-        servable.model.close()
-        watched.release(servable)
 
 
 def _as_status(error: BaseException) -> StatusError:

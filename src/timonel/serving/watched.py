@@ -11,6 +11,7 @@ from dataclasses import replace
 from timonel.serving.buckets.choice import MakeSource
 from timonel.serving.buckets.store import BucketError
 from timonel.serving.config import Latest, LoadSettings, ModelSettings, Specific
+from timonel.serving.missing import what_is_missing
 from timonel.serving.reload import Unavailable
 from timonel.serving.servables import Catalogue, Servable, describe
 from timonel.serving.sources import Held
@@ -119,7 +120,7 @@ class Watched:
         interesting = of_interest(rule, numbers, self._tracked)
         self._candidates = self._source.look(interesting, self._enough(rule, interesting))
         todo = plan(rule, self._candidates, self._tracked, now)
-        self._complain(self._missing(numbers))
+        self._complain(what_is_missing(self.model, numbers))
         self.hopeful = (
             may_yet_serve(rule, self._candidates, self._given_up())
             if self._candidates
@@ -267,16 +268,6 @@ class Watched:
             self._candidates = []
             self.hopeful = self._waits
             return None
-
-    def _missing(self, numbers: Collection[int]) -> str | None:
-        """Return what to complain about in a folder that can be read."""
-        policy = self.model.policy
-        if isinstance(policy, Specific):
-            if not policy.versions:
-                return "its policy asks for no version"
-            if absent := sorted(set(policy.versions).difference(numbers)):
-                return f"found no version {', '.join(map(str, absent))} in {self.model.base_path}"
-        return None if numbers else f"found no version in {self.model.base_path}"
 
     def _forget(self, numbers: Collection[int]) -> None:
         """Let a version that was removed be tried afresh when it comes back."""

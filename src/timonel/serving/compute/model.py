@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
+from timonel.serving.compute.answer import Answer
 from timonel.serving.compute.link import is_small
-from timonel.serving.compute.process import Answer, ComputeProcess
+from timonel.serving.compute.process import ComputeProcess
 from timonel.serving.compute.recovery import Patience, after_death
 from timonel.serving.runtimes.base import Array, ScheduledModel
 from timonel.serving.status import Code, StatusError

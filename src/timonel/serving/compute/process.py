@@ -12,48 +12,19 @@ from concurrent.futures import Future
 from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.compute.answer import Answer, Outputs, error_of, seconds_of, too_late
 from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.link import Link, Message
 from timonel.serving.compute.metadata import from_fields
 from timonel.serving.compute.orders import ForkOrder, Parent
 from timonel.serving.compute.protocol import ProtocolError
-from timonel.serving.runtimes.base import Array, Pending, Signature
+from timonel.serving.runtimes.base import Array, Signature
 from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02
 _STATUS_S = 2.0
-
-Outputs = dict[str, Array]
-
-
-class Answer(Pending):
-    """The outputs of a request, when they are there. Cancelling it tells the process."""
-
-    def __init__(self, number: int, deadline: float | None, cancel: Callable[[int], None]) -> None:
-        super().__init__()
-        self.number = number
-        self.deadline = deadline
-        self.asked_at = time.monotonic()
-        self._cancel = cancel
-
-    def cancel(self) -> bool:
-        """Give the request up; false if it has been answered."""
-        cancelled = super().cancel()
-        if cancelled:
-            self._cancel(self.number)
-        return cancelled
-
-    def give(self, outcome: Outputs | StatusError, compute_s: float | None = None) -> None:
-        """Answer, unless it was given up."""
-        if not self.set_running_or_notify_cancel():
-            return
-        self.compute_s = compute_s
-        if isinstance(outcome, StatusError):
-            self.set_exception(outcome)
-        else:
-            self.set_result(outcome)
 
 
 class ComputeProcess:
@@ -230,11 +201,11 @@ class ComputeProcess:
         self._heard_at = time.monotonic()
         self._owed.discard(message.number)
         if message.kind is Kind.ANSWER:
-            self._give(message.number, message.arrays, _seconds(message.fields))
+            self._give(message.number, message.arrays, seconds_of(message.fields))
         elif message.kind is Kind.ERROR:
-            error = _error(message.fields)
+            error = error_of(message.fields)
             if self._loaded.done():
-                self._give(message.number, error, _seconds(message.fields[2:]))
+                self._give(message.number, error, seconds_of(message.fields[2:]))
             else:
                 self._loaded.set_exception(error)
         elif message.kind is Kind.LOADED and not self._loaded.done():
@@ -277,28 +248,10 @@ class ComputeProcess:
         for answer in watched:
             if answer.deadline is not None and now >= answer.deadline:
                 self._asked.pop(answer.number, None)
-                answer.give(_too_late())
+                answer.give(too_late())
                 with contextlib.suppress(StatusError):
                     self._link.post(Kind.CANCEL, answer.number)
         limit = self._hang_timeout_s
         if limit is not None and self._owed and now - self._heard_at > limit:
             self._condemn(f"had said nothing for {limit:g} s")
         return _TICK_S
-
-
-def _error(fields: Sequence[Any]) -> StatusError:
-    try:
-        code, text, _ = fields
-        return StatusError(Code(code), str(text))
-    except (ValueError, TypeError) as error:
-        raise ProtocolError(f"expected an error, got {error}") from error
-
-
-def _seconds(fields: Sequence[Any]) -> float | None:
-    if len(fields) != 1 or not isinstance(fields[0], float | int | None):
-        raise ProtocolError("expected how long it took")
-    return fields[0]
-
-
-def _too_late() -> StatusError:
-    return StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

@@ -1,64 +1,22 @@
-"""The data plane: what REST and gRPC have in common.
-
-All skins find a version, look up a signature, turn their wire form into arrays and come here.
-Everything raises `StatusError`. Only `Call.predict` and `Run.result` wait for a model: in an event
-loop, `timonel.serving.awaiting` waits for a run's future first.
-"""
+"""One request's hold on a version, and what it runs there."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
-from typing import Protocol
 
-from timonel.serving.config import ModelSettings
+from timonel.serving.core.context import NO_CONTEXT, RequestContext
 from timonel.serving.exchange import Exchange, Recorder
 from timonel.serving.fitting import chosen_outputs, complete_inputs
-from timonel.serving.monitoring.observation import Observation
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
-from timonel.serving.servables import Catalogue, ModelSpec, Servable
+from timonel.serving.servables import Servable
 from timonel.serving.status import Code, StatusError
-from timonel.serving.versions import VersionStatus
 
 _LOG = logging.getLogger(__name__)
 
 Outputs = dict[str, Array]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """What travels with a request through the server, whatever it asks for.
-
-    Args:
-        deadline: When its answer is of no use any more, in monotonic seconds.
-        principal: Who sent it; none where nobody is asked.
-        entrypoint: ``REST`` or ``GRPC``; empty for a request of the server's own.
-        api: What was asked for, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
-        observation: What is measured of it; none if nobody wants to know.
-    """
-
-    deadline: float | None = None
-    principal: str | None = None
-    entrypoint: str = ""
-    api: str = ""
-    observation: Observation | None = None
-
-
-NO_CONTEXT = RequestContext()
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """A loaded version's signatures, and what it is."""
-
-    name: str
-    version: int
-    signatures: Mapping[str, Signature]
-    platform: str
 
 
 class Call:
@@ -214,121 +172,6 @@ class Run:
                 observation.ran(self._began, time.monotonic(), compute_s)
         self._call.record(self, outputs)
         return outputs
-
-
-class Configurator(Protocol):
-    """What knows which models are configured, and can replace them; the loader."""
-
-    @property
-    def models(self) -> tuple[ModelSettings, ...]:
-        """The configuration in force."""
-
-    def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
-        """Replace the configuration."""
-
-
-class DataPlane:
-    """What a server can be asked. Thread-safe.
-
-    Args:
-        catalogue: The versions in memory.
-        configurator: What replaces the configuration; none where it is fixed.
-        recorder: Takes a sample of what is asked and answered; none if nobody does.
-    """
-
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        configurator: Configurator | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self._catalogue = catalogue
-        self._configurator = configurator
-        self._recorder = recorder
-
-    def configuration(self) -> tuple[ModelSettings, ...]:
-        """Return the models that are configured now.
-
-        Raises:
-            StatusError: The configuration is fixed.
-        """
-        return self._configurable().models
-
-    def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
-        """Let a list of models take the place of the present one; does not block.
-
-        Returns:
-            What is done when every new model has a version that serves, or fails with a
-            `StatusError`. Cancelling it ends the waiting, not the change.
-
-        Raises:
-            StatusError: The configuration is fixed.
-        """
-        return self._configurable().reconfigure(models)
-
-    def _configurable(self) -> Configurator:
-        if self._configurator is None:
-            raise StatusError(Code.UNIMPLEMENTED, "The configuration of this server is fixed.")
-        return self._configurator
-
-    @contextlib.contextmanager
-    def call(self, spec: ModelSpec, context: RequestContext = NO_CONTEXT) -> Iterator[Call]:
-        """Hold a version during the block.
-
-        Raises:
-            StatusError: It is not loaded.
-        """
-        with self._catalogue.lease(spec) as servable:
-            yield Call(servable, context, self._recorder)
-
-    def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
-        """Return the status of a model's versions.
-
-        Raises:
-            StatusError: There is no such model or version.
-        """
-        return self._catalogue.statuses(name, version)
-
-    def metadata(self, spec: ModelSpec) -> Metadata:
-        """Return the signatures of a loaded version.
-
-        Raises:
-            StatusError: It is not loaded.
-        """
-        with self._catalogue.lease(spec) as servable:
-            model = servable.model
-            return Metadata(servable.name, servable.version, model.signatures, model.platform)
-
-    def models(self) -> dict[str, tuple[VersionStatus, ...]]:
-        """Return the status of every model; empty for one without versions."""
-        return {name: self._catalogue.known(name) for name in self._catalogue.names}
-
-    def labels(self, name: str, version: int) -> tuple[str, ...]:
-        """Return the class names of a loaded version; none if it has none or is not loaded."""
-        servable = self._catalogue.loaded(name).get(version)
-        return servable.labels if servable else ()
-
-    def version_labels(self, name: str) -> Mapping[str, int]:
-        """Return the versions of a model that have names, by those; they need not be loaded."""
-        return self._catalogue.version_labels(name)
-
-    def outage(self, name: str, version: int) -> StatusError | None:
-        """Return why a loaded version answers nothing at present; none if it does answer."""
-        servable = self._catalogue.loaded(name).get(version)
-        return servable.model.outage if servable else None
-
-    def restarts(self, name: str, version: int) -> int:
-        """Return how often what computes a loaded version was lost and started again."""
-        servable = self._catalogue.loaded(name).get(version)
-        return servable.model.restarts if servable else 0
-
-    def unready(self) -> list[str]:
-        """Return the models without a version that answers."""
-        return [
-            name
-            for name in self._catalogue.names
-            if all(each.model.outage for each in self._catalogue.loaded(name).values())
-        ]
 
 
 def _rows(inputs: Mapping[str, Array]) -> int:
