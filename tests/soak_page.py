@@ -5,13 +5,12 @@ Written only if all passed: ``TIMONEL_SOAK_REPORT`` names the page. Registered b
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks import _measure
 
+from tests.soak_report import SoakReport
 from tests.training.disturbed import SEED, TOLD, table
 
 INTRO = """All jobs that were disturbed ended as one that nobody disturbed: with its History and
@@ -21,16 +20,11 @@ HEAD_OF_TABLE = """Seconds count from the signal and include the delay before a 
 epoch was left to train they are those to the end of the job."""
 
 
-class SoakPage:
-    """Writes the page at the end of a session.
-
-    Args:
-        path: The page.
-    """
+class SoakPage(SoakReport):
+    """What came of jobs."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._begun = time.time()
+        super().__init__(path)
         self._passed: Counter[str] = Counter()
         self._took_s: Counter[str] = Counter()
 
@@ -42,17 +36,14 @@ class SoakPage:
         self._took_s[name] += report.duration
         self._passed[name] += report.when == "call" and report.passed
 
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the page."""
-        if exitstatus == pytest.ExitCode.OK and self._passed:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(self.page())
+    @property
+    def has_content(self) -> bool:
+        """Whether a test has run that goes onto this page."""
+        return bool(self._passed)
 
     def page(self) -> str:
         """Return the page."""
-        figures = f"{time.strftime('%Y-%m-%d')}, commit {_measure.commit()}, {_measure.machine()}"
-        minutes = (time.time() - self._begun) / 60
-        lines = ["# Soak", "", f"{figures}, seed {SEED}, {minutes:.0f} minutes.", "", INTRO]
+        lines = ["# Soak", "", f"{self.facts}, seed {SEED}, {self.minutes}.", "", INTRO]
         lines += ["", "| test | passed | s |", "| --- | ---: | ---: |"]
         lines += [
             f"| {name} | {self._passed[name]} | {self._took_s[name]:.0f} |"

@@ -6,11 +6,11 @@ conftest of all tests.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
-from benchmarks import _measure
+
+from tests.soak_report import SoakReport
 
 INTRO = """Servers with small models, asked without a pause by clients over REST and gRPC while
 they are disturbed. Of the requests that are counted none failed, unless the line says which were
@@ -26,16 +26,11 @@ def note(what: str, figures: str) -> None:
     print(f"{what}: {figures}")
 
 
-class ServingSoakPage:
-    """Writes the page at the end of a session.
-
-    Args:
-        path: The page.
-    """
+class ServingSoakPage(SoakReport):
+    """What came of servers."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._begun = time.time()
+        super().__init__(path)
         self._passed = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -43,20 +38,17 @@ class ServingSoakPage:
         of_server = report.nodeid.startswith(_FOLDER)
         self._passed += of_server and report.when == "call" and report.passed
 
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the page."""
-        if exitstatus == pytest.ExitCode.OK and NOTED:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(self.page())
+    @property
+    def has_content(self) -> bool:
+        """Whether a test has told anything."""
+        return bool(NOTED)
 
     def page(self) -> str:
         """Return the page."""
-        figures = f"{time.strftime('%Y-%m-%d')}, commit {_measure.commit()}, {_measure.machine()}"
-        minutes = (time.time() - self._begun) / 60
         lines = [
             "# Soak of the server",
             "",
-            f"{figures}. {self._passed} tests, {minutes:.0f} minutes.",
+            f"{self.facts}. {self._passed} tests, {self.minutes}.",
             "",
             INTRO,
             "",
