@@ -10,14 +10,13 @@ from urllib.parse import quote
 from timonel.serving.openapi import signatures as asked
 from timonel.serving.openapi.open_inference import infer_paths, infer_schemas
 from timonel.serving.openapi.parts import (
-    JSON,
     any_of,
     errors,
     identifier,
+    post,
     read,
     record,
     ref,
-    responses,
 )
 from timonel.serving.openapi.server import METADATA, STATUS, Facts, server_paths
 from timonel.serving.openapi.tensors import TooLargeError
@@ -127,14 +126,9 @@ class _Writer:
             if examples:
                 content["examples"] = examples
             path = f"{base}:{verb}"
-            operation = {
-                "operationId": identifier(path),
-                "summary": f"{verb.capitalize()} with {which}",
-                "tags": [name],
-                "requestBody": {"required": True, "content": {JSON: content}},
-                "responses": responses(ref("schemas", f"{component}.answer")),
-            }
-            self.paths[path] = {"post": operation}
+            summary = f"{verb.capitalize()} with {which}"
+            answer = ref("schemas", f"{component}.answer")
+            self.paths[path] = post(path, name, summary, content, answer)
 
     def _infer(self, suffix: str, name: str, version: Version, which: str) -> None:
         signature = version.signatures.get(DEFAULT_SIGNATURE)

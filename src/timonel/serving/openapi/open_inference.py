@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from timonel.serving.openapi.parts import JSON, identifier, read, record, ref, responses
+from timonel.serving.openapi.parts import post, read, record, ref
 from timonel.serving.openapi.tensors import Schema, TooLargeError, example, has_json
 from timonel.serving.runtimes.base import Signature, TensorSpec
 from timonel.serving.v2.parameters import BASE64, CONTENT_TYPE
@@ -44,15 +44,10 @@ def infer_paths(
     if made is not None:
         content["example"] = made
     path = f"{base}/infer"
-    infer = {
-        "operationId": identifier(path),
-        "summary": f"Infer with {which} (Open Inference Protocol)",
-        "tags": [name],
-        "requestBody": {"required": True, "content": {JSON: content}},
-        "responses": responses(ref("schemas", "InferAnswer")),
-    }
+    summary = f"Infer with {which} (Open Inference Protocol)"
+    infer = post(path, name, summary, content, ref("schemas", "InferAnswer"))
     metadata = read(base, name, f"The tensors of {which}", ref("schemas", "InferModel"))
-    return {base: metadata, path: {"post": infer}}
+    return {base: metadata, path: infer}
 
 
 def infer_schemas() -> dict[str, Schema]:

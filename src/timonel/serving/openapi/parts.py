@@ -49,6 +49,28 @@ def read(path: str, tag: str, summary: str, schema: Schema) -> dict[str, Any]:
     return {"get": operation}
 
 
+def post(
+    path: str, tag: str, summary: str, content: Mapping[str, Any], answer: Schema
+) -> dict[str, Any]:
+    """Return what can be done with a path that takes JSON.
+
+    Args:
+        path: The path.
+        tag: What it belongs to.
+        summary: What it does.
+        content: The schema of the request, and examples.
+        answer: The schema of the answer.
+    """
+    operation = {
+        "operationId": identifier(path),
+        "summary": summary,
+        "tags": [tag],
+        "requestBody": {"required": True, "content": {JSON: dict(content)}},
+        "responses": responses(answer),
+    }
+    return {"post": operation}
+
+
 def responses(schema: Schema) -> dict[str, Any]:
     """Return the answers of an operation that gives JSON or an error."""
     answers: dict[str, Any] = {"200": {"description": "OK", "content": {JSON: {"schema": schema}}}}
