@@ -74,10 +74,14 @@ class Instruments:
     def batches_of(self, path: Path) -> Observer:
         """Return who is told of the batches of the version in a folder."""
         version = int(path.name)
+        models, name = self._models(), self.name_of(path)
 
         def observe(batch: BatchObservation) -> None:
-            # Looked up each time: the configuration may give the folder another name.
-            key = BatchKey(self.name_of(path), version, batch.signature)
+            nonlocal models, name
+            # The configuration may give the folder another name; it is replaced as a whole.
+            if (current := self._models()) is not models:
+                models, name = current, self.name_of(path)
+            key = BatchKey(name, version, batch.signature)
             self.monitor.batch(key, batch.rows, batch.padded_rows, batch.queue_s, batch.compute_s)
 
         return observe

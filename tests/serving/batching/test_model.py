@@ -164,6 +164,11 @@ def test_what_is_computed_sooner_than_queued_is_computed_by_who_submits_it(slow)
     assert not policy.is_instant("s", 5), "nothing as large was measured"
     assert not policy.is_instant("fixed", 1), "it is not batched"
     policy.ran_alone("s", 1, 1.0)
+    assert policy.is_instant("s", 1), "it waited for the processor"
+    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
+    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
+    assert policy.is_instant("s", 1), "it may have met the garbage collector"
+    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
     assert not policy.is_instant("s", 1), "it depends on more than its shape"
     model.close()
     assert code_of(lambda: model.run("s", rows(1))) is Code.UNAVAILABLE

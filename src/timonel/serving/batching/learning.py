@@ -20,6 +20,9 @@ _ENOUGH = 3
 _EXPLORE = 64
 _FASTER, _SLOWER = 0.5, 0.1
 """How far an estimate follows a measurement: disturbances only ever make things slower."""
+_DISTURBED = 1.2
+"""No measurement counts for more than so many times the estimate: on a busy machine, or under a
+quota, a run now and then takes a thousand times as long as it computes."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def observe(learned: Learned, rows: int, seconds: float) -> Learned:
     measured = seconds / rows
     count = learned.counts[size]
     before = learned.row_s[size] if count else measured
+    measured = min(measured, _DISTURBED * before)
     follows = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
     return replace(
         learned,

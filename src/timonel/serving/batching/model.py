@@ -225,11 +225,12 @@ class BatchingModel(WrappedModel):
             self._entered += 1
             self._inside += 1
             mark, alone = self._entered, self._inside == 1
-        began = self._clock()
+        began, cpu_began = self._clock(), time.thread_time()
         try:
             answer = self._model.run(signature, inputs, outputs)
             if alone and mark == self._entered:
-                self._policy.ran_alone(signature, rows, self._clock() - began)
+                cpu_s = time.thread_time() - cpu_began
+                self._policy.ran_alone(signature, rows, self._clock() - began, cpu_s)
         finally:
             with self._gate:
                 self._inside -= 1

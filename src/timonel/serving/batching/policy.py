@@ -14,7 +14,8 @@ from timonel.serving.batching.parameterqueue import Limits, ParameterQueue
 from timonel.serving.batching.parameters import check_queue, unsigned
 from timonel.serving.batching.queue import NaturalQueue, Queue, Room
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
-from timonel.serving.runtimes.base import STRING, Array, LoadedModel, Signature
+from timonel.serving.runtimes.base import Array, LoadedModel, Signature
+from timonel.serving.runtimes.quick import Slips, is_even
 from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3
@@ -69,8 +70,15 @@ class Policy(abc.ABC):
         """Return whether a request is computed sooner than it could be queued."""
 
     @abc.abstractmethod
-    def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
-        """Learn from a run that had the model to itself."""
+    def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
+        """Learn from a run that had the model to itself.
+
+        Args:
+            signature: What was run.
+            rows: Of how many rows.
+            seconds: How long it took.
+            cpu_s: How much of that the thread computed, instead of waiting for the processor.
+        """
 
     @abc.abstractmethod
     def computed(self, signature: str, rows: int, seconds: float) -> None:
@@ -121,9 +129,9 @@ class AdaptivePolicy(Policy):
         self._even = {
             name
             for name, each in model.signatures.items()
-            if at_once and _is_even(each) and self._verdicts[name] is Verdict.TOGETHER
+            if at_once and is_even(each) and self._verdicts[name] is Verdict.TOGETHER
         }
-        # Those that are not instant leave it on the way.
+        self._slips = {name: Slips(_FAR_FROM_INSTANT_S) for name in self._even}
         for name in tuple(self._even):
             with contextlib.suppress(StatusError):
                 self.ran_alone(name, 1, seconds_alone(model, model.signatures[name]))
@@ -162,9 +170,9 @@ class AdaptivePolicy(Policy):
         seconds = at_most(self._alone[signature], rows)
         return seconds is not None and seconds < _HANDOVER_S
 
-    def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
+    def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
         """Learn how long so many rows take when nothing else is computed."""
-        if seconds > _FAR_FROM_INSTANT_S:
+        if signature in self._even and self._slips[signature].are_too_many(cpu_s):
             # As much work as the values say: whoever submits must not be held up again.
             self._even.discard(signature)
         self._alone[signature] = observe(self._alone[signature], rows, seconds)
@@ -245,7 +253,7 @@ class ParameterPolicy(Policy):
         """Queue everything: sizes are checked and padded there."""
         return False
 
-    def ran_alone(self, signature: str, rows: int, seconds: float) -> None:
+    def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
         """Learn nothing: nothing does."""
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
@@ -256,11 +264,3 @@ class ParameterPolicy(Policy):
 
     def misfit(self, signature: str) -> None:
         """Learn nothing: the next batch may fit."""
-
-
-def _is_even(signature: Signature) -> bool:
-    """Return whether every row is as much work as any other, as far as its shape can tell."""
-    return all(
-        spec.dtype != STRING and spec.shape is not None and -1 not in spec.shape[1:]
-        for spec in signature.inputs.values()
-    )

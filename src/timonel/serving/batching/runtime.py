@@ -48,7 +48,15 @@ class BatchingRuntime(Runtime):
         """Load the version in ``path``, and find out what may be put together."""
         observer = None if self._observer is None else self._observer(path)
         model = self._runtime.load(path, settings)
-        together = batched(model, self._batching, observer, batcher=self._batcher, version=path)
+        together = batched(
+            model,
+            self._batching,
+            observer,
+            batcher=self._batcher,
+            version=path,
+            # Who submits may be an event loop that answers for other versions, too.
+            at_once=model.is_steady,
+        )
         return scheduled(together, self._threads)
 
     def close(self) -> None:

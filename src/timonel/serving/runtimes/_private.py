@@ -14,17 +14,22 @@ from pathlib import Path
 from typing import Any
 
 
-def make_callable(session: Any, feed: Sequence[str], fetch: Sequence[str]) -> Callable[..., Any]:
+def make_callable(
+    session: Any, feed: Sequence[str], fetch: Sequence[str], *, in_caller: bool = False
+) -> Callable[..., Any]:
     """Return a function from arrays, in the order of ``feed``, to the list of ``fetch``'s values.
 
     Args:
         session: A ``tf.compat.v1.Session``; it must outlive the function.
         feed: Names of the tensors that are fed.
         fetch: Names of the tensors that are returned.
+        in_caller: Whether operations are run one after the other in the thread that calls, instead
+            of side by side in the session's; each of them may still use several.
     """
     from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415 - imports TensorFlow
 
-    options = config_pb2.CallableOptions(feed=feed, fetch=fetch)
+    run = config_pb2.RunOptions(inter_op_thread_pool=-1) if in_caller else None
+    options = config_pb2.CallableOptions(feed=feed, fetch=fetch, run_options=run)
     return session._make_callable_from_options(options)  # type: ignore[no-any-return]  # no types
 
 

@@ -98,6 +98,8 @@ class LoadedModel(abc.ABC):
     signatures: Mapping[str, Signature]
     has_hooks = False
     """Whether something is put around it, so that requests kept of the model may not fit."""
+    is_steady = False
+    """Whether it is known that a run takes as long whatever the values are: it has no loops."""
 
     @abc.abstractmethod
     def run(

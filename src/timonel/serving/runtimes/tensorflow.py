@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,16 @@ from timonel.serving.runtimes.base import (
     Signature,
 )
 from timonel.serving.runtimes.evidence import FROZEN, chosen
+from timonel.serving.runtimes.quick import Quick
 from timonel.serving.runtimes.signatures import signature_of, signatures_in
 from timonel.serving.safety.check import check_folder
 from timonel.serving.status import Code, StatusError, not_found
 
 _Key = tuple[str, tuple[str, ...]]
+_QUICK_S = 1e-3
+"""What takes less is run in the caller's thread: handing its operations to the session's threads,
+and waiting for them, takes longer than they gain by running side by side."""
+_LOOPS = ("While", "Enter", "LoopCond", "MapDefun")
 
 
 class TensorFlowRuntime(Runtime):
@@ -78,7 +84,7 @@ class _SessionModel(LoadedModel):
         )
         self._errors: type[Exception] = tf.errors.OpError
         self._session: Any = v1.Session(graph=tf.Graph(), config=config)
-        self._callables: dict[_Key, Callable[..., Any]] = {}
+        self._callables: dict[_Key, _Call] = {}
         self._lock = threading.Lock()
         try:
             meta_graph = _load(self._session, path, settings.tags, self._errors)
@@ -87,6 +93,7 @@ class _SessionModel(LoadedModel):
                 for name, proto in meta_graph.signature_def.items()
             }
             self.signatures = self._own if shown is None else shown
+            self.is_steady = not _has_loops(meta_graph.graph_def)
         except BaseException:
             self.close()
             raise
@@ -102,7 +109,7 @@ class _SessionModel(LoadedModel):
         names = tuple(spec.outputs if outputs is None else outputs)
         call = self._callables.get((signature, names)) or self._make(spec, names)
         try:
-            values = call(*(inputs[name] for name in spec.inputs))
+            values = call([inputs[name] for name in spec.inputs])
         except self._errors as error:
             raise _status(error) from error
         except (TypeError, ValueError) as error:
@@ -117,16 +124,58 @@ class _SessionModel(LoadedModel):
         # Graphs refer to themselves; without this their memory stays until some later collection.
         gc.collect()
 
-    def _make(self, spec: Signature, names: tuple[str, ...]) -> Callable[..., Any]:
+    def _make(self, spec: Signature, names: tuple[str, ...]) -> _Call:
         with self._lock:
             key = (spec.name, names)
             if key not in self._callables:
-                self._callables[key] = _private.make_callable(
-                    self._session,
-                    [tensor.tensor for tensor in spec.inputs.values()],
-                    [spec.outputs[name].tensor for name in names],
-                )
+                feed = [tensor.tensor for tensor in spec.inputs.values()]
+                fetch = [spec.outputs[name].tensor for name in names]
+                self._callables[key] = _Call(self._session, feed, fetch)
             return self._callables[key]
+
+
+class _Call:
+    """A function from a signature's inputs to some of its outputs. Thread-safe.
+
+    It is made twice where runs are quick: what is not needs no second copy of its graph.
+
+    Args:
+        session: What computes.
+        feed: Names of the tensors that are fed.
+        fetch: Names of the tensors that are returned.
+    """
+
+    def __init__(self, session: Any, feed: Sequence[str], fetch: Sequence[str]) -> None:
+        self._session, self._feed, self._fetch = session, feed, fetch
+        self._quick = Quick(_QUICK_S)
+        self._lock = threading.Lock()
+        self._side_by_side = _private.make_callable(session, feed, fetch)
+        self._in_caller: Callable[..., Any] | None = None
+
+    def __call__(self, values: Sequence[Array]) -> Sequence[Any]:
+        size = sum([value.nbytes for value in values])
+        if self._quick.covers(size):
+            found: Sequence[Any] = (self._in_caller or self._made())(*values)
+            return found
+        began = time.perf_counter()
+        found = self._side_by_side(*values)
+        self._quick.observe(size, time.perf_counter() - began)
+        return found
+
+    def _made(self) -> Callable[..., Any]:
+        with self._lock:
+            if self._in_caller is None:
+                self._in_caller = _private.make_callable(
+                    self._session, self._feed, self._fetch, in_caller=True
+                )
+            return self._in_caller
+
+
+def _has_loops(graph: Any) -> bool:
+    """Return whether a graph, or a function in it, has operations that go round."""
+    nodes = (graph.node, *(function.node_def for function in graph.library.function))
+    operations = {node.op for each in nodes for node in each}
+    return any(loop in operation for operation in operations for loop in _LOOPS)
 
 
 def _load(session: Any, path: Path, tags: Sequence[str], errors: type[Exception]) -> Any:
