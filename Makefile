@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
+SCHEMATHESIS_VENV ?= .venv-schemathesis
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -40,12 +41,20 @@ format: $(VENV)/.ready ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-soak: $(VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/
+# In an environment of its own: it is a plug-in of pytest too, which other tests must not load.
+$(SCHEMATHESIS_VENV)/.ready: $(VENV)/.ready requirements/schemathesis.txt
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SCHEMATHESIS_VENV)
+	@$(BIN)/uv pip install --quiet --python $(SCHEMATHESIS_VENV)/bin/python -r requirements/schemathesis.txt
+	@touch $@
+
+test-soak: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/
+	TIMONEL_SCHEMATHESIS=$(SCHEMATHESIS_VENV)/bin/schemathesis \
 	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md \
 	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
 		$(BIN)/python -m pytest -m soak --timeout 3600
 
-test-soak-serving: $(VENV)/.ready ## the part of it that breaks servers
+test-soak-serving: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## the part of it that breaks servers
+	TIMONEL_SCHEMATHESIS=$(SCHEMATHESIS_VENV)/bin/schemathesis \
 	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
 		$(BIN)/python -m pytest -m soak --timeout 3600 tests/serving
 
@@ -81,4 +90,4 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the servers that are m
 	sh benchmarks/peers/lock.sh $(BIN)/uv
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(DEMO_VENV) benchmarks/peers/*/.venv site dist build demo
+	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) benchmarks/peers/*/.venv site dist build demo

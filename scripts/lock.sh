@@ -10,3 +10,4 @@ compile() {
 compile pyproject.toml --all-extras --group dev --group docs -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt
+compile --group schemathesis -o requirements/schemathesis.txt
