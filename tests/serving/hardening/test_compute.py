@@ -26,7 +26,8 @@ from tests.serving.hardening.harness import (
     until,
 )
 from tests.serving.hardening.page import note
-from timonel.serving.config import AdaptiveBatching, RestSettings, RuntimeSettings
+from timonel.serving.batching_settings import AdaptiveBatching
+from timonel.serving.config import RestSettings, RuntimeSettings
 from timonel.serving.isolation import ComputeSettings
 from timonel.serving.process import launch
 
