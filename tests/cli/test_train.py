@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cli.conftest import Timonel
+from tests.waiting import until
 from timonel.cli import samples
 from timonel.cli.commands.train import parse_data
 from timonel.errors import SpecError
@@ -140,7 +140,7 @@ def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel
     outcome = timonel("train", "train.py", *QUICK, "--detach", "--name", "long")
     assert outcome.exit_code == 0
     job = outcome.out.split()[1].rstrip(",")
-    wait_for(lambda: "up" in timonel("logs", job).out)
+    until(lambda: "up" in timonel("logs", job).out)
     (listed,) = json.loads(timonel("jobs", "--json").out)["jobs"]
     assert set(listed) == {
         "id", "state", "created_at", "started_at", "ended_at", "duration_s", "generation",
@@ -164,27 +164,17 @@ def test_ctrl_c_stops_the_job_and_leaves_nothing(number: signal.Signals, here: P
         text=True,
         start_new_session=True,
     )
-    wait_for(
-        lambda: any("up" in p.read_text() for p in here.glob(".timonel/jobs/*/logs/chief-0.log"))
-    )
+    until(lambda: any("up" in p.read_text() for p in here.glob(".timonel/jobs/*/logs/chief-0.log")))
     os.killpg(child.pid, number)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     (line,) = err.splitlines()
     assert line.startswith("error: interrupted, train-")
     # The supervisor and what runs beside the job end after the job is seen to have ended.
-    wait_for(lambda: not others_in(here))
+    until(lambda: not others_in(here))
 
 
 def others_in(folder: Path) -> list[psutil.Process]:
     """Return the processes, other than this one, that work in a folder."""
     found = psutil.process_iter(["cwd", "pid"])
     return [p for p in found if p.info["cwd"] == str(folder) and p.pid != os.getpid()]
-
-
-def wait_for(condition, timeout_s: float = 60.0) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from timonel.errors import ServingError
 from timonel.serving.config import Latest, LoadSettings, ModelSettings, RuntimeSettings
 from timonel.serving.core import DataPlane
@@ -70,10 +71,7 @@ class Rig:
             return call.version, float(outputs["y"][0])
 
     def until(self, condition, timeout_s=10.0):
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, self.catalogue.known("m")
-            time.sleep(0.005)
+        until(condition, timeout_s, seen=lambda: self.catalogue.known("m"))
 
     def serving(self):
         return sorted(self.catalogue.loaded("m"))
@@ -209,7 +207,8 @@ def test_retries_end(base):
 
 def test_a_foreign_version_is_loaded_once_it_is_whole(base):
     publish(base, 1)
-    with Rig(base) as rig:
+    # Longer than a busy machine takes from one write to the next.
+    with Rig(base, settings=FAST.model_copy(update={"settle_s": 1.0})) as rig:
         rig.loader.wait_until_settled()
         folder = base / "2"
         folder.mkdir()

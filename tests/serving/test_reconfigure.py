@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.serving.test_loader import publish
+from tests.waiting import until
 from timonel.serving.config import (
     Every,
     Latest,
@@ -84,10 +85,7 @@ class Rig:
         return {s.number: s.state for s in self.catalogue.known(name)}
 
     def until(self, condition):
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, self.catalogue.known("a")
-            time.sleep(0.005)
+        until(condition, seen=lambda: self.catalogue.known("a"))
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.training.conftest import SCRIPTS
+from tests.waiting import until
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.ports import PortReservation
 from timonel.storage import Workspace
@@ -63,13 +63,6 @@ def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-
-
-def until(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.1)
 
 
 def only_run(workspace: Workspace) -> RunRecord:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.training.conftest import SCRIPTS, BareEngine, log_of
+from tests.waiting import until
 from timonel.errors import UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, train
@@ -31,13 +30,6 @@ def told_by_evaluator(run: Run) -> list[dict[str, Any]]:
     return [event for event in run.record.events() if event.get("task") == "evaluator-0"]
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def kill(run: Run, task_id: str) -> None:
     """Kill a task with SIGKILL."""
     pid = next(task.pid for task in run.job.status().tasks if task.task_id == task_id)
@@ -55,10 +47,10 @@ def test_an_evaluator_and_what_becomes_of_it(jobs_workspace: Workspace, engine: 
         params={"epochs": 8},
         detach=True,
     )
-    wait_for(lambda: told_by_evaluator(run))
+    until(lambda: told_by_evaluator(run))
     kill(run, "evaluator-0")
     count = len(told_by_evaluator(run))
-    wait_for(lambda: len(told_by_evaluator(run)) > count)
+    until(lambda: len(told_by_evaluator(run)) > count)
     record = run.wait()
     assert record.restarts == 0  # nobody but the evaluator was started again
     (evaluator,) = [t for t in run.job.status().tasks if t.task_id == "evaluator-0"]
@@ -125,7 +117,7 @@ def test_trainers_that_are_killed_do_not_disturb_it(
         detach=True,
     )
     for number, task in enumerate(("worker-0", "chief-0", "evaluator-0")):
-        wait_for(lambda count=3 * number + 1: len(told_by_evaluator(run)) >= count)
+        until(lambda count=3 * number + 1: len(told_by_evaluator(run)) >= count)
         kill(run, task)
     record = run.wait()
     assert record.status == "succeeded"

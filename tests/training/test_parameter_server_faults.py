@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 
 from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from tests.training.disturbed import SEED
+from tests.waiting import until
 from timonel.engines import JobState
 from timonel.models.exports import verify_export
 from timonel.storage import Workspace
@@ -110,13 +110,6 @@ class Served:
         assert found["iterations"] == STEPS * self.epochs
         assert np.mean(found["history"]["loss"][-1]) < found["history"]["loss"][0]
         assert [point.value for point in self.run.record.series["count"]] == [ROWS] * self.epochs
-
-
-def until(condition: Callable[[], object], *, poll_s: float = 0.05, timeout_s: float = 180) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(poll_s)
 
 
 class Starter:

@@ -9,9 +9,10 @@ import shutil
 
 import pytest
 
-from tests.serving.buckets.conftest import Rig, until
+from tests.serving.buckets.conftest import Rig
 from tests.serving.test_loader import Rig as FolderRig
 from tests.serving.test_loader import publish
+from tests.waiting import until
 from timonel.errors import ServingError
 from timonel.serving.buckets.store import Bucket, BucketError
 from timonel.serving.status import Code

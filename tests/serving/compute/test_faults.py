@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.serving.compute.faults import REFERENCE
+from tests.waiting import until
 from timonel.serving.compute import ProcessRuntime
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.isolation import ComputeSettings
@@ -62,13 +63,6 @@ def ask(model, do, x=1.0):
 def submit(model, do, x=1.0, deadline_s=None):
     deadline = None if deadline_s is None else time.monotonic() + deadline_s
     return model.submit(DEFAULT_SIGNATURE, order(do, x), deadline=deadline)
-
-
-def until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def recovered(model, before):

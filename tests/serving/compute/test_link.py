@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import until
 from timonel.serving.compute.arena import Arena
 from timonel.serving.compute.frames import INLINE_BYTES, Kind
 from timonel.serving.compute.link import Link
@@ -24,13 +25,6 @@ from timonel.serving.compute.segments import Segment, new_segment
 from timonel.serving.status import Code, StatusError
 
 MIB = 1 << 20
-
-
-def until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 class Pair:

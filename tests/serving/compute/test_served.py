@@ -13,7 +13,9 @@ import urllib.request
 import psutil
 import pytest
 
+from tests.serving.asking import predicted
 from tests.serving.compute.faults import REFERENCE
+from tests.waiting import until
 from timonel.errors import SpecError
 from timonel.serving import serve
 from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
@@ -69,22 +71,7 @@ def get(server, path):
 
 
 def ask(server, do, x=1.0, model="m"):
-    body = json.dumps({"inputs": {"do": do, "x": x}}).encode()
-    try:
-        with urllib.request.urlopen(
-            f"{server.rest_url}/v1/models/{model}:predict", data=body, timeout=30
-        ) as response:
-            return response.status, json.loads(response.read())["outputs"]
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read())["error"]
-
-
-def until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return predicted(server, model, {"do": do, "x": x})
 
 
 def states(server):

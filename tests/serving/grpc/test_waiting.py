@@ -10,6 +10,7 @@ import pytest
 
 from tests.serving.grpc.conftest import SIGNATURES, Lengths, running
 from tests.serving.grpc.test_prediction import SHORT, predict_request
+from tests.waiting import until
 from timonel.serving.batching.settings import AdaptiveBatching
 from timonel.serving.batching.wrap import batched
 from timonel.serving.messages import inference_pb2
@@ -61,7 +62,7 @@ def test_five_hundred_wait_without_a_thread_and_are_one_batch(held):
         assert held.began.acquire(timeout=60)
         threads = set(threading.enumerate())
         others = [asked(client, n * ONE) for n in range(500)]
-        _wait_for(lambda: len(model._outstanding) == 501)
+        until(lambda: len(model._outstanding) == 501)
         assert set(threading.enumerate()) <= threads  # those of other tests may end meanwhile
         held.release.set()
         assert [list(call.result().outputs["y"].float_val) for call in others] == [
@@ -79,7 +80,7 @@ def test_a_call_that_is_cancelled_leaves_the_queue(held):
         assert held.began.acquire(timeout=60)
         gone, kept = asked(client), asked(client)
         late = client.Predict.future(predict_request("strict", x=ONE, k=K), timeout=0.2)
-        _wait_for(lambda: model._pool._work_queue.qsize() == 3)
+        until(lambda: model._pool._work_queue.qsize() == 3)
         assert gone.cancel()
         assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         held.release.set()
@@ -104,12 +105,3 @@ def test_the_tasks_of_a_request_run_at_the_same_time_once_each(held):
         assert len(call.result().results) == 2
     model.close()
     assert sorted(held.names) == ["classes", "value"]
-
-
-def _wait_for(condition):
-    ticks = threading.Event()
-    for _ in range(6000):
-        if condition():
-            return
-        ticks.wait(0.01)
-    raise AssertionError("it never came")

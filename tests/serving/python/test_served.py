@@ -16,7 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
+from tests.serving.asking import predicted
 from tests.serving.python.conftest import DOUBLER, write_version
+from tests.waiting import until
 from timonel.errors import NotFoundError, ServingError, SpecError
 from timonel.serving import serve
 from timonel.storage import find_workspace
@@ -83,30 +85,11 @@ def server(fake_runtime, place, tmp_path_factory):
         yield started
 
 
-def ask(server, model, inputs, timeout_s=30.0):
-    request = urllib.request.Request(
-        f"{server.rest_url}/v1/models/{model}:predict", json.dumps({"inputs": inputs}).encode()
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            return response.status, json.loads(response.read())["outputs"]
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read())["error"]
-
-
-def until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_all_three_ways_answer_behind_one_api(server):
-    assert ask(server, "plain", [1.0]) == (200, [2.0])
-    assert ask(server, "given", [1.0]) == (200, [-2.0])
-    assert ask(server, "python", [[1, 2]]) == (200, {"doubled": [[2, 4]], "text": ["2.0"]})
-    status, answer = ask(server, "hooked", ["1", "0.5"])
+    assert predicted(server, "plain", [1.0]) == (200, [2.0])
+    assert predicted(server, "given", [1.0]) == (200, [-2.0])
+    assert predicted(server, "python", [[1, 2]]) == (200, {"doubled": [[2, 4]], "text": ["2.0"]})
+    status, answer = predicted(server, "hooked", ["1", "0.5"])
     assert (status, answer["y"]) == (200, [3.0, 2.0])
     assert answer["pid"][0] != server.pid, "hooks run nowhere but in a process of their own"
 
@@ -125,9 +108,9 @@ def test_what_computes_is_told_as_the_open_inference_protocol_does(server, model
 
 
 def test_who_is_at_fault_is_told_in_a_line(server):
-    assert ask(server, "hooked", ["x"]) == (400, "could not convert string to float: b'x'")
-    assert ask(server, "hooked", ["raise"]) == (500, "KeyError: 'no such column'")
-    status, message = ask(server, "python", [[1]])
+    assert predicted(server, "hooked", ["x"]) == (400, "could not convert string to float: b'x'")
+    assert predicted(server, "hooked", ["raise"]) == (500, "KeyError: 'no such column'")
+    status, message = predicted(server, "python", [[1]])
     assert (status, message) == (400, "expected x to be float32 [?, 2], got float32 [1, 1]")
     assert "Traceback" in server.logs()
 
@@ -135,12 +118,12 @@ def test_who_is_at_fault_is_told_in_a_line(server):
 def test_hooks_that_never_return_hold_up_no_other_model(server):
     def seconds(model, inputs):
         began = time.monotonic()
-        assert ask(server, model, inputs)[0] == 200
+        assert predicted(server, model, inputs)[0] == 200
         return time.monotonic() - began
 
     usual = max(seconds("plain", [1.0]) for _ in range(10))
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask, server, "hooked", ["sleep"]) for _ in range(8)]
+        asked = [pool.submit(predicted, server, "hooked", ["sleep"]) for _ in range(8)]
         time.sleep(0.3)
         slowest = max(
             *(seconds("plain", [1.0]) for _ in range(10)),
@@ -155,7 +138,7 @@ def test_hooks_that_never_return_hold_up_no_other_model(server):
         # What a person would do, or the time limit on hangs.
         hung.kill()
         assert {future.result(20)[0] for future in asked} == {503}
-    until(lambda: ask(server, "hooked", ["1"])[0] == 200)
+    until(lambda: predicted(server, "hooked", ["1"])[0] == 200)
 
 
 def test_the_death_of_a_hooks_process_costs_its_version_a_moment(server):
@@ -163,13 +146,13 @@ def test_the_death_of_a_hooks_process_costs_its_version_a_moment(server):
 
     def keep_asking():
         while not stop.is_set():
-            others.append(ask(server, "python", [[1, 2]])[0])
+            others.append(predicted(server, "python", [[1, 2]])[0])
 
     asking = threading.Thread(target=keep_asking)
     asking.start()
-    status, message = ask(server, "hooked", ["exit"])
+    status, message = predicted(server, "hooked", ["exit"])
     assert (status, message) == (503, "The process of this model ended with exit code 3.")
-    until(lambda: ask(server, "hooked", ["1"])[0] == 200)
+    until(lambda: predicted(server, "hooked", ["1"])[0] == 200)
     stop.set()
     asking.join()
     assert set(others) == {200}
@@ -188,7 +171,7 @@ def test_a_version_with_hooks_of_its_own_is_refused_too_and_the_one_before_serve
     write_plain(workspace.models / "m" / "1")
     write_plain(workspace.models / "m" / "2", hooks="def preprocess(inputs): return inputs")
     with start(workspace, ["m"], isolation="none") as server:
-        assert ask(server, "m", [1.0]) == (200, [2.0])
+        assert predicted(server, "m", [1.0]) == (200, [2.0])
         with urllib.request.urlopen(f"{server.rest_url}/v1/models/m") as response:
             states = json.loads(response.read())["model_version_status"]
         (second,) = [state for state in states if state["version"] == "2"]
@@ -201,7 +184,7 @@ def test_hooks_and_processes_of_their_own_share_one_parent(workspace, tmp_path):
     file.write_text("def preprocess(inputs): return {'x': inputs['x'] * 10}")
     write_plain(workspace.models / "m" / "1")
     with start(workspace, ["m"], hooks=[file]) as server:
-        assert ask(server, "m", [1.0]) == (200, [20.0])
+        assert predicted(server, "m", [1.0]) == (200, [20.0])
         assert len(psutil.Process(server.pid).children(recursive=True)) == 2
 
 

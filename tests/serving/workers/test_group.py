@@ -18,6 +18,7 @@ import grpc
 import psutil
 import pytest
 
+from tests.waiting import until
 from timonel.data.records import read_records
 from timonel.errors import ServingError, SpecError
 from timonel.serving import running_servers, serve
@@ -87,13 +88,6 @@ def compute(server):
     return [child for child in children if child.name().startswith("timonel m/")]
 
 
-def wait_for(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it has not come true"
-        time.sleep(0.05)
-
-
 def requests_counted(page):
     pattern = rb'timonel_request_seconds_count\{model="m".*api="predict".*code="OK"\} (\d+)'
     return sum(int(found) for found in re.findall(pattern, page))
@@ -161,10 +155,10 @@ def test_workers_share_one_compute_process_and_say_the_same(workspace, model):
 def test_new_versions_take_the_place_of_old_ones_in_all(workspace, model):
     with start(workspace) as server, Load(server, 4) as load:
         publish(model, 2, 3)
-        wait_for(lambda: all(b"3.0" in body for _, body in ask_all(server, load.path, BODY)))
+        until(lambda: all(b"3.0" in body for _, body in ask_all(server, load.path, BODY)))
         # The old one is unloaded once no worker uses it, and that is told by all.
-        wait_for(lambda: len(compute(server)) == 1)
-        wait_for(lambda: all(b'"END"' in body for _, body in ask_all(server, "/v1/models/m")))
+        until(lambda: len(compute(server)) == 1)
+        until(lambda: all(b'"END"' in body for _, body in ask_all(server, "/v1/models/m")))
         load.stop()
         assert set(load.answered) == {200}
         assert not load.broken
@@ -175,20 +169,20 @@ def test_a_worker_that_is_killed_costs_its_own_requests_and_no_more(workspace, m
     clients = 8
     with start(workspace) as server:
         with Load(server, clients) as load:
-            wait_for(lambda: sum(load.answered.values()) > 200)
+            until(lambda: sum(load.answered.values()) > 200)
             before = workers(server)
             before[0].send_signal(signal.SIGKILL)
-            wait_for(lambda: before[0].pid not in {each.pid for each in workers(server)})
-            wait_for(lambda: len(workers(server)) == 2)
+            until(lambda: before[0].pid not in {each.pid for each in workers(server)})
+            until(lambda: len(workers(server)) == 2)
             at = sum(load.answered.values())
-            wait_for(lambda: sum(load.answered.values()) > at + 200)
+            until(lambda: sum(load.answered.values()) > at + 200)
         # Each client has one connection, and one request under way.
         assert len(load.broken) <= clients
         assert not load.refused
         assert set(load.answered) == {200}
         assert len(compute(server)) == 1
         # The one in its place answers like the other one.
-        wait_for(lambda: len(set(ask_all(server, "/v1/models"))) == 1)
+        until(lambda: len(set(ask_all(server, "/v1/models"))) == 1)
         assert {status for status, _ in ask_all(server, load.path, BODY)} == {200}
 
 
@@ -212,7 +206,7 @@ def test_a_compute_process_that_is_killed_comes_back_for_all(workspace, model):
         (process,) = compute(server)
         process.send_signal(signal.SIGKILL)
         path = "/v1/models/m:predict"
-        wait_for(lambda: {status for status, _ in ask_all(server, path, BODY)} == {200})
+        until(lambda: {status for status, _ in ask_all(server, path, BODY)} == {200})
         (status,) = set(ask_all(server, "/v1/models/m"))
         assert status[0] == 200
         assert len(compute(server)) == 1

@@ -6,14 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.tracking.mirrors.wandb_file import records, values
+from tests.waiting import until
 from timonel.errors import MissingExtraError
 from timonel.storage import Workspace
 from timonel.testing.mirrors import MirrorContract, MirroredRun, as_text
@@ -65,7 +64,7 @@ def stored(path: Path) -> MirroredRun:
 def settled(workspace: Workspace, run_id: str) -> list[Path]:
     """Return a run's files once W&B's own process has written what it was given."""
     last = "exit" if read_run(workspace, run_id).is_finished else "run"
-    wait_for(lambda: any(last in kinds(path) for path in files(workspace, run_id)))
+    until(lambda: any(last in kinds(path) for path in files(workspace, run_id)))
     return files(workspace, run_id)
 
 
@@ -132,7 +131,7 @@ def test_a_run_that_breaks_off_is_whole_after_the_next_sync(workspace: Workspace
             [sys.executable, "-c", code, str(workspace.root), run.run_id], start_new_session=True
         ) as process:
             assert process.wait() == -signal.SIGKILL
-        wait_for(lambda: not in_session(process.pid))
+        until(lambda: not in_session(process.pid))
         run.metrics({"loss": 0.5}, step=2)
     (fed,) = sync_run(workspace, run.run_id, [WandbMirror(workspace)])
     assert fed.error is None
@@ -148,13 +147,6 @@ def in_session(number: int) -> list[int]:
             if os.getsid(pid) == number:
                 found.append(pid)
     return found
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_only_runs_that_ask_are_mirrored(

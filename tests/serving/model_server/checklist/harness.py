@@ -119,10 +119,3 @@ def states(server, model=HALF):
     _, _, body = server.ask("GET", f"/v1/models/{model}")
     told = json.loads(body).get("model_version_status", [])
     return {each["version"]: each["state"] for each in told}
-
-
-def until(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

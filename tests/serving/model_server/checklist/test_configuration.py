@@ -17,8 +17,8 @@ from tests.serving.model_server.checklist.harness import (
     refusal,
     reload_request,
     states,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.soak
 

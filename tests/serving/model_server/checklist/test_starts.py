@@ -19,9 +19,9 @@ from tests.serving.model_server.checklist.harness import (
     predict_request,
     refusal,
     states,
-    until,
 )
 from tests.serving.model_server.test_command import COMMAND, free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.soak
 
