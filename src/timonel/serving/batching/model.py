@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from timonel.serving.batching.merge import check_outputs, merge, padded_size, split
-from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.batching.computing import Computing
+from timonel.serving.batching.observation import Observer
 from timonel.serving.batching.policy import APART, Place, Policy
-from timonel.serving.batching.queue import Piece, Queue, Taken
+from timonel.serving.batching.queue import Queue, Taken
 from timonel.serving.batching.request import Answer, Request
 from timonel.serving.batching.workers import Batcher
 from timonel.serving.runtimes.base import Array, LoadedModel, Pending, WrappedModel
 from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
-
-_LOG = logging.getLogger(__name__)
 
 
 class QueueKey(NamedTuple):
@@ -54,12 +51,11 @@ class BatchingModel(WrappedModel):
         self._model = model
         self._policy = policy
         self._batcher = batcher
-        self._observer = observer
+        self._computing = Computing(model, policy, observer, clock)
         self._clock = clock
         self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
         self._gate = threading.Lock()
         self._closing = False
-        self._entered = self._inside = 0
         batcher.attach()
 
     def run(
@@ -130,7 +126,7 @@ class BatchingModel(WrappedModel):
         pieces = [piece for piece in taken.pieces if piece.task.claim()]
         try:
             if pieces:
-                self._compute(key, pieces)
+                self._computing.batch(key.signature, key.outputs, key.group, pieces)
         except BaseException as error:  # noqa: BLE001 - is the answer of whoever waits for one
             for piece in pieces:
                 piece.task.fail(error)
@@ -195,143 +191,11 @@ class BatchingModel(WrappedModel):
         deadline: float | None,
     ) -> Pending:
         """Compute a request in the caller's thread."""
-        answered = Pending()
-        began = self._clock()
-        if deadline is not None and deadline <= began:
+        if deadline is not None and deadline <= self._clock():
             raise StatusError(self._policy.late.code, self._policy.late.message)
         with self._gate:
             self._check_open()
-        failed = True
-        try:
-            answer = self._run_timed(signature, inputs, outputs, rows)
-            failed = False
-        finally:
-            seconds = self._clock() - began
-            self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
-        self._policy.computed(signature, rows, seconds)
-        answered.compute_s = seconds
+        answered = Pending()
+        answer, answered.compute_s = self._computing.single(signature, inputs, outputs, rows)
         answered.set_result(answer)
         return answered
-
-    def _run_timed(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None,
-        rows: int,
-    ) -> Answer:
-        """Run the model, and learn how long it takes when it computes nothing else."""
-        with self._gate:
-            self._entered += 1
-            self._inside += 1
-            mark, alone = self._entered, self._inside == 1
-        began, cpu_began = self._clock(), time.thread_time()
-        try:
-            answer = self._model.run(signature, inputs, outputs)
-            if alone and mark == self._entered:
-                cpu_s = time.thread_time() - cpu_began
-                self._policy.ran_alone(signature, rows, self._clock() - began, cpu_s)
-        finally:
-            with self._gate:
-                self._inside -= 1
-        return answer
-
-    def _run_apart(
-        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None
-    ) -> Answer:
-        answer = self._model.run(signature, inputs, outputs)
-        self._policy.ran_apart(signature, inputs)
-        return answer
-
-    def _compute(self, key: QueueKey, pieces: list[Piece[Request]]) -> None:
-        started = self._clock()
-        for piece in pieces:
-            piece.task.queue_s = started - piece.task.arrived
-        if key.group == APART:
-            (piece,) = pieces
-            answer = self._run_apart(key.signature, piece.task.inputs, key.outputs)
-            piece.task.took(self._clock() - started)
-            piece.task.answer(piece, answer)
-            return
-        rows = sum(piece.rows for piece in pieces)
-        padding = padded_size(rows, self._policy.allowed_sizes) - rows if pieces[-1].rows else 0
-        failure: Exception | None = None
-        try:
-            outputs, compute_s = self._run_merged(key, pieces, rows, padding)
-        except Exception as error:  # noqa: BLE001 - is handed to everyone it concerns
-            failure, compute_s = error, self._clock() - started
-        else:
-            for piece in pieces:
-                piece.task.took(compute_s)
-            parts = split(outputs, [p.rows for p in pieces], whole=len(pieces) == 1 and not padding)
-            for piece, part in zip(pieces, parts, strict=True):
-                piece.task.answer(piece, part)
-            self._policy.computed(key.signature, rows, compute_s)
-        self._tell(
-            BatchObservation(
-                queue_s=tuple(piece.task.queue_s for piece in pieces),
-                compute_s=compute_s,
-                rows=rows,
-                padded_rows=padding,
-                signature=key.signature,
-                failed=failure is not None,
-            )
-        )
-        if failure is not None:
-            self._after_failure(key, pieces, failure)
-
-    def _run_merged(
-        self, key: QueueKey, pieces: list[Piece[Request]], rows: int, padding: int
-    ) -> tuple[Answer, float]:
-        tensors = {n: spec.tensor for n, spec in self.signatures[key.signature].inputs.items()}
-        inputs = merge(
-            [_rows(piece) for piece in pieces],
-            padding,
-            pad_shapes=self._policy.pad_shapes,
-            tensors=tensors,
-        )
-        began = self._clock()
-        outputs = self._run_timed(key.signature, inputs, key.outputs, rows + padding)
-        compute_s = self._clock() - began
-        if len(pieces) > 1 or self._policy.checks_outputs:
-            try:
-                check_outputs(outputs, rows + padding)
-            except StatusError:
-                self._policy.misfit(key.signature)
-                raise
-        return outputs, compute_s
-
-    def _after_failure(
-        self, key: QueueKey, pieces: list[Piece[Request]], failure: Exception
-    ) -> None:
-        if len(pieces) == 1 or not self._policy.retries_apart:
-            for piece in pieces:
-                piece.task.fail(failure)
-            return
-        # One request's rows must not fail its neighbours'.
-        now = self._clock()
-        for piece in pieces:
-            if piece.task.is_late(now):
-                piece.task.fail(self._policy.late)
-                continue
-            try:
-                outputs = self._model.run(key.signature, piece.task.inputs, key.outputs)
-            except Exception as error:  # noqa: BLE001 - its own answer
-                piece.task.fail(error)
-            else:
-                piece.task.answer(piece, outputs)
-
-    def _tell(self, observation: BatchObservation) -> None:
-        if self._observer is None:
-            return
-        try:
-            self._observer(observation)
-        except Exception:  # noqa: BLE001 - a defect there must not cost an answer
-            _LOG.exception("a batch could not be counted")
-
-
-def _rows(piece: Piece[Request]) -> Mapping[str, Array]:
-    inputs = piece.task.inputs
-    if piece.rows == piece.task.rows:
-        return inputs
-    return {name: array[piece.start : piece.stop] for name, array in inputs.items()}

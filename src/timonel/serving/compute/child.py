@@ -7,7 +7,6 @@ import logging
 import socket
 import threading
 from concurrent.futures import Future
-from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 from timonel.serving.batching.observation import BatchObservation
 from timonel.serving.batching.wrap import batched
 from timonel.serving.compute.frames import Kind
-from timonel.serving.compute.link import Link, Message
+from timonel.serving.compute.inbox import Message
+from timonel.serving.compute.link import Link
 from timonel.serving.compute.metadata import to_fields
 from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.config import RuntimeSettings
@@ -163,7 +163,16 @@ def _post_loaded(link: Link, model: ScheduledModel) -> None:
 
 def _tell(link: Link, observation: BatchObservation) -> None:
     with contextlib.suppress(StatusError):  # the connection has ended
-        link.post(Kind.BATCH, 0, list(astuple(observation)), later=True)
+        # One by one: there may be one for each request, and `astuple` copies what it finds.
+        fields = [
+            observation.queue_s,
+            observation.compute_s,
+            observation.rows,
+            observation.padded_rows,
+            observation.signature,
+            observation.failed,
+        ]
+        link.post(Kind.BATCH, 0, fields, later=True)
 
 
 def _compute_s(future: Future[Outputs]) -> float | None:

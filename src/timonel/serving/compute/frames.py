@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,9 +43,8 @@ class Kind(IntEnum):
     TELL = 12  # [what two fronts say to each other]
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One frame as it was received.
+class Frame(NamedTuple):
+    """One frame as it was received; a tuple, as several are made for each request.
 
     Args:
         kind: What it is for.

@@ -6,7 +6,6 @@ so that a process that hangs holds nobody up; what the socket does not take is s
 
 from __future__ import annotations
 
-import array
 import contextlib
 import math
 import os
@@ -14,47 +13,15 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from timonel.serving.compute.arena import Arena
-from timonel.serving.compute.frames import (
-    HERE,
-    INLINE_BYTES,
-    PACKET_BYTES,
-    Frame,
-    Kind,
-    by_reference,
-    inline,
-    read_frames,
-    released,
-)
+from timonel.serving.compute.frames import INLINE_BYTES, Kind, by_reference, inline
+from timonel.serving.compute.inbox import Inbox, Message, OnJoin
 from timonel.serving.compute.outbox import Outbox
-from timonel.serving.compute.protocol import Bytes, Place, ProtocolError, pack, unpack
-from timonel.serving.compute.segments import Hold, Owner, Segment, hold_of
+from timonel.serving.compute.protocol import Place, pack
+from timonel.serving.compute.segments import Owner, hold_of
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
-
-_DESCRIPTOR_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
-_LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE, Kind.JOIN})
-
-OnJoin = Callable[[int, socket.socket], None]
-
-
-@dataclass(frozen=True)
-class Message:
-    """What the other side said.
-
-    Args:
-        kind: What it is for.
-        number: The request it is about.
-        fields: Its values.
-        arrays: Its arrays; those in shared memory stay there for as long as they are in use.
-    """
-
-    kind: Kind
-    number: int
-    fields: list[Any]
-    arrays: dict[str, Array]
 
 
 class Link(Owner):
@@ -72,9 +39,9 @@ class Link(Owner):
     ) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._on_join = on_join
         self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
-        self._theirs: dict[int, Segment] = {}
+        self._inbox = Inbox(connection, self, self._arena, on_join)
+        self._theirs = self._inbox.segments
         self._outbox = Outbox(connection, self.wake)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
@@ -189,7 +156,7 @@ class Link(Owner):
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
                 self._outbox.unblock()
-            if event & ~select.POLLOUT and not self._receive(handle):
+            if event & ~select.POLLOUT and not self._inbox.receive(handle):
                 return
 
     def wake(self) -> None:
@@ -245,60 +212,6 @@ class Link(Owner):
         self._outbox.add(inline(Kind.RETIRE, number))
         self.flush()
 
-    def _receive(self, handle: Callable[[Message], None]) -> bool:
-        try:
-            packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES * 2, _DESCRIPTOR_BYTES)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        descriptors = _descriptors(ancillary)
-        try:
-            for frame in read_frames(packet):
-                if frame.kind in _LINKED:
-                    self._note(frame, descriptors)
-                else:
-                    handle(self._message(frame))
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return bool(packet)
-
-    def _note(self, frame: Frame, descriptors: Sequence[int]) -> None:
-        if frame.kind is Kind.RELEASE:
-            for number, offset in released(frame):
-                self._arena.give_back(number, offset)
-        elif frame.kind is Kind.RETIRE:
-            self._theirs.pop(frame.number, None)
-        elif frame.kind is Kind.JOIN:
-            self._take(frame, descriptors)
-        elif descriptors:
-            try:
-                self._theirs[frame.number] = Segment(descriptors[0], frame.offset)
-            except (OSError, ValueError, OverflowError) as error:
-                raise ProtocolError(f"expected shared memory, got {error}") from error
-
-    def _take(self, frame: Frame, descriptors: Sequence[int]) -> None:
-        if self._on_join is None or not descriptors:
-            raise ProtocolError("expected no connection, or one that is there")
-        self._on_join(frame.number, socket.socket(fileno=os.dup(descriptors[0])))
-
-    def _message(self, frame: Frame) -> Message:
-        content = frame.content
-        if frame.segment != HERE:
-            content = self._find(frame.segment, frame.offset, frame.length)
-        fields, arrays = unpack(content, self._find)
-        return Message(frame.kind, frame.number, fields, arrays)
-
-    def _find(self, number: int, offset: int, length: int) -> Bytes:
-        segment = self._theirs.get(number)
-        if segment is None:
-            raise ProtocolError(f"expected a segment that is known, got {number}")
-        try:
-            return Hold(segment, offset, length, self, number).array()
-        except ValueError as error:
-            raise ProtocolError(str(error)) from error
-
 
 def is_small(shape: Sequence[int], dtype: str) -> bool:
     """Tell whether an array goes through the socket, so that shared memory would cost more."""
@@ -307,11 +220,3 @@ def is_small(shape: Sequence[int], dtype: str) -> bool:
 
 def _bytes_of(shape: Sequence[int], dtype: str) -> int:
     return math.prod(shape) * NUMPY_TYPES[dtype].itemsize
-
-
-def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return found.tolist()

@@ -14,7 +14,8 @@ from typing import Any
 from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.compute.answer import Answer, Outputs, error_of, seconds_of, too_late
 from timonel.serving.compute.frames import Kind
-from timonel.serving.compute.link import Link, Message
+from timonel.serving.compute.inbox import Message
+from timonel.serving.compute.link import Link
 from timonel.serving.compute.metadata import from_fields
 from timonel.serving.compute.orders import ForkOrder, Parent
 from timonel.serving.compute.protocol import ProtocolError

@@ -16,7 +16,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from timonel.serving.compute.frames import Kind
-from timonel.serving.compute.link import Link, Message
+from timonel.serving.compute.inbox import Message
+from timonel.serving.compute.link import Link
 from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.status import Code, StatusError
 
