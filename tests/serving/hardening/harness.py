@@ -96,14 +96,6 @@ def states(server, model="m"):
     return {int(each["version"]): each["state"] for each in told}
 
 
-def until(condition, timeout_s=60.0):
-    """Wait for something that is to come true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
-
-
 @dataclass
 class Told:
     """What clients were told.

@@ -26,10 +26,10 @@ from tests.serving.hardening.harness import (
     publish,
     serving,
     settled,
-    until,
 )
 from tests.serving.hardening.page import note
 from tests.serving.hardening.test_compute import body
+from tests.waiting import until
 from timonel.serving.access.settings import AccessSettings, LimitSettings
 
 pytestmark = pytest.mark.soak

@@ -15,10 +15,10 @@ from tests.serving.hardening.harness import (
     publish,
     serving,
     states,
-    until,
 )
 from tests.serving.hardening.page import note
 from tests.serving.hardening.test_compute import answer_of, body
+from tests.waiting import until
 from timonel.serving.access.settings import AccessSettings, LimitSettings
 from timonel.serving.config import RestSettings
 from timonel.serving.isolation import ComputeSettings

@@ -23,9 +23,9 @@ from tests.serving.hardening.harness import (
     serving,
     settings_for,
     settled,
-    until,
 )
 from tests.serving.hardening.page import note
+from tests.waiting import until
 from timonel.serving.batching_settings import AdaptiveBatching
 from timonel.serving.config import RestSettings, RuntimeSettings
 from timonel.serving.isolation import ComputeSettings

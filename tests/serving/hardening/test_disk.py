@@ -14,9 +14,9 @@ from tests.serving.hardening.harness import (
     publish,
     serving,
     states,
-    until,
 )
 from tests.serving.hardening.page import note
+from tests.waiting import until
 from timonel.serving.config import ModelSettings, RequestLogSettings
 from timonel.storage import find_workspace
 

@@ -15,9 +15,9 @@ from tests.serving.hardening.harness import (
     serving,
     settled,
     states,
-    until,
 )
 from tests.serving.hardening.page import note
+from tests.waiting import until
 from timonel.serving.config import RuntimeSettings
 
 pytestmark = pytest.mark.soak

@@ -17,9 +17,9 @@ from tests.serving.hardening.harness import (
     serving,
     settled,
     states,
-    until,
 )
 from tests.serving.hardening.page import note
+from tests.waiting import until
 
 pytestmark = pytest.mark.soak
 

@@ -16,9 +16,9 @@ from tests.serving.hardening.harness import (
     needs_linux,
     serving,
     settled,
-    until,
 )
 from tests.serving.hardening.page import note
+from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, needs_linux]
 
