@@ -37,7 +37,9 @@ def resnet(models: Models, plan: Plan) -> Found:
     sides = [_sides.DEFAULT, _sides.ALONE, _sides.LITERT, _sides.LITERT_ALONE]
     # A second holds a dozen answers, which come eight at a time.
     plan = replace(plan, seconds=2 * plan.seconds)
-    return _measured(models, plan, ["R"], sides, _resnet_rows, ways=[GRPC])
+    found = _measured(models, plan, ["R"], sides, _resnet_rows, ways=[GRPC])
+    found.remarks.append(f"R: windows of {plan.seconds:g} s.")
+    return found
 
 
 def jpeg(models: Models, plan: Plan) -> Found:
