@@ -3,7 +3,7 @@
 import numpy as np
 
 from timonel.serving.runtimes.base import Signature, TensorSpec
-from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of
+from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of, spent
 
 
 def test_what_is_no_larger_than_a_quick_run_is_quick():
@@ -52,3 +52,8 @@ def test_sizes_and_shapes():
     assert not is_even(signature(TensorSpec("a", "DT_FLOAT", (-1, -1))))
     assert not is_even(signature(TensorSpec("a", "DT_FLOAT")))
     assert not is_even(signature(TensorSpec("a", "DT_STRING", (-1,))))
+
+
+def test_waiting_is_not_computing_up_to_a_point():
+    assert spent(seconds=5.0, cpu_s=1.0) == 1.0
+    assert spent(seconds=50.0, cpu_s=1.0) == 5.0

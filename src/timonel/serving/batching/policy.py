@@ -15,7 +15,7 @@ from timonel.serving.batching.parameters import check_queue, unsigned
 from timonel.serving.batching.queue import NaturalQueue, Queue, Room
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
 from timonel.serving.runtimes.base import Array, LoadedModel, Signature
-from timonel.serving.runtimes.quick import Slips, is_even
+from timonel.serving.runtimes.quick import Slips, is_even, spent
 from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3
@@ -134,7 +134,7 @@ class AdaptivePolicy(Policy):
         self._slips = {name: Slips(_FAR_FROM_INSTANT_S) for name in self._even}
         for name in tuple(self._even):
             with contextlib.suppress(StatusError):
-                self.ran_alone(name, 1, seconds_alone(model, model.signatures[name]))
+                self.ran_alone(name, 1, *seconds_alone(model, model.signatures[name]))
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
@@ -175,7 +175,7 @@ class AdaptivePolicy(Policy):
         if signature in self._even and self._slips[signature].are_too_many(cpu_s):
             # As much work as the values say: whoever submits must not be held up again.
             self._even.discard(signature)
-        self._alone[signature] = observe(self._alone[signature], rows, seconds)
+        self._alone[signature] = observe(self._alone[signature], rows, spent(seconds, cpu_s))
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Learn how long so many rows take."""

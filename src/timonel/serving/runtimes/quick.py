@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from timonel.serving.runtimes.base import STRING, Array, Signature
 
 _FORGIVEN_IN = 1000
+_WAITS = 10
+"""How many times longer than it computes a run is believed to take for waiting alone."""
 
 
 class Slips:
@@ -64,6 +66,19 @@ class Quick:
             self._limit_s, self._largest = -1.0, -1
         elif seconds < self._limit_s and size > self._largest:
             self._largest = size
+
+
+def spent(seconds: float, cpu_s: float) -> float:
+    """Return how long a run would have taken with the processor and the interpreter to itself.
+
+    A thread that comes back from computing waits for whoever runs Python, and on a busy machine
+    for the processor. But not all is waiting: other threads may compute for it, too.
+
+    Args:
+        seconds: How long it took.
+        cpu_s: How much of that its thread computed.
+    """
+    return max(cpu_s, seconds / _WAITS)
 
 
 def size_of(inputs: Mapping[str, Array]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from timonel.serving.runtimes.base import Array, LoadedModel, Pending, ScheduledModel, WrappedModel
-from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of
+from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of, spent
 from timonel.serving.status import Code, StatusError
 
 _THREADS = 2
@@ -106,5 +106,5 @@ class ThreadedModel(WrappedModel):
             instant = self._instant.get(signature)
             if instant is not None:
                 cpu_s = time.thread_time() - cpu_began
-                instant.observe(size_of(inputs), pending.compute_s, cpu_s)
+                instant.observe(size_of(inputs), spent(pending.compute_s, cpu_s), cpu_s)
             pending.set_result(answer)
