@@ -63,7 +63,7 @@ class Computing:
         finally:
             seconds = self._clock() - began
             self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
-        self._policy.computed(signature, rows, seconds)
+        # Says nothing of how large batches should be: what queues costs more besides.
         return answer, seconds
 
     def batch(

@@ -7,6 +7,7 @@ the largest size known is the best one, larger batches are let through.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,9 +21,6 @@ _ENOUGH = 3
 _EXPLORE = 64
 _FASTER, _SLOWER = 0.5, 0.1
 """How far an estimate follows a measurement: disturbances only ever make things slower."""
-_DISTURBED = 1.2
-"""No measurement counts for more than so many times the estimate: on a busy machine, or under a
-quota, a run now and then takes a thousand times as long as it computes."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,18 @@ def at_most(learned: Learned, rows: int) -> float | None:
     return min((learned.row_s[k] * (1 << k) for k in known), default=None)
 
 
-def observe(learned: Learned, rows: int, seconds: float) -> Learned:
-    """Return what is known after a batch of ``rows`` took ``seconds`` to compute."""
+def observe(learned: Learned, rows: int, seconds: float, most: float = math.inf) -> Learned:
+    """Return what is known after a batch of ``rows`` took ``seconds`` to compute.
+
+    A measurement counts for no more than ``most`` times the estimate.
+    """
     if rows < 1:
         return learned
     size = _size(rows)
     measured = seconds / rows
     count = learned.counts[size]
     before = learned.row_s[size] if count else measured
-    measured = min(measured, _DISTURBED * before)
+    measured = min(measured, most * before)
     follows = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
     return replace(
         learned,

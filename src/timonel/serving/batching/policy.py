@@ -23,6 +23,9 @@ _MICRO = 1e-6
 _HANDOVER_S = 5e-5
 """What it costs to queue a request, to wake a thread for it, and to get the answer back."""
 _FAR_FROM_INSTANT_S = 100 * _HANDOVER_S
+_DISTURBED = 1.2
+"""On a busy machine a run now and then takes a thousand times as long as it computes: no
+measurement of one that was alone counts for more than so many times the estimate."""
 APART = ("apart",)
 """The group of what is queued, but computed by itself."""
 
@@ -175,7 +178,9 @@ class AdaptivePolicy(Policy):
         if signature in self._even and self._slips[signature].are_too_many(cpu_s):
             # As much work as the values say: whoever submits must not be held up again.
             self._even.discard(signature)
-        self._alone[signature] = observe(self._alone[signature], rows, spent(seconds, cpu_s))
+        self._alone[signature] = observe(
+            self._alone[signature], rows, spent(seconds, cpu_s), _DISTURBED
+        )
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Learn how long so many rows take."""

@@ -54,8 +54,6 @@ class BatchingRuntime(Runtime):
             observer,
             batcher=self._batcher,
             version=path,
-            # Who submits may be an event loop that answers for other versions, too.
-            at_once=model.is_steady,
         )
         return scheduled(together, self._threads)
 
