@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -101,6 +104,25 @@ def test_the_private_api_is_as_we_know_it():
         assert plain.dtype == np.float32
         with pytest.raises(tf.errors.InvalidArgumentError):
             call(np.ones(3, np.float64))
+
+
+@pytest.mark.parametrize(("legacy", "keras"), [("0", "keras"), ("1", "tf_keras")])
+def test_tensorflow_comes_without_keras_until_somebody_asks_for_it(legacy, keras):
+    asked = (
+        "import sys\n"
+        "from timonel.serving.runtimes import _private\n"
+        "_private.import_tensorflow()\n"
+        f"print('{keras}' in sys.modules, 'sklearn' in sys.modules)\n"
+        "from tensorflow.keras.layers import Dense\n"
+        f"import tensorflow as tf, {keras}\n"
+        f"print(Dense is {keras}.layers.Dense, tf.keras.Model is {keras}.Model)\n"
+        "print(tf.keras.optimizers.get('adam').name)\n"
+    )
+    environ = {**os.environ, "TF_USE_LEGACY_KERAS": legacy}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.lower().split() == ["false", "false", "true", "true", "adam"]
 
 
 def test_freezing_is_as_we_know_it(exports):

@@ -5,13 +5,34 @@ The registry of operations, of which safe loading's list is made, is only to be 
 and refuse what TensorFlow Serving accepts, such as a vector for a ``[-1, 1]`` placeholder. The
 callable behind `make_callable` goes straight to C++ and compares nothing. A test fails when a
 release changes it.
+
+Importing TensorFlow imports all of Keras for what that registers, and Keras imports scikit-learn,
+SciPy, matplotlib and pandas where they are: half of the time. Nothing of it is needed to compute a
+SavedModel.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+_EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers")
+"""What TensorFlow imports at its end, unless it cannot be."""
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow without Keras, which is imported when somebody asks for it, as ever."""
+    missing = [name for name in _EAGER if name not in sys.modules]
+    modules: dict[str, Any] = sys.modules
+    modules.update(dict.fromkeys(missing))
+    try:
+        importlib.import_module("tensorflow")
+    finally:
+        for name in missing:
+            modules.pop(name, None)
 
 
 def make_callable(

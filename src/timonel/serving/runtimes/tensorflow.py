@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ class TensorFlowRuntime(Runtime):
 
     def prepare(self) -> None:
         """Import TensorFlow."""
-        importlib.import_module("tensorflow")
+        _private.import_tensorflow()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the SavedModel in ``path``."""
