@@ -65,7 +65,7 @@ def draw(tables: Mapping[str, Mapping[str, Any]], picture: Path) -> None:
             axis.text(min(value, most) + (-0.01 if cut else 0.01) * most, at, told(value),
                       ha="right" if cut else "left", va="center", color=GREY)  # fmt: skip
         axis.invert_yaxis()
-        axis.set_title(title, loc="left")
+        axis.set_title(title, loc="left", x=-0.6)
         axis.tick_params(left=False)
     figure.legend(
         [Patch(color=colour) for colour in (TEAL, AMBER, COLOURS["bound"])],
