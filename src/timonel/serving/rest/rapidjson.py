@@ -14,9 +14,12 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 _INTEGER = re.compile(rb"0|[1-9][0-9]*")
 _DIGITS = re.compile(rb"[0-9]+")
-# Elements of an array and the commas behind them, none of them too big: most of a large text.
+# Elements of an array and the commas behind them, none of them too big: most of a large text. So
+# many at once, as each is remembered. Not possessive: Python before 3.11.5 matches that wrongly
+# (https://github.com/python/cpython/issues/106052).
 _ELEMENTS = re.compile(
-    rb"(?:-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]{1,2})?[ \t\r\n]*+,[ \t\r\n]*+)++"
+    rb"(?:-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,2})?"
+    rb"[ \t\r\n]*,[ \t\r\n]*){1,1000}"
 )
 _HEX = re.compile(rb"[0-9a-fA-F]*")
 _BOM: Final = b"\xef\xbb\xbf"
