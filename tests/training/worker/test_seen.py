@@ -290,8 +290,15 @@ def test_what_an_earlier_generation_has_done_is_not_profiled_in_part(tmp_path: P
     ended = profiler()
     ended.begins(None, 1, 0)
     ended.ends()
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "collecting").touch()  # by a process that did not outlive it
+    crashed = profiler()
+    crashed.begins(None, 1, 0)
+    crashed.step_begins(3)
+    crashed.ends()
     assert told == [
         ("no profile of steps 3 to 7: training went on after a step of unknown number", {}),
         ("no profile of steps 3 to 7: training went on after step 4", {}),
         ("no profile of steps 3 to 7: training ended before", {}),
+        ("no profile of steps 3 to 7: TensorFlow has crashed when it collected them", {}),
     ]

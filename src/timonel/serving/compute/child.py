@@ -65,6 +65,7 @@ def compute(
         return
     if _Answering(link, model).serve():
         model.close()
+        link.flush()  # what was told of its last batches
 
 
 class _Fronts:

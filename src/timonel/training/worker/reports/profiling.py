@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 _LAYOUT = Path("plugins", "profile")
 """Where TensorBoard's plugin looks: ``<logdir>/plugins/profile/<name>/<host>.xplane.pb``."""
 _ENDING = ".xplane.pb"
+_COLLECTING = "collecting"
+"""A file that is there for as long as TensorFlow collects what was traced."""
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -131,6 +133,11 @@ class Profiler:
     def _start(self) -> None:
         import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
+        # In a worker other than the first, TensorFlow can crash when it merges the two ends of what
+        # began in one thread and ended in another (`SplitEventTracker`). Once is enough.
+        if (self._scratch / _COLLECTING).exists():
+            self._give_up("TensorFlow has crashed when it collected them")
+            return
         self._forget()  # of a task that was killed while it profiled
         try:
             tf.profiler.experimental.start(str(self._scratch))
@@ -154,6 +161,8 @@ class Profiler:
     def _save(self) -> None:
         import tensorflow as tf  # noqa: PLC0415 - see above
 
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        (self._scratch / _COLLECTING).touch()
         tf.profiler.experimental.stop()
         (made,) = self._scratch.rglob(f"*{_ENDING}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
