@@ -11,12 +11,14 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
+COMPILED := setup.py src/timonel/serving/rest/_numbers.c
+
 # A stamp per environment: set up once, and again when what it is made of changes.
-$(VENV)/.ready: pyproject.toml requirements/bootstrap.txt requirements/dev.txt
+$(VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/dev.txt
 	@sh scripts/setup-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
 	@touch $@
 
-$(DEMO_VENV)/.ready: pyproject.toml requirements/bootstrap.txt requirements/demo.txt
+$(DEMO_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/demo.txt
 	@sh scripts/setup-venv.sh "$(PYTHON)" "$(DEMO_VENV)" requirements/demo.txt
 	@touch $@
 
@@ -91,3 +93,4 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the servers that are m
 
 clean: ## remove what make made
 	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) benchmarks/peers/*/.venv site dist build demo
+	rm -rf src/*.egg-info src/timonel/serving/rest/_numbers*.so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import socket
 import sys
@@ -63,6 +64,16 @@ def test_a_missing_extra_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> 
     (check,) = packages.extras()
     assert check.verdict is Verdict.NOTE
     assert check.hint == "pip install 'timonel[nope]'"
+
+
+def test_a_reader_that_was_not_compiled_is_noted(monkeypatch, tmp_path: Path) -> None:
+    built = importlib.util.find_spec("timonel.serving.rest._numbers") is not None
+    assert packages.json_reader().verdict is (Verdict.OK if built else Verdict.NOTE)
+    (tmp_path / "serving" / "rest").mkdir(parents=True)
+    monkeypatch.setattr(packages, "files", lambda _: tmp_path)
+    check = packages.json_reader()
+    assert check.verdict is Verdict.NOTE
+    assert "install a C compiler" in check.hint
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,18 @@ OTHERS = ["BOOL", "STRING", "HALF"]
 X = specs(x="FLOAT")
 
 
-pytestmark = pytest.mark.skipif(module.PARSER is None, reason="no wheel for this platform")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_arrays_count():
+@pytest.fixture(autouse=True, scope="module", params=["native", "simdjson"])
+def reader(request):
+    """Each of the two, for arrays of any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MIN_BYTES", 2)
-        yield
+        if request.param == "simdjson":
+            patch.setattr(module, "NATIVE", None)
+            if module.PARSER is None:
+                pytest.skip("no wheel for this platform")
+        elif module.NATIVE is None:
+            pytest.skip("timonel was installed where there is no compiler")
+        yield request.param
 
 
 def outcome(body, inputs):
@@ -41,8 +45,9 @@ def outcome(body, inputs):
     return request.signature_name, request.by_row, tensors
 
 
-def without_simdjson(body, inputs):
+def the_slow_way(body, inputs):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "NATIVE", None)
         patch.setattr(module, "PARSER", None)
         return outcome(body, inputs)
 
@@ -89,7 +94,7 @@ inputs = st.dictionaries(
 @given(content, layout, inputs)
 def test_both_ways_agree_on_json(content, layout, inputs):
     body = json.dumps(content, **layout).encode()
-    assert outcome(body, inputs) == without_simdjson(body, inputs)
+    assert outcome(body, inputs) == the_slow_way(body, inputs)
 
 
 @given(
@@ -106,7 +111,7 @@ def test_both_ways_agree_on_what_is_nearly_json(content, inputs, insertions, dro
         place = position % (len(text) + 1)
         text = text[:place] + character + text[place + dropped :]
     body = text.encode()
-    assert outcome(body, inputs) == without_simdjson(body, inputs)
+    assert outcome(body, inputs) == the_slow_way(body, inputs)
 
 
 @given(regular(st.floats(allow_nan=False, allow_infinity=False)), layout)
@@ -181,10 +186,12 @@ def test_several_arrays_and_what_is_around_them():
 
 def test_bytes_that_are_numbers_are_no_base64():
     body = b'{"inputs": {"b64": [1, 2, 3]}}'
-    assert outcome(body, specs(b64="STRING")) == without_simdjson(body, specs(b64="STRING"))
+    assert outcome(body, specs(b64="STRING")) == the_slow_way(body, specs(b64="STRING"))
 
 
-def test_a_parser_that_read_a_large_text_is_not_kept(monkeypatch):
+def test_a_parser_that_read_a_large_text_is_not_kept(reader, monkeypatch):
+    if reader == "native":
+        pytest.skip("it keeps nothing")
     monkeypatch.setattr(module, "_KEPT_BYTES", 4)
     assert outline(b'{"inputs": [1, 2, 3]}') is not None
     assert module._kept.parser is None
@@ -216,4 +223,4 @@ def fitting(draw):
 def test_both_ways_agree_on_requests_that_fit(drawn, layout):
     content, inputs = drawn
     body = json.dumps(content, **layout).encode()
-    assert outcome(body, inputs) == without_simdjson(body, inputs)
+    assert outcome(body, inputs) == the_slow_way(body, inputs)

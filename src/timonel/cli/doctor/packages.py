@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.resources import files
 
 from timonel._version import __version__
 from timonel.cli.doctor.check import Check, Verdict
@@ -60,6 +61,18 @@ def event_loop() -> Check:
         found = f"the server runs without {', '.join(missing)}"
         return Check("speed", "event loop", Verdict.NOTE, found, hint)
     return Check("speed", "event loop", Verdict.OK, "uvloop, httptools and orjson")
+
+
+def json_reader() -> Check:
+    """Tell whether the part of the server was compiled that reads large arrays in JSON."""
+    package = files("timonel").joinpath("serving", "rest")
+    if any(
+        each.name.startswith("_numbers") and each.name.endswith(".so") for each in package.iterdir()
+    ):
+        return Check("speed", "JSON reader", Verdict.OK, "compiled")
+    found = "not compiled: the server reads large JSON requests with simdjson, at half the speed"
+    hint = "install a C compiler and Python's headers, then install timonel again"
+    return Check("speed", "JSON reader", Verdict.NOTE, found, hint)
 
 
 def _version(module: str) -> str:

@@ -25,5 +25,6 @@ def examine(workspace: str | None = None, *, timeout_s: float = 120.0) -> Iterat
     yield machine.open_files()
     yield from machine.ports()
     yield packages.event_loop()
+    yield packages.json_reader()
     yield machine.shared_memory(Path("/dev/shm"))  # noqa: S108 - looked at, not written
     yield from tensorflow.checks(timeout_s)

@@ -1,8 +1,9 @@
 """Large arrays of numbers straight from a request's bytes into arrays. Pure.
 
 A request is cut into its arrays of numbers and an outline: the text around them, with a hole in
-the place of each. simdjson reads an array's numbers into one flat buffer, several times as fast as
-lists of Python numbers are made and read again; the outline is small and read as always.
+the place of each. An array's numbers are read into one flat buffer, several times as fast as lists
+of Python numbers are made and read again; the outline is small and read as always. What reads them
+is the compiled ``_numbers``, without the interpreter's lock, or simdjson where that was not built.
 
 All of it gives up rather than decide that something is wrong. That what it gives is right does
 not depend on where it cuts: a request is its outline with the texts in the holes, an outline that
@@ -15,13 +16,22 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+
+_Read = Callable[[bytes, int, int], tuple[bytes, tuple[int, ...], bool] | None]
+
+try:
+    from timonel.serving.rest._numbers import read
+except ImportError:  # there was no compiler
+    NATIVE: _Read | None = None
+else:
+    NATIVE = read
 
 try:
     from simdjson import Parser
@@ -48,16 +58,11 @@ class Numbers:
 
     Args:
         values: The numbers, float64, in the array's shape.
-        text: Their JSON.
+        whole: Whether all were written as integers.
     """
 
     values: NDArray[np.float64]
-    text: bytes
-
-    @property
-    def whole(self) -> bool:
-        """Whether all were written as integers."""
-        return not any(mark in self.text for mark in (b".", b"e", b"E"))
+    whole: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +89,13 @@ class Outline:
 def outline(body: bytes) -> Outline | None:
     """Cut a request up; none if it has no large array of numbers, or is not plainly right."""
     # Without escapes, every quotation mark starts or ends a string, and none has a zero byte.
-    if PARSER is None or len(body) < _MIN_BYTES or b"\\" in body:
+    if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or b"\\" in body:
         return None
     pieces: list[bytes] = []
     arrays: list[Numbers] = []
     done = 0
     for start, end in _arrays(body):
-        numbers = _read(body[start:end])
+        numbers = _read(body, start, end)
         if numbers is None:
             return None
         pieces += (body[done:start], b'"\\u0000%d"' % len(arrays))
@@ -131,8 +136,18 @@ def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
             yield before.end(), end
 
 
-def _read(text: bytes) -> Numbers | None:
-    """Return the numbers in a text that starts with a bracket, if they are regular."""
+def _read(body: bytes, start: int, end: int) -> Numbers | None:
+    """Return the numbers in a part that starts with a bracket, if they are regular."""
+    if NATIVE is None:
+        return _parse(body[start:end])
+    found = NATIVE(body, start, end)
+    if found is None:
+        return None
+    content, shape, whole = found
+    return Numbers(np.frombuffer(content).reshape(shape), whole)
+
+
+def _parse(text: bytes) -> Numbers | None:
     try:
         flat = _flat(text)
     except (ValueError, TypeError, RuntimeError):
@@ -142,7 +157,7 @@ def _read(text: bytes) -> Numbers | None:
     # An array of one number and an empty one look alike.
     if shape is None or math.prod(shape) != flat.size:
         return None
-    return Numbers(flat.reshape(shape), text)
+    return Numbers(flat.reshape(shape), whole=not any(mark in text for mark in (b".", b"e", b"E")))
 
 
 def _flat(text: bytes) -> NDArray[np.float64]:
