@@ -172,7 +172,7 @@ def test_interrupts_in_a_hurry_do_not_break_off_the_tidying(here: Path) -> None:
     code = """
 import os, signal, sys, time
 from timonel.cli import main
-def run(argv):
+def run(argv, **_):
     try:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from timonel._version import __version__
+from timonel.cli import process
 from timonel.cli.groups import CONTEXT, LazyGroup
 from timonel.cli.ranks import is_told_by_first
 from timonel.cli.settings import Settings, hoist
@@ -29,7 +28,6 @@ from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 
 EXIT_DEFECT = 1
 EXIT_USAGE = 2
-_HURRY_S = 1.0
 _OF_THE_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 """What is wrong with a disk or its permissions, wherever it shows, is no defect of timonel."""
 
@@ -44,45 +42,29 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    for stream in (sys.stdout, sys.stderr):
-        # Bars and curves are not in every encoding; a terminal that lacks them shows '?'.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    # 'kill' is to end a command as Ctrl-C does: with its job stopped and its server drained.
-    interrupt = _Interrupt()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
-    code = run(sys.argv[1:])
-    # All is said and tidied up; a traceback of the interpreter's end would tell nobody anything.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    process.begin()
+    code = run(sys.argv[1:], owns_process=True)
+    process.end()
     sys.exit(code)
 
 
-class _Interrupt:
-    """Ends the command at the first Ctrl-C, and overlooks those that follow in a hurry.
+def run(argv: Sequence[str], *, owns_process: bool = False) -> int:
+    """Run one command line and return its exit code; print errors as one line.
 
-    They would break off the tidying up that the first one has begun.
+    Args:
+        argv: The words after the program's name.
+        owns_process: This process is for this command alone, which may replace its program.
     """
-
-    def __init__(self) -> None:
-        self._overlooks_until = 0.0
-
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if now < self._overlooks_until:
-            return
-        self._overlooks_until = now + _HURRY_S
-        raise KeyboardInterrupt
-
-
-def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; print errors as one line."""
     args = hoist(argv)
     # Read here as well, because an error may come before the options are parsed.
     debug = "--debug" in args[: args.index("--") if "--" in args else None]
     try:
-        result = typer.main.get_command(app)(args, prog_name="timonel", standalone_mode=False)
+        result = typer.main.get_command(app)(
+            args,
+            prog_name="timonel",
+            standalone_mode=False,
+            obj=Settings(owns_process=owns_process),
+        )
     except (TimonelError, typer.TyperException, typer.Abort, KeyboardInterrupt) as error:
         if debug and not isinstance(error, UserCodeError):
             traceback.print_exc()
@@ -121,7 +103,7 @@ def options(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    ctx.obj = Settings(workspace, debug)
+    ctx.obj = replace(Settings.of(ctx), workspace=workspace, debug=debug)
     if debug:
         import logging
 

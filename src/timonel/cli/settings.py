@@ -21,6 +21,7 @@ class Settings:
 
     workspace: str | None = None
     debug: bool = False
+    owns_process: bool = False
 
     @classmethod
     def of(cls, ctx: typer.Context) -> Settings:

@@ -1,10 +1,20 @@
-"""Serving: TensorFlow Serving's API over versions that come and go."""
+"""Serving: TensorFlow Serving's API over versions that come and go.
 
-from timonel.serving.client import Prediction, predict
-from timonel.serving.examples import curl_example
-from timonel.serving.launch import serve
-from timonel.serving.process import Server
-from timonel.serving.registry import ServerRecord, running_servers
+Everything is loaded on first use: each process of a server imports modules of this package, and
+would otherwise hold the whole of the other side as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from timonel.serving.client import Prediction, predict
+    from timonel.serving.examples import curl_example
+    from timonel.serving.launch import serve
+    from timonel.serving.process import Server
+    from timonel.serving.registry import ServerRecord, running_servers
 
 __all__ = [
     "Prediction",
@@ -15,3 +25,25 @@ __all__ = [
     "running_servers",
     "serve",
 ]
+
+_HOME_OF = {
+    "Prediction": "client",
+    "Server": "process",
+    "ServerRecord": "registry",
+    "curl_example": "examples",
+    "predict": "client",
+    "running_servers": "registry",
+    "serve": "launch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

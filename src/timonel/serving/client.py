@@ -16,8 +16,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import NotFoundError, ServingError
+from timonel.serving.caller import Caller
 from timonel.serving.config import ServerSettings
-from timonel.serving.connection import Caller, Connection, HttpError, model_path
+from timonel.serving.connection import Connection, HttpError, model_path
 from timonel.serving.instances import Instance, check_files, instances
 from timonel.serving.process import launch
 from timonel.serving.references import resolve, split_reference, workspace_for

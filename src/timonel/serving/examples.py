@@ -7,7 +7,8 @@ import math
 import shlex
 from typing import Any
 
-from timonel.serving.connection import Caller, Connection, model_path
+from timonel.serving.caller import Caller
+from timonel.serving.connection import Connection, model_path
 from timonel.serving.process import Server
 from timonel.serving.runtimes.base import STRING
 from timonel.serving.wanted import Input, Kind, Wanted, wanted_from

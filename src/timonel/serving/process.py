@@ -9,15 +9,14 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from timonel.errors import ServingError
+from timonel.serving.caller import ANONYMOUS, Caller
 from timonel.serving.config import ServerSettings
-from timonel.serving.connection import ANONYMOUS, Caller
+from timonel.serving.outlasting import outlast
 from timonel.serving.registry import ServerRecord, parse_record
 from timonel.storage import Workspace
 
@@ -75,6 +74,12 @@ class Server:
         return self._record.pid
 
     @property
+    def leash(self) -> int | None:
+        """The descriptor that the server ends with when it is closed; none if it is detached."""
+        stdin = self._process.stdin
+        return None if stdin is None or stdin.closed else stdin.fileno()
+
+    @property
     def is_running(self) -> bool:
         """Whether the process lives."""
         return self._process.poll() is None
@@ -112,15 +117,7 @@ class Server:
         Returns:
             The exit code; 0 when it ended in good order.
         """
-        with _passed_on(signal.SIGTERM, self._signal):
-            try:
-                self._process.wait()
-            except KeyboardInterrupt:
-                self._signal(signal.SIGTERM)
-                try:
-                    self._process.wait()
-                except KeyboardInterrupt:
-                    self._process.kill()
+        outlast(self._process)
         return self._ended()
 
     def _signal(self, number: int) -> None:
@@ -235,15 +232,3 @@ def _new_log(folder: Path) -> Path:
     for path in old[: -_LOGS_KEPT + 1]:
         path.unlink(missing_ok=True)
     return folder / f"{uuid.uuid4().hex[:12]}.log"
-
-
-@contextlib.contextmanager
-def _passed_on(number: signal.Signals, send: Callable[[int], None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, lambda received, _: send(received))
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

@@ -243,6 +243,10 @@ def _announce(
 ) -> None:
     """Print where the server answers and how it is asked, then what changes."""
     from timonel.cli.render.output import console
+
+    # Nothing is imported once Ctrl-C has been offered: a KeyboardInterrupt while a dataclass is
+    # made has Python end the process by SIGINT, however well it was caught.
+    from timonel.cli.waiting import become, tell
     from timonel.cli.watch import Watch
 
     out = console()
@@ -256,10 +260,15 @@ def _announce(
         out.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
     if not detach:
         out.print("Ctrl-C stops it", style="dim")
-        for name in server.models if asks else ():
-            watches.enter_context(Watch(server.rest_url, name, _tell, server.caller))
     if not asks:
         out.print("loads and unloads are in the log only: asking takes a client certificate")
+    if detach:
+        return
+    watched = server.models if asks else ()
+    if settings.owns_process:
+        become(server, watched)
+    for name in watched:
+        watches.enter_context(Watch(server.rest_url, name, tell, server.caller))
 
 
 def _ask_line(server: Server, settings: Settings, name: str) -> str:
@@ -273,9 +282,3 @@ def _ask_line(server: Server, settings: Settings, name: str) -> str:
     with contextlib.suppress(TimonelError):  # served from a folder elsewhere
         image = held_out_image(ModelRepository(workspace.models).get(name), workspace)
     return curl_example(server, name, image=image or "some_image.png")
-
-
-def _tell(line: str) -> None:
-    import time
-
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {line}")
