@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from timonel.serving.access.files import Watched
-from timonel.serving.access.jwks import FetchedKeys, FileKeys, key_source
 from timonel.serving.access.keyfile import watched_keys
-from timonel.serving.access.keys import PREFIX, Keyring
+from timonel.serving.access.keys import LONGEST, PREFIX, Keyring
 from timonel.serving.access.policy import EVERYTHING, Action, Grant, Principal, unauthenticated
 from timonel.serving.access.settings import AccessSettings, JwtSettings
-from timonel.serving.access.tokens import LONGEST, TokenError, find_keys, read_header, verify
 
-_LOG = logging.getLogger(__name__)
-_REMEMBERED = 1024
+if TYPE_CHECKING:
+    from timonel.serving.access.recogniser import TokenRecogniser
+
 OWNER = Principal("owner", (Grant(frozenset({Action.STATUS, Action.METADATA}), EVERYTHING.models),))
 """The process that started the server: it may look, so that it can show how the server does."""
 
@@ -82,7 +79,7 @@ class Authenticator:
         self._keys: Watched[Keyring] | None = None
         if settings.api_keys is not None:
             self._keys = watched_keys(Path(settings.api_keys))
-        self._tokens = _Tokens(settings.jwt, clock) if settings.jwt is not None else None
+        self._tokens = None if settings.jwt is None else _recogniser(settings.jwt, clock)
 
     async def authenticate(self, shown: Credentials, address: str) -> Principal:
         """Return whose credentials these are.
@@ -124,31 +121,8 @@ class Authenticator:
         return hmac.compare_digest(given, self._owner_key.encode())
 
 
-class _Tokens:
-    """Verifies tokens, and remembers those that were valid: a signature takes 100 us to check."""
+def _recogniser(settings: JwtSettings, clock: Callable[[], float]) -> TokenRecogniser:
+    # With it comes cryptography, 8 MiB that few servers have a use for.
+    from timonel.serving.access.recogniser import TokenRecogniser  # noqa: PLC0415
 
-    def __init__(self, settings: JwtSettings, clock: Callable[[], float]) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._source: FileKeys | FetchedKeys = key_source(settings, clock)
-        self._valid: OrderedDict[bytes, tuple[Principal, float, object]] = OrderedDict()
-
-    async def recognise(self, token: str, now: float) -> Principal | None:
-        try:
-            header = read_header(token)
-            keys = await self._source.get(header, self._clock())
-            # Remembered with the keys that verified it: one that the issuer has withdrawn
-            # takes its tokens with it.
-            candidates = tuple(find_keys(keys, header))
-            digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-            known = self._valid.get(digest)
-            if known is not None and known[2] == candidates and now < known[1]:
-                return known[0]
-            principal, expires = verify(token, candidates, self._settings, now)
-        except TokenError as error:
-            _LOG.info("a token was refused: %s", error)
-            return None
-        self._valid[digest] = (principal, expires, candidates)
-        if len(self._valid) > _REMEMBERED:
-            self._valid.popitem(last=False)
-        return principal
+    return TokenRecogniser(settings, clock)

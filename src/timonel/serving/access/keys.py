@@ -19,6 +19,8 @@ from timonel.errors import CorruptError, SpecError
 from timonel.serving.access.policy import Grant, Principal, parse_grant
 
 PREFIX = "tml_"
+LONGEST = 16 * 1024
+"""Of what is looked at as a key or a token, in characters."""
 _ID_BYTES = 6
 _SALT_BYTES = 16
 _SECRET_BYTES = 32

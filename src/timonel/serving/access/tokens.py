@@ -19,10 +19,10 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 
 from timonel.errors import CorruptError
+from timonel.serving.access.keys import LONGEST
 from timonel.serving.access.policy import Principal, grants_in, parse_grant
 from timonel.serving.access.settings import JwtSettings
 
-LONGEST = 16 * 1024
 _TYPES: Mapping[str, type[RSAKey | ECKey | OKPKey]] = {
     "RSA": RSAKey,
     "EC": ECKey,

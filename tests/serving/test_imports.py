@@ -1,0 +1,22 @@
+"""What the process in front of the models' imports: nothing of what only the other side needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+CODE = """
+import json, sys
+import timonel.serving.__main__, timonel.serving.v2.service
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_server_imports_nothing_of_who_starts_it_nor_of_what_it_does_not_offer() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"timonel.cli", "timonel.serving.launch", "timonel.serving.client"}
+    assert not loaded & {"typer", "rich", "http.client", "numpy.testing", "tensorflow.python"}
+    # Tokens are accepted by few servers.
+    assert not loaded & {"joserfc", "cryptography"}
