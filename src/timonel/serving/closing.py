@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import logging
 import threading
 from collections.abc import Callable, Collection
 
+from timonel.serving.freed import give_back
 from timonel.serving.servables import Servable
 
 _LOG = logging.getLogger(__name__)
@@ -32,14 +31,3 @@ def close_all(servables: Collection[Servable], closed: Callable[[Servable], None
         idle.acquire()
         servable.model.close()
         closed(servable)
-
-
-def give_back() -> None:
-    """Have memory that was freed leave the process.
-
-    An allocator keeps it for what may come otherwise, in pieces between what is in use. Takes
-    milliseconds, in which other threads go on.
-    """
-    # Other C libraries than glibc have no such function.
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -29,6 +29,7 @@ from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
 from timonel.serving.descriptors import raise_limit
+from timonel.serving.freed import give_back
 from timonel.serving.instruments import Instruments
 from timonel.serving.listening import Listening
 from timonel.serving.loader import Load, Loader
@@ -185,7 +186,9 @@ def _reserve_grpc(settings: ServerSettings, held: contextlib.ExitStack | None) -
 def _load_when(prepared: threading.Event, load: Load) -> Load:
     def waiting(path: Path) -> LoadedModel:
         prepared.wait()
-        return load(path)
+        loaded = load(path)
+        give_back()
+        return loaded
 
     return waiting
 
@@ -208,6 +211,7 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
         ) from error
     gc.collect()
     gc.freeze()
+    give_back()
 
 
 @contextlib.contextmanager

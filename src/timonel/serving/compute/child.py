@@ -19,6 +19,7 @@ from timonel.serving.compute.link import Link
 from timonel.serving.compute.metadata import to_fields
 from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.config import RuntimeSettings
+from timonel.serving.freed import give_back
 from timonel.serving.python.hooks import HookedModel, Hooks
 from timonel.serving.runtimes.base import DTYPE_NAMES, Array, Runtime, ScheduledModel
 from timonel.serving.runtimes.threaded import scheduled
@@ -59,6 +60,7 @@ def compute(
             hooks = Hooks(Path(settings.hooks), model.signatures)
             model = HookedModel(model, hooks, threads)
         fronts.model = model
+        give_back()
         _post_loaded(link, model)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
         _post_error(link, 0, error, otherwise=Code.UNKNOWN)

@@ -27,6 +27,7 @@ from timonel.engines.local.processes import die_with_parent, name_process, reap
 from timonel.engines.local.warm.inside import renew_random_state, restore_blas_threads
 from timonel.serving.compute.child import compute
 from timonel.serving.compute.orders import MESSAGE_BYTES, ForkOrder, WarmOrders, environment
+from timonel.serving.freed import give_back
 from timonel.serving.runtimes.base import Runtime
 
 _LOG = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def _prepared(reference: str) -> Runtime:
     gc.collect()
     gc.freeze()
     gc.enable()
+    give_back()
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count is all
     if threads > 1:
         raise RuntimeError(
