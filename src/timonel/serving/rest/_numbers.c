@@ -130,27 +130,66 @@ static inline bool is_space(unsigned char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-static inline void skip_space(Reader *r) {
-    while (r->at < r->end && is_space(*r->at)) r->at++;
+static const unsigned char *behind_space(const unsigned char *at, const unsigned char *end) {
+    while (at < end && is_space(*at)) at++;
+    return at;
 }
 
 #if defined(__SIZEOF_INT128__) && defined(__BYTE_ORDER__) && \
     __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define HAS_WIDE 1
 
-/* The value of eight digits, or false if one of them is none. */
-static inline bool eight_digits(const unsigned char *text, uint32_t *value) {
+static const uint64_t TENS[17] = {
+    1ULL,
+    10ULL,
+    100ULL,
+    1000ULL,
+    10000ULL,
+    100000ULL,
+    1000000ULL,
+    10000000ULL,
+    100000000ULL,
+    1000000000ULL,
+    10000000000ULL,
+    100000000000ULL,
+    1000000000000ULL,
+    10000000000000ULL,
+    100000000000000ULL,
+    1000000000000000ULL,
+    10000000000000000ULL,
+};
+
+/* Eight characters, with 0 to 9 in the bytes of those that are digits. */
+static inline uint64_t load_eight(const unsigned char *text) {
     uint64_t word;
     memcpy(&word, text, sizeof word);
-    if (((word & 0xF0F0F0F0F0F0F0F0ULL) |
-         (((word + 0x0606060606060606ULL) & 0xF0F0F0F0F0F0F0F0ULL) >> 4)) != 0x3333333333333333ULL)
-        return false;
-    word -= 0x3030303030303030ULL;
+    return word ^ 0x3030303030303030ULL;
+}
+
+/* How many of eight characters are digits before the first that is none. */
+static inline int count_digits(uint64_t word) {
+    uint64_t others = ((word + 0x7676767676767676ULL) | word) & 0x8080808080808080ULL;
+    return others ? __builtin_ctzll(others) >> 3 : 8;
+}
+
+/* The value of the first `count` of eight digits. */
+static inline uint64_t value_of(uint64_t word, int count) {
+    word = count ? word << (64 - 8 * count) : 0; /* zeros in front */
     word = word * 10 + (word >> 8);
-    *value = (uint32_t)((((word & 0x000000FF000000FFULL) * 0x000F424000000064ULL) +
-                         (((word >> 16) & 0x000000FF000000FFULL) * 0x0000271000000001ULL)) >>
-                        32);
-    return true;
+    return (((word & 0x000000FF000000FFULL) * 0x000F424000000064ULL) +
+            (((word >> 16) & 0x000000FF000000FFULL) * 0x0000271000000001ULL)) >>
+           32;
+}
+
+/* Up to 16 digits, without a branch that depends on how many: that cannot be foreseen, and costs more
+ * than computing with digits that are not there. At least 16 characters follow. */
+static inline const unsigned char *read_digits(const unsigned char *at, uint64_t *digits) {
+    uint64_t head = load_eight(at), tail = load_eight(at + 8);
+    int first = count_digits(head);
+    int second = count_digits(tail) & -(first == 8);
+    *digits = *digits * TENS[first + second] + value_of(head, first) * TENS[second] +
+              value_of(tail, second);
+    return at + first + second;
 }
 
 /* digits * 10^power, correctly rounded; false where that would take more bits. Digits are not 0. */
@@ -190,42 +229,51 @@ static bool by_product(uint64_t digits, int power, double *value) {
 #define HAS_WIDE 0
 #endif
 
-/* One number; false if there is none, or one that only others can tell the value of. */
-static bool read_number(Reader *r) {
-    const unsigned char *at = r->at, *end = r->end;
-    const unsigned char *start = at;
-    bool negative = at < end && *at == '-';
-    if (negative) at++;
+/* digits * 10^power, for which the text between `start` and `at` stands; false if it is infinite. */
+static bool round_decimal(const unsigned char *start, uint64_t digits, int power, bool digits_hold,
+                          double *value) {
+    if (digits_hold && digits == 0) {
+        *value = 0.0;
+        return true;
+    }
+#if HAS_WIDE
+    if (digits_hold && by_product(digits, power, value)) return true;
+#else
+    (void)power;
+#endif
+    /* It ends where the number does: a byte that is none follows, or the text's last, 0. */
+    *value = strtod_l((const char *)start, NULL, plain_locale);
+    return isfinite(*value);
+}
+
+/* One number at `*place`, which is moved behind it; false if there is none, or one that only others
+ * can tell the value of. */
+static inline bool read_number(const unsigned char **place, const unsigned char *end, double *value,
+                               bool *whole) {
+    const unsigned char *at = *place;
+    bool negative = *at == '-';
+    at += negative;
+    const unsigned char *first = at;
     if (at >= end || !is_digit(*at)) return false;
     uint64_t digits = 0;
-    const unsigned char *first = at;
-    while (at < end && is_digit(*at)) digits = digits * 10 + (*at++ - '0');
+    do {
+        digits = digits * 10 + (*at++ - '0');
+    } while (at < end && is_digit(*at));
     Py_ssize_t length = at - first;
     if (length > 1 && *first == '0') return false;
-    const unsigned char *significant = first;
     int power = 0;
     bool integer = true;
     if (at < end && *at == '.') {
         integer = false;
-        const unsigned char *point = at++;
+        const unsigned char *fraction = ++at;
 #if HAS_WIDE
-        uint32_t eight;
-        while (end - at >= 8 && eight_digits(at, &eight)) {
-            digits = digits * 100000000 + eight;
-            at += 8;
-        }
+        if (end - at >= 16) at = read_digits(at, &digits);
 #endif
         while (at < end && is_digit(*at)) digits = digits * 10 + (*at++ - '0');
-        Py_ssize_t fraction = at - point - 1;
-        if (fraction == 0 || fraction > MAX_EXPONENT) return false;
-        power = -(int)fraction;
-        length += fraction;
-    }
-    if (length > MAX_DIGITS) {
-        /* Zeros in front do not count. */
-        while (significant < at && (*significant == '0' || *significant == '.')) {
-            if (*significant++ == '0') length--;
-        }
+        Py_ssize_t count = at - fraction;
+        if (count == 0 || count > MAX_EXPONENT) return false;
+        power = -(int)count;
+        length += count;
     }
     if (at < end && (*at | 0x20) == 'e') {
         integer = false;
@@ -234,69 +282,86 @@ static bool read_number(Reader *r) {
         if (at < end && (*at == '-' || *at == '+')) at++;
         if (at >= end || !is_digit(*at)) return false;
         int exponent = 0;
-        while (at < end && is_digit(*at)) {
+        do {
             if (exponent < MAX_EXPONENT) exponent = exponent * 10 + (*at - '0');
             at++;
-        }
+        } while (at < end && is_digit(*at));
         power += minus ? -exponent : exponent;
     }
-    double value;
     if (length > MAX_DIGITS) {
-        if (integer) return false; /* beyond 64 bits, or nearly */
-        digits = 0;
+        /* Zeros in front do not count. */
+        for (const unsigned char *zero = first; zero < at && (*zero == '0' || *zero == '.'); zero++)
+            length -= *zero == '0';
     }
     if (integer) {
-        if (negative && digits > (uint64_t)INT64_MAX + 1) return false;
-        value = (double)digits;
-        if (negative && digits != 0) value = -value; /* an integer has no -0 */
+        /* Beyond 64 bits, or nearly; and an integer has no -0. */
+        if (length > MAX_DIGITS || (negative && digits > (uint64_t)INT64_MAX + 1)) return false;
+        *value = (double)digits;
+        if (negative && digits != 0) *value = -*value;
     } else {
         if (length <= MAX_DIGITS && digits <= EXACT_INTEGER && power >= -EXACT_POWER &&
             power <= EXACT_POWER) {
-            value = (double)digits;
-            value = power < 0 ? value / EXACT_POWERS[-power] : value * EXACT_POWERS[power];
-        } else if (length <= MAX_DIGITS && digits == 0) {
-            value = 0.0;
-#if HAS_WIDE
-        } else if (length <= MAX_DIGITS && by_product(digits, power, &value)) {
-#endif
-        } else {
-            /* It ends where the number does: a byte that is none follows, or the text's last, 0. */
-            value = strtod_l((const char *)start + negative, NULL, plain_locale);
-            if (!isfinite(value)) return false;
+            *value = (double)digits;
+            if (power < 0)
+                *value /= EXACT_POWERS[-power];
+            else
+                *value *= EXACT_POWERS[power];
+        } else if (!round_decimal(first, digits, power, length <= MAX_DIGITS, value)) {
+            return false;
         }
-        if (negative) value = -value;
-        r->whole = false;
+        if (negative) *value = -*value;
+        *whole = false;
     }
-    if (r->count >= r->capacity) return false;
-    r->values[r->count++] = value;
-    r->at = at;
+    *place = at;
     return true;
+}
+
+/* A list of numbers alone, from its first one to behind the closing bracket; how many it has, or 0
+ * if it is none. */
+static Py_ssize_t read_numbers(Reader *r) {
+    const unsigned char *at = r->at, *end = r->end;
+    double *value = r->values + r->count, *limit = r->values + r->capacity;
+    bool whole = r->whole;
+    for (;;) {
+        if (at < end && is_space(*at)) at = behind_space(at, end);
+        if (at >= end || value >= limit || !read_number(&at, end, value, &whole)) return 0;
+        value++;
+        if (at < end && is_space(*at)) at = behind_space(at, end);
+        if (at >= end) return 0;
+        unsigned char c = *at++;
+        if (c == ']') break;
+        if (c != ',') return 0;
+    }
+    Py_ssize_t length = value - (r->values + r->count);
+    r->at = at;
+    r->count += length;
+    r->whole = whole;
+    return length;
 }
 
 /* A list and all in it, from behind its bracket to behind the closing one. */
 static bool read_list(Reader *r, int depth) {
     if (depth >= MAX_RANK) return false;
     Py_ssize_t length = 0;
-    for (;;) {
-        skip_space(r);
-        if (r->at >= r->end) return false;
-        if (*r->at == '[') {
-            if (r->rank && depth + 1 >= r->rank) return false;
-            r->at++;
+    r->at = behind_space(r->at, r->end);
+    if (r->at < r->end && *r->at != '[') {
+        if (r->rank == 0) r->rank = depth + 1;
+        if (depth + 1 != r->rank) return false;
+        length = read_numbers(r);
+    } else {
+        if (r->rank != 0 && depth + 1 >= r->rank) return false;
+        for (unsigned char c = ','; c == ','; c = *r->at++) {
+            r->at = behind_space(r->at, r->end);
+            if (r->at >= r->end || *r->at++ != '[') return false;
             if (!read_list(r, depth + 1)) return false;
-        } else {
-            if (!r->rank) r->rank = depth + 1;
-            if (depth + 1 != r->rank || !read_number(r)) return false;
+            length++;
+            r->at = behind_space(r->at, r->end);
+            if (r->at >= r->end) return false;
         }
-        length++;
-        if (r->at < r->end && *r->at != ',' && *r->at != ']') skip_space(r);
-        if (r->at >= r->end) return false;
-        unsigned char c = *r->at++;
-        if (c == ']') break;
-        if (c != ',') return false;
+        if (r->at[-1] != ']') return false;
     }
     if (r->shape[depth] == 0) r->shape[depth] = length;
-    return r->shape[depth] == length;
+    return length != 0 && r->shape[depth] == length;
 }
 
 static PyObject *result_of(const Reader *r, PyObject *content) {
@@ -344,8 +409,7 @@ static PyObject *read_array(PyObject *self, PyObject *args) {
     if (reader.at < reader.end && *reader.at == '[') {
         reader.at++;
         good = read_list(&reader, 0);
-        skip_space(&reader);
-        good = good && reader.at == reader.end && reader.count == capacity;
+        good = good && behind_space(reader.at, reader.end) == reader.end && reader.count == capacity;
     }
     if (thread != NULL) PyEval_RestoreThread(thread);
     PyObject *result = good ? result_of(&reader, content) : Py_NewRef(Py_None);
