@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers")
-"""What TensorFlow imports at its end, unless it cannot be."""
+_EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.sparse")
+"""What TensorFlow imports unless it cannot be: Keras at its end, the others for an old copy of it
+that it has of its own, which takes 10 MiB and half a second."""
 
 
 def import_tensorflow() -> None:
