@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.serving.rest.codec import decode, decode_rows, parse_request
-from timonel.serving.rest.tensors import to_array, to_array_fast
+from timonel.serving.rest.tensors import to_array, to_array_fast, write_floats
 from timonel.serving.runtimes.base import NUMPY_TYPES, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -331,3 +331,18 @@ def test_named_rows_are_read_as_element_by_element(rows):
         assert repr([found[name] for name in AB]) == repr([expected[name] for name in AB])
     else:
         assert found == expected
+
+
+@given(
+    count=st.sampled_from([1, 499, 500, 501, 784, 1000, 1001, 8192, 8193]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    steps=st.sampled_from([1, 2]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_numbers_are_rounded_the_same_however_many_they_are(count, dtype, steps, seed):
+    values = np.random.default_rng(seed).standard_normal((count, 2)) * 10.0 ** (seed % 80 - 40)
+    target = np.full((count, 2 * steps), np.nan, dtype)[:, ::steps]
+    with np.errstate(over="ignore"):
+        expected = values.astype(dtype)
+    assert write_floats(values, target) is target
+    np.testing.assert_array_equal(target, expected)

@@ -39,6 +39,9 @@ _EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
 """The integers that no other one is rounded to as a float64."""
 FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 """The types of numbers with a fraction that JSON is read into."""
+_HELD, _SMALL = 500, 8192
+"""Of more elements than the first, numpy lets go of the interpreter to copy them. In an event loop
+that costs a change of threads there and back; beyond the second, it pays."""
 _DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
 
 
@@ -92,7 +95,13 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
 def write_floats(values: NDArray[np.float64], target: Array) -> Array:
     """Return ``target``, of one of `FLOATS` and the same shape, with the values in it."""
     with np.errstate(over="ignore"):
-        np.copyto(target, values, casting="same_kind")
+        if _HELD < values.size <= _SMALL and target.flags.c_contiguous:
+            flat, written = values.reshape(-1), target.reshape(-1)
+            for start in range(0, flat.size, _HELD):
+                part = slice(start, start + _HELD)
+                np.copyto(written[part], flat[part], casting="same_kind")
+        else:
+            np.copyto(target, values, casting="same_kind")
     return target
 
 
