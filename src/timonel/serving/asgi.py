@@ -15,7 +15,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 def header(headers: Headers, wanted: bytes) -> bytes:
     """Return a header's first value; empty if there is none. Names are in lower case."""
-    return next((value for name, value in headers if name == wanted), b"")
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return b""
 
 
 def is_gzipped(headers: Headers) -> bool:

@@ -92,6 +92,7 @@ class RestServer:
         self._server = _QuietServer(
             uvicorn.Config(
                 app,
+                interface="asgi3",
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -9,6 +9,7 @@ import pytest
 
 from timonel.serving.access import AccessSettings, JwtSettings, LimitSettings
 from timonel.serving.access.asgi import AccessMiddleware, cut_listing
+from timonel.serving.access.body import is_within
 from timonel.serving.access.control import AccessControl
 from timonel.serving.access.policy import PRINCIPAL, Principal, parse_grant
 
@@ -162,3 +163,39 @@ def test_a_listing_of_another_form_is_not_shown():
     for other in (b'"models"', b'{"names": ["b"]}', b"not json"):
         with pytest.raises(ValueError):
             cut_listing(other, reader)
+
+
+@pytest.mark.parametrize(
+    ("headers", "within"),
+    [
+        ([(b"content-length", b"5")], True),
+        ([(b"host", b"h"), (b"content-length", b"0")], True),
+        ([(b"content-length", b"6")], False),
+        ([(b"content-length", b"5"), (b"content-length", b"5")], False),
+        ([(b"content-length", b"-1")], False),
+        ([(b"content-length", b"")], False),
+        ([], False),
+        ([(b"transfer-encoding", b"chunked")], False),
+        ([(b"content-length", b"5"), (b"transfer-encoding", b"chunked")], False),
+        ([(b"content-encoding", b"gzip"), (b"content-length", b"5")], False),
+    ],
+)
+def test_only_a_body_that_is_declared_and_comes_as_it_is_need_not_be_counted(headers, within):
+    assert is_within(headers, 5) is within
+
+
+def test_who_is_let_through_unwatched_is_answered_by_the_application_itself():
+    async def send(message):
+        raise AssertionError("the application was to be handed on as it is")
+
+    async def receive():
+        raise AssertionError("the application was to be handed on as it is")
+
+    seen = []
+
+    async def app(*given):
+        seen.append(given)
+
+    scope = {"type": "http", "headers": [(b"content-length", b"5")]}
+    asyncio.run(guarded(app, limits=LimitSettings(max_body=5))(scope, receive, send))
+    assert seen == [(scope, receive, send)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Awaitable
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from timonel.serving.access.body import (
     BoundedBody,
     UnpackedBody,
     declared_length,
+    is_within,
     without_encoding,
 )
 from timonel.serving.access.control import AccessControl, TooManyError
@@ -46,11 +48,18 @@ class AccessMiddleware:
         self._app = app
         self._control = control
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request, or have it answered."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        if scope["type"] != "http" or self._passes(scope):
+            return self._app(scope, receive, send)
+        return self._watched(scope, receive, send)
+
+    def _passes(self, scope: Scope) -> bool:
+        """Whether nobody has to ask who sends a request, nor to count its body."""
+        most = self._control.settings.limits.max_body
+        return self._control.guards_nothing and (most is None or is_within(scope["headers"], most))
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = _Answer(send)
         try:
             await self._admit(scope, receive, answer)

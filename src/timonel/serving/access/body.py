@@ -6,10 +6,11 @@ import asyncio
 import zlib
 from collections.abc import Iterator
 
-from timonel.serving.asgi import Message, Receive, Scope
+from timonel.serving.asgi import Headers, Message, Receive, Scope
 
 _SLICE = 2**18
 _GZIP = 31
+_CODED = frozenset({b"content-encoding", b"transfer-encoding"})
 
 
 class BodyTooLargeError(Exception):
@@ -48,6 +49,22 @@ def declared_length(scope: Scope) -> int | None:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return None
+
+
+def is_within(headers: Headers, most: int) -> bool:
+    """Tell whether a request's head says that its body is no larger, and comes as it is.
+
+    HTTP's parser sees to it that no body is longer than declared.
+    """
+    length = b""
+    for name, value in headers:
+        if name == b"content-length":
+            if length:
+                return False
+            length = value
+        elif name in _CODED:
+            return False
+    return length.isdigit() and int(length) <= most
 
 
 class BoundedBody:

@@ -68,6 +68,9 @@ class AccessControl:
         self._principals: Throttle | SharedThrottle
         self._models: Throttle | SharedThrottle
         self._slots: Slots | SharedSlots
+        limited = limits.principal_rate or limits.model_rate or limits.max_requests
+        self.guards_nothing = not (settings.is_closed or settings.tls or limited)
+        """Whether every request would be admitted, so that nobody need ask."""
         if memory is None:
             self._principals, self._models = Throttle(clients), Throttle(models)
             self._slots = Slots(limits.max_requests)
@@ -75,13 +78,6 @@ class AccessControl:
             self._principals = SharedThrottle(clients, memory, 0)
             self._models = SharedThrottle(models, memory, 1)
             self._slots = SharedSlots(limits.max_requests, memory)
-
-    @property
-    def guards_nothing(self) -> bool:
-        """Whether every request would be admitted, so that nobody need ask."""
-        limits = self.settings.limits
-        limited = limits.principal_rate or limits.model_rate or limits.max_requests
-        return not (self.settings.is_closed or self.settings.tls or limited)
 
     def enter(self) -> None:
         """Take a place among the requests under way; whoever gets it must `leave`.

@@ -89,7 +89,7 @@ class _BoundedHttp(HttpToolsProtocol):
             self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > self.limits.max_head:
             self._refusal = (431, _LARGE_HEAD)
             raise ValueError(_LARGE_HEAD)

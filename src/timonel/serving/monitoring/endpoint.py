@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -33,11 +34,13 @@ class MetricsApp:
         self._path = path
         self._pool = pool
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
         if scope["type"] != "http" or scope["path"] != self._path:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._send(scope, send)
+
+    async def _send(self, scope: Scope, send: Send) -> None:
         status, body = await self._answer(scope["query_string"])
         headers = [(b"content-type", CONTENT_TYPE), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
@@ -76,11 +76,13 @@ class PageApp:
         self._files = static_files() if sampler is not None else {}
         self._started = time.time()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
         if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._read(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(scope)
         except StatusError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 
@@ -85,12 +85,14 @@ class V2App:
         self._options = options or RestOptions()
         self._monitor = monitor
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
         path = scope["raw_path"].decode("latin-1") if scope["type"] == "http" else ""
         if not is_v2(path):
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._answer(scope, receive, send, path)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         answer = await self._answered(scope, receive, path)
         await send(
             {
