@@ -153,3 +153,8 @@ def test_status_metadata_and_what_is_not_ready():
     ]:
         with pytest.raises(StatusError, match=message):
             plane.status(name, version)
+
+
+def test_a_code_is_found_by_its_number():
+    assert {code: code.name for code in Code}[5] == "NOT_FOUND"
+    assert {int(code) for code in Code} == set(Code)

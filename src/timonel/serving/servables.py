@@ -149,14 +149,23 @@ class Catalogue:
         Raises:
             StatusError: It is not loaded.
         """
-        servable = self._find(spec)
-        # One that is retired between the look-up and here has left the catalogue before that.
-        while not servable.acquire():
-            servable = self._find(spec)
+        servable = self.acquire(spec)
         try:
             yield servable
         finally:
             servable.release()
+
+    def acquire(self, spec: ModelSpec) -> Servable:
+        """Return the version a request means, and count one user more of it; see `Servable`.
+
+        Raises:
+            StatusError: It is not loaded.
+        """
+        servable = self._find(spec)
+        # One that is retired between the look-up and here has left the catalogue before that.
+        while not servable.acquire():
+            servable = self._find(spec)
+        return servable
 
     def _find(self, spec: ModelSpec) -> Servable:
         version = spec.version if spec.label is None else self._labelled(spec.name, spec.label)

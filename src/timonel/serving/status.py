@@ -30,6 +30,9 @@ class Code(IntEnum):
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
+    # Enum's own is Python, and metrics look codes up for each request.
+    __hash__ = int.__hash__
+
 
 TRANSIENT = frozenset(
     {

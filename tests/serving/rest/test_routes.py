@@ -90,3 +90,17 @@ def test_a_version_beyond_64_bits_is_refused(digits):
 )
 def test_what_belongs_to_the_api(target, answer):
     assert is_rest(target) is answer
+
+
+def test_a_long_target_is_read_as_a_short_one_is():
+    name = "m" * 1000
+    assert match("POST", f"/v1/models/{name}:predict") == Route(Action.PREDICT, ModelSpec(name))
+    with pytest.raises(StatusError, match="Malformed"):
+        match("GET", f"/v1/models/{name}:predict")
+
+
+def test_what_is_no_request_is_not_remembered_as_one():
+    for _ in range(2):
+        with pytest.raises(StatusError, match="Malformed"):
+            match("GET", "/v1/models/again:predict")
+        assert match("POST", "/v1/models/again:predict").spec == ModelSpec("again")

@@ -8,8 +8,7 @@ the largest size known is the best one, larger batches are let through.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -23,9 +22,8 @@ _FASTER, _SLOWER = 0.5, 0.1
 """How far an estimate follows a measurement: disturbances only ever make things slower."""
 
 
-@dataclass(frozen=True)
-class Learned:
-    """What is known of a signature's batches.
+class Learned(NamedTuple):
+    """What is known of a signature's batches; a tuple, as two are made for each batch.
 
     Args:
         row_s: Seconds a row, by size: entry k is of batches of more than 2^(k-1) and at most 2^k
@@ -58,11 +56,10 @@ def observe(learned: Learned, rows: int, seconds: float, most: float = math.inf)
     before = learned.row_s[size] if count else measured
     measured = min(measured, most * before)
     follows = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
-    return replace(
-        learned,
-        row_s=_with(learned.row_s, size, follows),
-        counts=_with(learned.counts, size, count + 1),
-        seen=learned.seen + 1,
+    return Learned(
+        _with(learned.row_s, size, follows),
+        _with(learned.counts, size, count + 1),
+        learned.seen + 1,
     )
 
 

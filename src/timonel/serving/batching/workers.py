@@ -47,7 +47,8 @@ class Batcher:
         self._name = name
         self._clock = clock
         self._scheduler: Scheduler[Any, Any] = Scheduler(slots)
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._life = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._users = 0
@@ -68,7 +69,7 @@ class Batcher:
             self._users -= 1
             if self._users:
                 return
-            with self._changed:
+            with self._lock:
                 self._changed.notify_all()
             for thread in self._threads:
                 thread.join()
@@ -80,18 +81,18 @@ class Batcher:
         Raises:
             StatusError: The queue refuses it.
         """
-        with self._changed:
+        with self._lock:
             self._scheduler.add(key, make, task, self._clock())
             self._wake()
 
     def remove(self, key: Key, task: Task) -> None:
         """Forget a task that is still queued."""
-        with self._changed:
+        with self._lock:
             self._scheduler.remove(key, task)
 
     def flush(self, owner: Owner) -> None:
         """Let no task of ``owner`` wait for others any longer."""
-        with self._changed:
+        with self._lock:
             self._scheduler.close(lambda key: key.owner is owner)
             self._wake()
 
@@ -113,7 +114,7 @@ class Batcher:
             self._perform(work)
 
     def _next(self) -> Work[Any, Any] | None:
-        with self._changed:
+        with self._lock:
             while self._users:
                 now = self._clock()
                 work = self._scheduler.take(now)
@@ -130,5 +131,5 @@ class Batcher:
             work.key.owner.compute(work.key, work.taken)
         finally:
             if work.holds_slot:
-                with self._changed:
+                with self._lock:
                     self._scheduler.release()

@@ -5,6 +5,7 @@ The matched text includes the query string, as there: ``/v1/models/m?x=1`` names
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,7 @@ _COMPUTE = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict
 _READ = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}(/metadata)?\Z", _FLAGS)
 _CONFIG = re.compile(r"/v1/config(?:\?format=(json|text))?\Z", _FLAGS)
 _INT64_DIGITS = 19
+_KEPT, _KEPT_LENGTH = 256, 256
 
 
 class Action(Enum):
@@ -74,6 +76,11 @@ def match(method: str, target: str) -> Route:
         StatusError: No such request is known.
         VersionTooLargeError: It is known, but for its version.
     """
+    # Most requests are for a few targets.
+    return _kept(method, target) if len(target) <= _KEPT_LENGTH else _match(method, target)
+
+
+def _match(method: str, target: str) -> Route:
     if method == "POST" and (found := _COMPUTE.match(target)):
         action = _COMPUTING.get(found[4])
         spec = _spec(found[1], found[2], found[3])
@@ -89,6 +96,9 @@ def match(method: str, target: str) -> Route:
     elif method == "GET" and (found := _CONFIG.match(target)):
         return Route(Action.CONFIG, ModelSpec(""), as_text=(found[1] or "").lower() == "text")
     raise malformed(method, target)
+
+
+_kept = functools.lru_cache(_KEPT)(_match)
 
 
 def malformed(method: str, target: str) -> StatusError:
