@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 _Read = Callable[[bytes, int, int], tuple[bytes, tuple[int, ...], bool] | None]
 
 try:
-    from timonel.serving.rest._numbers import read
+    from timonel.serving.rest import _numbers
 except ImportError:  # there was no compiler
     NATIVE: _Read | None = None
 else:
-    NATIVE = read
+    NATIVE = _numbers.read
 
 try:
     from simdjson import Parser
