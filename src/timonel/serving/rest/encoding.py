@@ -61,7 +61,7 @@ def encode(outputs: Mapping[str, Array], *, by_row: bool, dialect: Dialect = TIM
     if by_row:
         _check_rows(outputs)
     for array in outputs.values():
-        dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
+        dtype = DTYPE_NAMES.get(array.dtype) or str(array.dtype)
         if dtype not in _WRITABLE and array.size:
             raise invalid_argument(f"Failed to write JSON value for tensor type: {dtype}")
     if dialect.pretty:
