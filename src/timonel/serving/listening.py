@@ -16,7 +16,7 @@ from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS
 from timonel.serving.instruments import Instruments
 from timonel.serving.monitoring.endpoint import Pages
-from timonel.serving.page.history import Source
+from timonel.serving.page.history import SharedSource
 from timonel.serving.page.wiring import with_page
 from timonel.serving.ports import authority
 from timonel.serving.rest.app import RestApp
@@ -50,7 +50,7 @@ class Listening:
         instruments: Instruments,
         *,
         pages: Pages | None = None,
-        source: Source | None = None,
+        source: SharedSource | None = None,
         shares_ports: bool = False,
     ) -> None:
         self._settings = settings

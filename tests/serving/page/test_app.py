@@ -70,7 +70,7 @@ class Rig:
         )
         self.monitor = Monitor()
         self.now = 0.0
-        self.sampler = Sampler(self.monitor, lambda: self.now) if page else None
+        self.sampler = Sampler(self.monitor, clock=lambda: self.now) if page else None
         facts = Facts("1.2.3", is_closed=closed, metrics_path="/metrics")
         self.pool = ThreadPoolExecutor(1)
         self.app = PageApp(

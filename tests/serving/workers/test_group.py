@@ -200,6 +200,21 @@ def test_metrics_keep_what_a_worker_had_counted(workspace, model):
         assert requests_counted(page) == 2 * MANY
 
 
+def test_what_one_has_plotted_is_on_the_page_of_all(workspace, model):
+    def plotted(answer):
+        return json.loads(answer[1])["history"]
+
+    with start(workspace) as server:
+        looking = connect(server)
+        until(lambda: len(plotted(ask(looking, "/page/live"))["at"]) > 2)
+        ask_all(server, "/v1/models/m:predict", BODY)
+        until(lambda: sum(plotted(ask(looking, "/page/live"))["rate"]) > 0)
+        until(lambda: len(plotted(ask(looking, "/page/live"))["at"]) > 6)
+        totals = [sum(plotted(each)["rate"]) for each in ask_all(server, "/page/live")]
+        assert min(totals) > 0
+        looking.close()
+
+
 @pytest.mark.soak
 def test_a_compute_process_that_is_killed_comes_back_for_all(workspace, model):
     with start(workspace) as server:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -31,6 +31,16 @@ class Source(Protocol):
 
     def recent(self) -> Sequence[Recent]:
         """Return the last requests, oldest first."""
+
+
+class SharedSource(Source, Protocol):
+    """Figures of several processes, each of which may be asked for the page."""
+
+    def tell(self) -> None:
+        """Tell the others that somebody looks."""
+
+    def listen(self, look: Callable[[], None]) -> None:
+        """Have somebody called, in the event loop, when another one has told that."""
 
 
 class Point(NamedTuple):

@@ -14,7 +14,7 @@ from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.openapi.server import Facts
 from timonel.serving.page.app import PageApp
 from timonel.serving.page.description import Description
-from timonel.serving.page.history import Source
+from timonel.serving.page.history import SharedSource
 from timonel.serving.page.sampler import Sampler
 
 
@@ -26,7 +26,7 @@ def with_page(
     pool: Executor,
     *,
     is_draining: Callable[[], bool],
-    source: Source | None = None,
+    source: SharedSource | None = None,
 ) -> App:
     """Return a REST application that has the page and ``/openapi.json`` too, if wanted.
 
@@ -49,5 +49,5 @@ def with_page(
         metrics_path=settings.monitoring.metrics_path,
         open_inference=True,
     )
-    sampler = Sampler(source or monitor) if settings.rest.page else None
+    sampler = Sampler(source or monitor, source) if settings.rest.page else None
     return PageApp(app, Description(plane, facts), pool, sampler, is_draining)

@@ -162,17 +162,23 @@ class Channel:
             self._refuse(number, error)
             return
         if not isinstance(result, Future):
-            self._post(number, [_ANSWER, result])
+            self._settle(number, result)
             return
 
         def done(future: Future[Any]) -> None:
             error = future.exception()
             if error is None:
-                self._post(number, [_ANSWER, future.result()])
+                self._settle(number, future.result())
             else:
                 self._refuse(number, error)
 
         result.add_done_callback(done)
+
+    def _settle(self, number: int, result: Any) -> None:
+        try:
+            self._post(number, [_ANSWER, result])
+        except TypeError as error:  # what JSON has not: whoever asked must not wait for ever
+            self._refuse(number, error)
 
     def _refuse(self, number: int, error: BaseException) -> None:
         if not isinstance(error, StatusError):

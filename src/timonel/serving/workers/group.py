@@ -129,6 +129,10 @@ class Group:
             return self._reconfigure(values[1])
         if name == "traffic":
             return in_thread(lambda: self._traffic(values[1]))
+        if name == "look":
+            for other in self._seats:
+                if other is not seat:
+                    other.tell("look")
         if name == "page":
             return in_thread(self._page)
         if name == "failed":
@@ -249,7 +253,8 @@ class Group:
     def _traffic(self, since: float) -> list[Any]:
         """Return the traffic of all by model, and the requests that ended after ``since``."""
         whole, recent = self._gathered(self._monitor.counted(), since)
-        return [traffic_of(whole.requests.items(), whole.batches.items()), recent]
+        traffic = traffic_of(whole.requests.items(), whole.batches.items())
+        return [{name: list(each) for name, each in traffic.items()}, recent]
 
     def _page(self) -> str:
         """Return the metrics of all, in Prometheus' text format."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -30,6 +30,19 @@ class GroupTraffic:
         self._begun: dict[str, Traffic] | None = None
         self._traffic: dict[str, Traffic] = {}
         self._recent: collections.deque[Recent] = collections.deque(maxlen=RECENT)
+        self._look: Callable[[], None] = lambda: None
+
+    def tell(self) -> None:
+        """Tell the other workers that somebody looks."""
+        self._channel.tell("look")
+
+    def listen(self, look: Callable[[], None]) -> None:
+        """Have somebody called when another worker has told that."""
+        self._look = look
+
+    def told(self) -> None:
+        """Note that another worker has told it."""
+        self._look()
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return what was answered and computed since the first look, by model."""

@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -77,7 +79,9 @@ class _Worker:
         self._lock = threading.Lock()
         self._follower: Follower | None = None
         self._monitor: Monitor | None = None
+        self._looked: Callable[[], None] = lambda: None
         self._channel = Channel(connection, self._handle, self._end, "leader")
+        self._traffic = GroupTraffic(self._channel)
         self._channel.start()
 
     def run(self) -> None:
@@ -113,7 +117,7 @@ class _Worker:
             access,
             instruments,
             pages=self,
-            source=GroupTraffic(self._channel),
+            source=self._traffic,
             shares_ports=True,
         )
         relay = None
@@ -142,6 +146,7 @@ class _Worker:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._wake = lambda: loop.call_soon_threadsafe(stop.set)
+            self._looked = partial(_call_in, loop, self._traffic.told)
             if self._stop.is_set():
                 return
         async with listening.opened():
@@ -153,6 +158,7 @@ class _Worker:
                 relay.refuse()
         with self._lock:
             self._wake = None
+            self._looked = lambda: None
 
     def _handle(self, name: str, values: list[Any]) -> Any:
         if name == "news" and self._follower is not None:
@@ -162,6 +168,9 @@ class _Worker:
             since = values[1]
             if since is not None and self._monitor is not None:
                 return recent_fields(self._monitor.recent(), since)
+        elif name == "look":
+            with self._lock:
+                self._looked()
         elif name == "drain":
             self._end()
         return None
@@ -181,6 +190,10 @@ class _Worker:
     def _tell_counts(self) -> None:
         while not self._stop.wait(_TELL_S):
             self._count()
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(function)
 
 
 def _own(settings: ServerSettings, socket_path: str | None) -> ServerSettings:
