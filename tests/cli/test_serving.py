@@ -98,9 +98,11 @@ def test_a_broken_savedmodel(timonel: Timonel, place: Workspace) -> None:
 
 @pytest.fixture
 def server(fake: Workspace) -> Iterator[subprocess.Popen[str]]:
-    """``timonel serve`` in a terminal of its own."""
+    """``timonel serve`` in a terminal, beside modules that must not be taken for Python's own."""
+    for name in ("queue", "random", "socket"):
+        Path(f"{name}.py").write_text("raise RuntimeError('another one was meant')\n")
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "timonel", "serve", "m", "--runtime", "fake", *FREE],
+        [sys.executable, "-P", "-u", "-m", "timonel", "serve", "m", "--runtime", "fake", *FREE],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -61,7 +61,7 @@ def become(server: Server, models: Sequence[str]) -> None:
     os.write(descriptor, json.dumps(asdict(orders)).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     # The words after the descriptor are for people who look at the list of processes.
-    program = [sys.executable, "-m", __name__, str(descriptor), "timonel", *sys.argv[1:]]
+    program = [sys.executable, "-P", "-m", __name__, str(descriptor), "timonel", *sys.argv[1:]]
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.set_inheritable(leash, True)

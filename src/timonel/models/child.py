@@ -14,7 +14,7 @@ from pathlib import Path
 
 def start(module: str, request: Path, answer: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start a process whose output goes to ``log``; pass it to `end` whatever happens."""
-    command = [sys.executable, "-m", module, str(request), str(answer)]
+    command = [sys.executable, "-P", "-m", module, str(request), str(answer)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     with log.open("wb") as output:
         return subprocess.Popen(

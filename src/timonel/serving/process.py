@@ -175,7 +175,7 @@ def _owner(settings: ServerSettings) -> Caller:
 def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "timonel.serving"],
+            [sys.executable, "-P", "-m", "timonel.serving"],
             # Unbuffered: nothing is left over to be written to a process that has died.
             bufsize=0,
             stdin=subprocess.PIPE,

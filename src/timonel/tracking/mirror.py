@@ -115,7 +115,14 @@ def mirror_in_background(workspace: Workspace) -> None:
         return
     with (workspace.root / LOG).open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "timonel.tracking.mirror", str(workspace.root), "--pending"],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "timonel.tracking.mirror",
+                str(workspace.root),
+                "--pending",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

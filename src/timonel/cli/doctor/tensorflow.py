@@ -28,7 +28,7 @@ _FAST_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile
 def checks(timeout_s: float) -> Iterator[Check]:
     """Load TensorFlow as a task of a job would, and judge what came back."""
     try:
-        facts = load_facts([sys.executable, "-m", _PROBE], timeout_s)
+        facts = load_facts([sys.executable, "-P", "-m", _PROBE], timeout_s)
     except ProbeError as error:
         yield Check(AREA, "tensorflow", Verdict.FAIL, error.found, error.hint)
         return

@@ -45,7 +45,7 @@ class WarmParent:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "timonel.serving.compute.warm", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "timonel.serving.compute.warm", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 env=environment(os.environ),
                 pass_fds=(theirs.fileno(),),

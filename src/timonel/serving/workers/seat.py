@@ -122,7 +122,7 @@ class Seat:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             descriptors = (theirs.fileno(), *self._leader.descriptors(self.index))
-            command = [sys.executable, "-m", "timonel.serving.workers.worker"]
+            command = [sys.executable, "-P", "-m", "timonel.serving.workers.worker"]
             with self._lock:
                 if self._stop.is_set():
                     ours.close()
