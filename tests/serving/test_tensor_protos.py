@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from timonel.serving.messages import tensor_pb2, types_pb2
 from timonel.serving.runtimes.base import NUMPY_TYPES
 from timonel.serving.status import Code, StatusError
-from timonel.serving.tensor_protos import encode, from_proto, to_proto
+from timonel.serving.tensor_protos import effort, encode, from_proto, to_proto
 
 tf = pytest.importorskip("tensorflow")
 
@@ -188,3 +188,21 @@ def test_an_array_without_a_tensor_type_is_unimplemented():
     with pytest.raises(StatusError) as caught:
         to_proto(np.array(["a"]))
     assert caught.value.code is Code.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("dtype", NUMERIC)
+def test_content_is_no_effort_and_values_are(dtype):
+    array = np.ones((1000,), NUMPY_TYPES[dtype])
+    values = to_proto(array)
+    assert effort(values) == values.ByteSize()
+    content = tensor_pb2.TensorProto.FromString(encode(array, as_content=True))
+    assert effort(content) == content.ByteSize() // 16
+
+
+def test_strings_are_an_effort_either_way():
+    array = np.array([b"one", b"two"] * 100, object)
+    for as_content in (False, True):
+        proto = tensor_pb2.TensorProto.FromString(encode(array, as_content=as_content))
+        assert effort(proto) == proto.ByteSize()
+    unknown = tensor_pb2.TensorProto(dtype=types_pb2.DT_RESOURCE)
+    assert effort(unknown) == unknown.ByteSize()

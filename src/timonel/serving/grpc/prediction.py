@@ -27,7 +27,7 @@ from timonel.serving.messages import (
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature, bytes_of
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.tensor_protos import from_proto
+from timonel.serving.tensor_protos import effort, from_proto
 
 NAME = "tensorflow.serving.PredictionService"
 _METHODS = ("tensorflow/serving/predict", CLASSIFY, REGRESS)
@@ -80,9 +80,8 @@ class PredictionService:
         with self._plane.call(model_spec(request), context) as call:
             signature = call.signature(name)
             self._check_method(signature)
-            inputs = await by_size(
-                self._pool, request.ByteSize(), _arrays, signature, request.inputs
-            )
+            size = sum(map(effort, request.inputs.values()))
+            inputs = await by_size(self._pool, size, _arrays, signature, request.inputs)
             outputs = await answered(call.start(signature, inputs, request.output_filter))
             version = call.version
         write = partial(protos.predict_response, as_content=self._options.tensor_content)
