@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import grpc
 
+from timonel.serving.aborting import abort
 from timonel.serving.access.authentication import credentials
 from timonel.serving.access.control import AccessControl, TooManyError
 from timonel.serving.access.policy import Action, Principal, Resource, Scope, denied
 from timonel.serving.access.tls import peer_names
 from timonel.serving.status import Code, StatusError
 
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SERVING = "/tensorflow.serving"
 _V2 = "/inference.GRPCInferenceService"
 EVERYTHING_ELSE = Resource(Scope.SERVER, Action.ADMIN)
@@ -193,7 +193,7 @@ async def _abort(context: Any, error: StatusError) -> None:
             ("retry-after", str(math.ceil(error.retry_s))),
             ("grpc-retry-pushback-ms", str(math.ceil(error.retry_s * 1000))),
         )
-    await context.abort(_CODES[error.code.value], error.message, metadata)
+    await abort(context, error.code, error.message, metadata)
 
 
 async def _unimplemented(request: Any, context: Any) -> None:  # noqa: ARG001 - a behaviour

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from timonel.serving.aborting import abort
 from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.core import RequestContext
 from timonel.serving.messages import model_pb2
@@ -21,7 +22,6 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 _LOG = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 1024
 _SUFFIX = "...TRUNCATED"
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 # What gRPC tells of a call without a deadline, where it does not tell none, is centuries.
 _FOREVER_S = 1e9
 _TRACE = frozenset({"traceparent", "tracestate"})
@@ -51,8 +51,7 @@ def handler(answer: Answer, api: str, request_type: Any, monitor: Monitor | None
         try:
             return await accounted(answer, api, request, context, monitor)
         except StatusError as error:
-            await context.abort(_CODES[error.code.value], cut(error.message))
-            raise AssertionError("abort raises") from error
+            await abort(context, error.code, cut(error.message))
 
     return grpc.unary_unary_rpc_method_handler(
         call, request_deserializer=parser(request_type), response_serializer=None
