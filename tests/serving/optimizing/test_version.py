@@ -37,7 +37,7 @@ class _Ended:
     stdin = None
 
     def __init__(self, command, **_):
-        self.code = child.main(command[3:])
+        self.code = child.main(command[-2:])
 
     def wait(self, timeout=None):
         return self.code
