@@ -20,6 +20,8 @@ from timonel.serving.page.history import SharedSource
 from timonel.serving.page.wiring import with_page
 from timonel.serving.ports import authority
 from timonel.serving.rest.app import RestApp
+from timonel.serving.rest.connection import with_direct
+from timonel.serving.rest.direct import Direct
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.rest_server import RestServer
 from timonel.serving.v2.app import V2App
@@ -147,8 +149,10 @@ class Listening:
             source=self._source,
         )
         app = self._access.guarded(self._instruments.app(described, pool, self._pages))
-        server = RestServer(
-            app, self._rest_socket, self._settings.drain_s, self._access.uvicorn_options()
-        )
+        http = self._access.uvicorn_options()
+        if self._access.guards_nothing:
+            direct = Direct(self._plane, options, monitor, self._access.max_body)
+            http = with_direct(http, direct)
+        server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
         await server.start()
         return server

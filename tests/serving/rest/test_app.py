@@ -16,7 +16,8 @@ from timonel.serving.dialect import DIALECTS, TENSORFLOW_SERVING, TIMONEL
 from timonel.serving.model_config import first_models, parse_model_config
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.rest import computing
-from timonel.serving.rest.app import HTTP_STATUS, RestApp
+from timonel.serving.rest.answers import HTTP_STATUS
+from timonel.serving.rest.app import RestApp
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
 from timonel.serving.servables import Catalogue, Servable

@@ -61,10 +61,19 @@ class Access:
         """How REST addresses begin."""
         return "http" if self._context is None else "https"
 
+    @property
+    def max_body(self) -> int | None:
+        """Bytes of the largest body that may be sent; none for any."""
+        return self._settings.limits.max_body
+
+    @property
+    def guards_nothing(self) -> bool:
+        """Whether nobody has to ask who sends a request."""
+        return self._control.guards_nothing
+
     def guarded(self, app: App) -> App:
         """Return an ASGI application behind the rules."""
-        limits = self._settings.limits
-        if self._control.guards_nothing and limits.max_body is None:
+        if self.guards_nothing and self.max_body is None:
             return app
         return AccessMiddleware(app, self._control)
 
@@ -88,7 +97,7 @@ class Access:
             "grpc.max_metadata_size": limits.max_head,
         }
         return GrpcGuard(
-            () if self._control.guards_nothing else (AccessInterceptor(self._control),),
+            () if self.guards_nothing else (AccessInterceptor(self._control),),
             tuple((name, value) for name, value in arguments.items() if value is not None),
             self._grpc_credentials(),
         )

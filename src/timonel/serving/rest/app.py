@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import NamedTuple
 
 import orjson
 
@@ -18,8 +17,9 @@ from timonel.serving.asgi import Receive, Scope, Send, is_gzipped
 from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
+from timonel.serving.rest.answers import CORS, JSON, TEXT, Answer, error_answer, unexpected
 from timonel.serving.rest.computing import Computing
-from timonel.serving.rest.encoding import encode_error, encode_metadata, encode_status
+from timonel.serving.rest.encoding import encode_metadata, encode_status
 from timonel.serving.rest.http import (
     body_of,
     content_type,
@@ -42,50 +42,10 @@ from timonel.serving.rest.views import config_text, metadata_view, models_view, 
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _LOG = logging.getLogger(__name__)
-_JSON = b"application/json"
-_TEXT = b"text/plain; charset=utf-8"
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
 )
-_CORS = [
-    (b"access-control-allow-origin", b"*"),
-    (b"access-control-allow-methods", b"POST, GET"),
-    (b"access-control-allow-headers", b"Content-Type"),
-]
-HTTP_STATUS = {
-    Code.OK: 200,
-    Code.CANCELLED: 499,
-    Code.UNKNOWN: 500,
-    Code.INVALID_ARGUMENT: 400,
-    Code.DEADLINE_EXCEEDED: 504,
-    Code.NOT_FOUND: 404,
-    Code.ALREADY_EXISTS: 409,
-    Code.PERMISSION_DENIED: 403,
-    Code.RESOURCE_EXHAUSTED: 429,
-    Code.FAILED_PRECONDITION: 400,
-    Code.ABORTED: 409,
-    Code.OUT_OF_RANGE: 400,
-    Code.UNIMPLEMENTED: 501,
-    Code.INTERNAL: 500,
-    Code.UNAVAILABLE: 503,
-    Code.DATA_LOSS: 500,
-    Code.UNAUTHENTICATED: 401,
-}
-
-
-class Answer(NamedTuple):
-    """An HTTP response, but for its length.
-
-    Args:
-        status: The HTTP status.
-        body: The content.
-        content_type: What it is; none to leave that out.
-    """
-
-    status: int
-    body: bytes
-    content_type: bytes | None = _JSON
 
 
 class RestApp:
@@ -124,7 +84,7 @@ class RestApp:
         if answer.content_type is not None:
             headers.insert(0, (b"content-type", answer.content_type))
         if of_api and self._options.cors:
-            headers += _CORS
+            headers += CORS
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if scope["method"] == "HEAD":
             body = b""
@@ -155,7 +115,7 @@ class RestApp:
             else:
                 content = self._read(route, target)
             code = Code.OK
-            return Answer(200, content, _TEXT if route.as_text else _JSON)
+            return Answer(200, content, TEXT if route.as_text else JSON)
         except VersionTooLargeError as error:
             code = Code.INVALID_ARGUMENT
             if not self._dialect.explains_bad_versions:
@@ -169,7 +129,7 @@ class RestApp:
             raise
         except Exception as error:  # noqa: BLE001 - logged; costs one request, not the server
             _LOG.exception("%s %s failed", scope["method"], target)
-            return self._error(StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+            return self._error(unexpected(error))
         finally:
             if self._monitor is not None:
                 self._monitor.end(observation or self._monitor.begin("REST", ""), code)
@@ -210,7 +170,7 @@ class RestApp:
         return encode_metadata(metadata_view(self._plane.metadata(route.spec)), self._dialect)
 
     def _error(self, error: StatusError) -> Answer:
-        return Answer(HTTP_STATUS[error.code], encode_error(error.message, self._dialect))
+        return error_answer(error, self._dialect)
 
 
 def _target(scope: Scope) -> str:

@@ -89,12 +89,12 @@ class Computing:
         options, size = self._options, len(body)
         request = await self._work(size, context, read, body)
         with self._plane.call(route.spec, context) as call:
-            signature = _signature(call, request.signature_name)
+            signature = signature_of(call, request.signature_name)
             arrays = await self._work(
                 size, context, decode_request, request, signature.inputs, call.allocate
             )
             if options.check_method_names:
-                _check_method(signature)
+                check_method(signature)
             outputs = await outputs_for(call.start(signature, arrays), context, receive)
         write = partial(encode, by_row=request.by_row, dialect=options.dialect)
         size = sum(map(bytes_of, outputs.values()))
@@ -164,7 +164,12 @@ def gunzipped(body: bytes) -> bytes:
 async def _in_time(future: Future[Any], context: RequestContext) -> None:
     if not await finished(future, _left(context)):
         future.cancel()
-        raise StatusError(Code.DEADLINE_EXCEEDED, "Timed out waiting for notification")
+        raise overdue()
+
+
+def overdue() -> StatusError:
+    """Return the error of a request that is not answered in time."""
+    return StatusError(Code.DEADLINE_EXCEEDED, "Timed out waiting for notification")
 
 
 async def _cancel_when_gone(future: Future[Any], receive: Receive) -> None:
@@ -183,7 +188,12 @@ def _examples(body: bytes) -> tuple[str, list[bytes], bytes]:
     return (name, *examples_from_json(content))
 
 
-def _signature(call: Call, name: str) -> Signature:
+def signature_of(call: Call, name: str) -> Signature:
+    """Return a signature by its name in a request.
+
+    Raises:
+        StatusError: The model has none of that name.
+    """
     signature = call.find(name)
     if signature is None:
         raise invalid_argument(
@@ -192,7 +202,12 @@ def _signature(call: Call, name: str) -> Signature:
     return signature
 
 
-def _check_method(signature: Signature) -> None:
+def check_method(signature: Signature) -> None:
+    """Refuse a signature that is declared for something else than prediction.
+
+    Raises:
+        StatusError: It is.
+    """
     methods = (_PREDICT, CLASSIFY, REGRESS)
     if signature.method_name not in methods:
         raise StatusError(

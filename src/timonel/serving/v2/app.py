@@ -15,7 +15,7 @@ from timonel.serving.awaiting import by_size, in_pool
 from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
-from timonel.serving.rest.app import HTTP_STATUS
+from timonel.serving.rest.answers import HTTP_STATUS
 from timonel.serving.rest.computing import gunzipped, outputs_for
 from timonel.serving.rest.encoding import encode_error
 from timonel.serving.rest.http import body_of, context_of, is_preflight, trace_parent
