@@ -9,11 +9,13 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.batching.workers import Batcher
 from timonel.serving.batching.wrap import batched, batcher_for
-from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
+from timonel.serving.runtimes.base import Asked, LoadedModel, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
 WAIT_S = 100
@@ -179,6 +181,116 @@ def test_what_takes_its_time_is_not_computed_by_who_submits_it(slow):
     model = batched(slow, AdaptiveBatching(slots=1), at_once=True)
     assert not model._policy.is_instant("s", 1)
     assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    model.close()
+
+
+@pytest.fixture
+def quick(slow):
+    """Computed at once, whatever this machine does besides."""
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1, max_queued=8), observed.append, at_once=True)
+    model.observed = observed
+    learn(model)
+    model._policy.is_instant = lambda name, rows, requests=1: name == "s" and rows <= 4 * requests
+    slow.batches.clear()
+    yield model
+    model.close()
+
+
+def test_what_comes_together_is_computed_in_one_run_by_who_submits_it(quick, slow):
+    asked = [Asked("s", rows(n)) for n in (1, 2)] + [Asked("s", rows(3, 4))]
+    futures = quick.submit_all(asked)
+    assert all(future.done() for future in futures)
+    assert [f.result()["y"].ravel().tolist() for f in futures] == [[2], [4], [6, 8]]
+    assert slow.batches == [4]
+    assert [(o.rows, len(o.queue_s), o.failed) for o in quick.observed] == [(4, 3, False)]
+    assert {f.compute_s for f in futures} == {quick.observed[0].compute_s}
+
+
+def test_what_comes_together_is_told_apart_as_in_queues(quick, slow):
+    bad_shape = {"x": np.ones((1, 5), np.float32)}
+    late = time.monotonic()
+    futures = quick.submit_all(
+        [
+            Asked("s", rows(1)),
+            Asked("unknown", rows(1)),
+            Asked("s", rows(2), ["n"]),
+            Asked("s", rows(-1)),
+            Asked("s", rows(3), None, late),
+            Asked("s", bad_shape),
+            Asked("s", rows(4), None, late + WAIT_S),
+            Asked("fixed", {"x": np.ones(2, np.float32)}),
+        ]
+    )
+    one, unknown, n, bad, too_late, other, in_time, fixed = futures
+    assert one.result()["y"].item() == 2
+    assert type(unknown.exception()) is KeyError
+    assert n.result().keys() == {"n"}
+    assert bad.exception().code is Code.INVALID_ARGUMENT
+    assert too_late.exception().code is Code.DEADLINE_EXCEEDED
+    assert other.result()["y"].shape == (1, 5)
+    assert in_time.result()["y"].item() == 8
+    assert fixed.result(WAIT_S)["y"].tolist() == [2, 2]
+
+
+def test_what_is_too_much_for_whoever_submits_it_is_queued(quick, slow):
+    alone = threading.get_ident()
+    run, threads = slow.run, {}
+
+    def noted(signature, inputs, outputs=None):
+        threads[int(inputs["x"].flat[0])] = threading.get_ident()
+        return run(signature, inputs, outputs)
+
+    slow.run = noted
+    many = rows(*range(20, 40))
+    futures = quick.submit_all([Asked("s", rows(1)), Asked("s", many), Asked("s", rows(2))])
+    assert [len(f.result(WAIT_S)["y"]) for f in futures] == [1, 20, 1]
+    assert threads.keys() == {1, 20}
+    assert threads[1] == alone
+    assert threads[20] != alone
+
+
+def test_no_batch_is_larger_than_was_learned(quick, slow):
+    quick._policy.most_rows = lambda _: 3
+    futures = quick.submit_all([Asked("s", rows(n)) for n in range(1, 6)])
+    assert [f.result()["y"].item() for f in futures] == [2, 4, 6, 8, 10]
+    assert slow.batches == [3, 2]
+
+
+def test_what_comes_together_after_the_end_is_refused(quick):
+    quick.close()
+    asked = [Asked("s", rows(1)), Asked("s", rows(2)), Asked("fixed", {"x": np.ones(2)})]
+    for future in quick.submit_all(asked):
+        assert future.exception(0).code is Code.UNAVAILABLE
+    quick.close = lambda: None
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(-1, 5), min_size=1, max_size=4),
+            st.sampled_from([None, ["y"], ["n", "y"]]),
+        ),
+        max_size=9,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_together_or_alone_the_answers_are_the_same(at_once, asked):
+    model = batched(Slow(), AdaptiveBatching(slots=1), at_once=at_once)
+    model._policy.is_instant = lambda name, size, requests=1: at_once and size <= 3 * requests
+    requests = [Asked("s", rows(*values), outputs) for values, outputs in asked]
+
+    def told(future):
+        error = future.exception(WAIT_S)
+        return (
+            error.code
+            if error
+            else [(name, a.tolist()) for name, a in future.result().items() if name == "y"]
+        )
+
+    together = [told(future) for future in model.submit_all(requests)]
+    assert together == [told(model.submit(*request)) for request in requests]
     model.close()
 
 

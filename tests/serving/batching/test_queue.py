@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from timonel.serving.batching.parameterqueue import Limits, ParameterQueue
-from timonel.serving.batching.queue import NaturalQueue, Room, Task
+from timonel.serving.batching.queue import NaturalQueue, Room, Task, cut
 from timonel.serving.batching.schedule import Scheduler
 from timonel.serving.status import Code, StatusError
 
@@ -41,6 +43,23 @@ def test_late_tasks_leave_before_they_are_computed():
     taken = queue.take(1.0)
     assert taken.late == (late,)
     assert taken.tasks == [early]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from([None, 1.0, 2.0])), max_size=12),
+    st.integers(0, 12),
+)
+def test_batches_are_cut_in_order_and_lose_nothing(given_tasks, limit):
+    tasks = [Task(rows, 0.0, deadline) for rows, deadline in given_tasks]
+    left, computed, late = deque(tasks), [], []
+    while left:
+        taken = cut(left, limit, 1.0)
+        assert len(taken.pieces) < 2 or sum(sizes(taken)) <= limit
+        assert all(piece.rows == piece.task.rows for piece in taken.pieces)
+        computed += taken.tasks
+        late += taken.late
+    assert computed == [task for task in tasks if task.deadline != 1.0]
+    assert late == [task for task in tasks if task.deadline == 1.0]
 
 
 def test_a_version_without_room_refuses_at_once():

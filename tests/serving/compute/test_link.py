@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import itertools
 import os
@@ -18,8 +20,8 @@ from hypothesis import strategies as st
 
 from tests.waiting import until
 from timonel.serving.compute.arena import Arena
-from timonel.serving.compute.frames import INLINE_BYTES, Kind
-from timonel.serving.compute.link import Link
+from timonel.serving.compute.frames import INLINE_BYTES, Kind, read_frames
+from timonel.serving.compute.link import AT_ONCE, Link
 from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.compute.segments import Segment, new_segment
 from timonel.serving.status import Code, StatusError
@@ -191,6 +193,89 @@ def test_a_side_that_does_not_listen_holds_nobody_up(waiting):
     front.close()
     back.close()
     front.wake()
+
+
+def packets_of(connection):
+    """Return what has come, and is not read by a link."""
+    connection.setblocking(False)
+    packets = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            packets.append(connection.recv(1 << 20))
+    return [[frame.number for frame in read_frames(packet)] for packet in packets]
+
+
+@pytest.fixture
+def half():
+    """A link that nobody serves, and what comes out of it."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link = Link(left, limit_bytes=MIB)
+    yield link, right
+    link.close()
+    right.close()
+
+
+def post_some(link, count, size=3136):
+    for number in range(count):
+        link.post(Kind.REQUEST, number, [], {"x": np.zeros(size, np.uint8)}, turn=True)
+
+
+def test_what_is_asked_in_a_turn_goes_in_one_packet(half):
+    link, right = half
+
+    async def turns():
+        post_some(link, 16)
+        assert packets_of(right) == [], "more may come"
+        await asyncio.sleep(0)
+        assert packets_of(right) == [list(range(16))]
+        post_some(link, 2)
+        link.post(Kind.CANCEL, 7)
+        assert packets_of(right) == [[0, 1, 7]], "what is urgent takes along what waits"
+
+    asyncio.run(turns())
+    post_some(link, 2)
+    assert packets_of(right) == [[0], [1]], "without a loop there is no turn"
+
+
+def test_a_turn_in_which_much_is_asked_is_not_waited_for(half):
+    link, right = half
+
+    async def turn():
+        post_some(link, AT_ONCE + 3, size=1)
+        assert packets_of(right) == [list(range(AT_ONCE))]
+
+    asyncio.run(turn())
+    assert packets_of(right) == [[AT_ONCE, AT_ONCE + 1, AT_ONCE + 2]]
+
+
+def test_a_loop_that_is_closed_leaves_nothing_unsent(half):
+    link, right = half
+    loop = asyncio.new_event_loop()
+
+    async def last():
+        post_some(link, 3)
+        loop.stop()
+
+    task = loop.create_task(last())
+    loop.run_forever()
+    assert task.done()
+    assert packets_of(right) == []
+    loop.close()
+    assert packets_of(right) == [[0, 1, 2]]
+
+
+def test_the_end_of_each_packet_is_told(half):
+    link, right = half
+    back = Link(right, limit_bytes=MIB)
+    heard = []
+    for packet in ((1, 2), (3,)):
+        for number in packet:
+            link.post(Kind.REQUEST, number, later=True)
+        link.flush()
+    link.shut()
+    back.serve(lambda message: heard.append(message.number), finish=lambda: heard.append("end"))
+    assert heard == [1, 2, "end", 3, "end"]
+    back.close()
 
 
 def test_descriptors_are_given_back():

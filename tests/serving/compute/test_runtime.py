@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import psutil
 import pytest
+import uvloop
 
 from timonel.serving.compute import ProcessRuntime
 from timonel.serving.config import RuntimeSettings
@@ -76,6 +79,46 @@ def test_batches_are_formed_there_and_told_here(tensorflow, exports):
     assert sum(batch.rows for batch in BATCHES) == 80
     assert {batch.signature for batch in BATCHES} == {"serving_default"}
     assert all(batch.compute_s > 0 and min(batch.queue_s) >= 0 for batch in BATCHES)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_an_event_loop_asks_in_a_turn_is_computed_together(tensorflow, exports, new_loop):
+    model = tensorflow.load(exports / "versioned-2", RuntimeSettings(intra_op_threads=1))
+    BATCHES.clear()
+
+    async def ask(number):
+        future = model.submit("serving_default", {"x": np.full(1, number, np.float32)})
+        return (await asyncio.wrap_future(future))["y"].tolist()
+
+    async def ask_all():
+        for _ in range(10):
+            answers = await asyncio.gather(*(ask(number) for number in range(20)))
+            assert answers == [[2 * number] for number in range(20)]
+
+    loop = new_loop()
+    loop.run_until_complete(ask_all())
+    loop.close()
+    model.close()
+    assert sum(batch.rows for batch in BATCHES) == 200
+    assert all(len(batch.queue_s) == batch.rows for batch in BATCHES)
+    assert len(BATCHES) < 150
+
+
+def test_an_event_loop_that_waits_itself_is_answered(doubler, tmp_path):
+    (tmp_path / "saved_model.pb").touch()
+    model = doubler.load(tmp_path, RuntimeSettings())
+    (name, signature), *_ = model.signatures.items()
+    inputs = {each: np.ones((1, 2), np.float32) for each in signature.inputs}
+
+    async def wait():
+        asked = [model.submit(name, inputs) for _ in range(3)]
+        assert asked[2].exception(30) is None
+        assert asked[0].result(30).keys() == model.run(name, inputs).keys()
+        last = [model.submit(name, inputs) for _ in range(3)]
+        model.close()
+        assert all(each.done() for each in last)
+
+    asyncio.run(wait())
 
 
 @pytest.mark.soak

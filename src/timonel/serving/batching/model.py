@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -11,10 +12,17 @@ from typing import Any, NamedTuple
 from timonel.serving.batching.computing import Computing
 from timonel.serving.batching.observation import Observer
 from timonel.serving.batching.policy import APART, Place, Policy
-from timonel.serving.batching.queue import Queue, Taken
+from timonel.serving.batching.queue import Queue, Taken, cut
 from timonel.serving.batching.request import Answer, Request
 from timonel.serving.batching.workers import Batcher
-from timonel.serving.runtimes.base import Array, LoadedModel, Pending, WrappedModel
+from timonel.serving.runtimes.base import (
+    Array,
+    Asked,
+    LoadedModel,
+    Pending,
+    WrappedModel,
+    refused,
+)
 from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
 
@@ -96,17 +104,33 @@ class BatchingModel(WrappedModel):
             if place is not None and self._policy.is_instant(signature, place.rows):
                 return self._answered(signature, inputs, outputs, place.rows, deadline)
         except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
-            refused = Pending()
-            refused.compute_s = 0.0
-            refused.set_exception(error)
-            return refused
+            return refused(error)
         rows, group = Place(1, APART) if place is None else place
         key, request = self._request(signature, inputs, outputs, deadline, rows, group)
-        try:
-            self._enter(key, request)
-        except StatusError as error:
-            request.fail(error)
+        self._enter(key, request)
         return request.future
+
+    def submit_all(self, requests: Sequence[Asked]) -> list[Future[Answer]]:
+        """Compute several requests as `submit` does; together at once, if that is instant."""
+        if len(requests) == 1:
+            return super().submit_all(requests)
+        futures: list[Future[Answer]] = []
+        queues: dict[QueueKey, list[Request]] = {}
+        for signature, inputs, outputs, deadline in requests:
+            try:
+                rows, group = self._policy.place(signature, inputs) or Place(1, APART)
+                key, request = self._request(signature, inputs, outputs, deadline, rows, group)
+                queues.setdefault(key, []).append(request)
+            except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
+                futures.append(refused(error))
+            else:
+                futures.append(request.future)
+        for key, queued in queues.items():
+            here, later = self._divided(key, queued)
+            for request in later:
+                self._enter(key, request)
+            self._compute_here(key, here)
+        return futures
 
     def close(self) -> None:
         """Answer what is queued, then free the memory."""
@@ -144,17 +168,43 @@ class BatchingModel(WrappedModel):
         request = Request(inputs, names, rows, self._clock(), deadline)
         return QueueKey(self, signature, tuple(sorted(names)), group), request
 
-    def _enter(self, key: QueueKey, request: Request) -> None:
-        future = request.future
-        with self._gate:
-            self._check_open()
-            self._outstanding[future] = (key, request)
-        future.add_done_callback(self._on_done)
+    def _divided(
+        self, key: QueueKey, requests: list[Request]
+    ) -> tuple[list[Request], list[Request]]:
+        """Return which requests of a queue are computed at once, and which wait."""
+        name, is_instant = key.signature, self._policy.is_instant
+        if key.group == APART:
+            return [], requests
+        if is_instant(name, sum(request.rows for request in requests), len(requests)):
+            return requests, []
+        here = [request for request in requests if is_instant(name, request.rows)]
+        return here, [request for request in requests if request not in here]
+
+    def _compute_here(self, key: QueueKey, requests: Sequence[Request]) -> None:
+        """Compute requests in the caller's thread."""
         try:
+            with self._gate:
+                self._check_open()
+        except StatusError as error:
+            for request in requests:
+                request.fail(error)
+            return
+        tasks = deque(requests)
+        while tasks:
+            self.compute(key, cut(tasks, self._policy.most_rows(key.signature), self._clock()))
+
+    def _enter(self, key: QueueKey, request: Request) -> None:
+        """Queue a request."""
+        future = request.future
+        try:
+            with self._gate:
+                self._check_open()
+                self._outstanding[future] = (key, request)
+            future.add_done_callback(self._on_done)
             self._batcher.submit(key, lambda: self._queue(key), request)
-        except StatusError:
+        except StatusError as error:
             self._outstanding.pop(future, None)
-            raise
+            request.fail(error)
 
     def _check_open(self) -> None:
         if self._closing:

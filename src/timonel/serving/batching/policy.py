@@ -69,8 +69,18 @@ class Policy(abc.ABC):
         """Return an empty queue."""
 
     @abc.abstractmethod
-    def is_instant(self, signature: str, rows: int) -> bool:
-        """Return whether a request is computed sooner than it could be queued."""
+    def most_rows(self, signature: str) -> int:
+        """Return how many rows a batch should have at most."""
+
+    @abc.abstractmethod
+    def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
+        """Return whether some requests are computed sooner than they could be queued.
+
+        Args:
+            signature: What they ask for.
+            rows: How many rows they have, all together.
+            requests: How many they are.
+        """
 
     @abc.abstractmethod
     def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
@@ -164,14 +174,18 @@ class AdaptivePolicy(Policy):
         """Return a queue that holds nobody up."""
         if group == APART:
             return NaturalQueue(self._room, lambda: 0)
-        return NaturalQueue(self._room, lambda: limit(self._learned[signature], self._max_rows))
+        return NaturalQueue(self._room, lambda: self.most_rows(signature))
 
-    def is_instant(self, signature: str, rows: int) -> bool:
+    def most_rows(self, signature: str) -> int:
+        """Return what was learned."""
+        return limit(self._learned[signature], self._max_rows)
+
+    def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
         """Let nothing wait that is computed sooner than it is handed to another thread."""
         if signature not in self._even:
             return False
         seconds = at_most(self._alone[signature], rows)
-        return seconds is not None and seconds < _HANDOVER_S
+        return seconds is not None and seconds < _HANDOVER_S * requests
 
     def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
         """Learn how long so many rows take when nothing else is computed."""
@@ -254,7 +268,11 @@ class ParameterPolicy(Policy):
         """Return a queue with the parameters' limits."""
         return ParameterQueue(self._limits)
 
-    def is_instant(self, signature: str, rows: int) -> bool:  # noqa: ARG002
+    def most_rows(self, signature: str) -> int:  # noqa: ARG002
+        """Return the parameter."""
+        return self._limits.batch_rows
+
+    def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:  # noqa: ARG002
         """Queue everything: sizes are checked and padded there."""
         return False
 

@@ -130,6 +130,30 @@ class Room:
         self.used -= 1
 
 
+def cut(tasks: deque[T], limit: int, now: float) -> Taken[T]:
+    """Take a batch from the left: as many tasks as fit into a limit of rows, but one at least.
+
+    Args:
+        tasks: What waits, in order; loses what is taken and what is late.
+        limit: How many rows.
+        now: The present time.
+    """
+    pieces: list[Piece[T]] = []
+    late: list[T] = []
+    rows = 0
+    while tasks:
+        task = tasks[0]
+        if task.is_late(now):
+            late.append(task)
+        elif pieces and rows + task.rows > limit:
+            break
+        else:
+            pieces.append(Piece(task, 0, task.rows))
+            rows += task.rows
+        tasks.popleft()
+    return Taken(tuple(pieces), tuple(late))
+
+
 class NaturalQueue(Queue[T]):
     """Gives what is there, up to a limit of rows; a task that is larger goes alone.
 
@@ -154,22 +178,10 @@ class NaturalQueue(Queue[T]):
 
     def take(self, now: float) -> Taken[T]:
         """Give up what fits, without what is late."""
-        limit = self._limit()
-        pieces: list[Piece[T]] = []
-        late: list[T] = []
-        rows = 0
-        while self._tasks:
-            task = self._tasks[0]
-            if task.is_late(now):
-                late.append(task)
-            elif pieces and rows + task.rows > limit:
-                break
-            else:
-                pieces.append(Piece(task, 0, task.rows))
-                rows += task.rows
-            self._tasks.popleft()
+        taken = cut(self._tasks, self._limit(), now)
+        for _ in (*taken.pieces, *taken.late):
             self._room.leave()
-        return Taken(tuple(pieces), tuple(late))
+        return taken
 
     def remove(self, task: T) -> None:
         """Forget a task."""

@@ -14,14 +14,38 @@ Outputs = dict[str, Array]
 
 
 class Answer(Pending):
-    """The outputs of a request, when they are there. Cancelling it tells the process."""
+    """The outputs of a request, when they are there. Cancelling it tells the process.
 
-    def __init__(self, number: int, deadline: float | None, cancel: Callable[[int], None]) -> None:
+    Args:
+        number: The request.
+        deadline: When it is of no use any more.
+        cancel: Told of the number when it is given up.
+        send: Sends the request, if it is not sent yet.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        deadline: float | None,
+        cancel: Callable[[int], None],
+        send: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._send = send
         self.number = number
         self.deadline = deadline
         self.asked_at = time.monotonic()
         self._cancel = cancel
+
+    def result(self, timeout: float | None = None) -> Outputs:
+        """Return the outputs; waits for them."""
+        self._hurry()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return why there are no outputs; waits until that is known."""
+        self._hurry()
+        return super().exception(timeout)
 
     def cancel(self) -> bool:
         """Give the request up; false if it has been answered."""
@@ -29,6 +53,11 @@ class Answer(Pending):
         if cancelled:
             self._cancel(self.number)
         return cancelled
+
+    def _hurry(self) -> None:
+        # The event loop that would send it may be the one that is made to wait.
+        if not self.done():
+            self._send()
 
     def give(self, outcome: Outputs | StatusError, compute_s: float | None = None) -> None:
         """Answer, unless it was given up."""

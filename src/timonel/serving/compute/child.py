@@ -21,7 +21,7 @@ from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.freed import give_back
 from timonel.serving.python.hooks import HookedModel, Hooks
-from timonel.serving.runtimes.base import DTYPE_NAMES, Array, Runtime, ScheduledModel
+from timonel.serving.runtimes.base import DTYPE_NAMES, Array, Asked, Runtime, ScheduledModel
 from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.status import Code, StatusError
 
@@ -107,11 +107,12 @@ class _Answering:
         self._model = model
         self._asked_to_close = False
         self._beginning = False
+        self._asked: list[tuple[int, Asked]] = []
         self._under_way: dict[int, Future[Outputs]] = {}
 
     def serve(self) -> bool:
         """Answer; return true if this ends as it should, false if nobody is there any more."""
-        self._link.serve(self._handle)
+        self._link.serve(self._handle, finish=self._begin)
         return self._asked_to_close
 
     def give_up(self) -> None:
@@ -121,26 +122,30 @@ class _Answering:
 
     def _handle(self, message: Message) -> None:
         if message.kind is Kind.REQUEST:
-            self._begin(message)
+            self._note(message)
         elif message.kind is Kind.CANCEL:
+            self._begin()
             if (future := self._under_way.get(message.number)) is not None:
                 future.cancel()
         elif message.kind is Kind.CLOSE:
             self._asked_to_close = True
             self._link.stop()
 
-    def _begin(self, message: Message) -> None:
-        number = message.number
+    def _note(self, message: Message) -> None:
         signature, outputs, deadline = message.fields
+        self._asked.append((message.number, Asked(signature, message.arrays, outputs, deadline)))
+
+    def _begin(self) -> None:
+        """Begin what was asked in a packet: all of it together."""
+        if not self._asked:
+            return
+        asked, self._asked = self._asked, []
         self._beginning = True
-        try:
-            future = self._model.submit(signature, message.arrays, outputs, deadline)
+        futures = self._model.submit_all([request for _, request in asked])
+        for (number, _), future in zip(asked, futures, strict=True):
             self._under_way[number] = future
             future.add_done_callback(partial(self._answer, number))
-        except Exception as error:  # noqa: BLE001 - becomes the answer
-            _post_error(self._link, number, error)
-        finally:
-            self._beginning = False
+        self._beginning = False
 
     def _answer(self, number: int, future: Future[Outputs]) -> None:
         self._under_way.pop(number, None)

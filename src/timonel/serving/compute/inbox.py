@@ -57,6 +57,8 @@ class Inbox:
         self._owner = owner
         self._arena = arena
         self._on_join = on_join
+        # Filled again and again: a new one for each packet costs the kernel its pages each time.
+        self._buffer = memoryview(bytearray(PACKET_BYTES * 2))
         self.segments: dict[int, Segment] = {}
 
     def receive(self, handle: Callable[[Message], None]) -> bool:
@@ -69,11 +71,12 @@ class Inbox:
             ProtocolError: It has sent nonsense.
         """
         try:
-            packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES * 2, _DESCRIPTOR_BYTES)
+            size, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _DESCRIPTOR_BYTES)
         except BlockingIOError:
             return True
         except OSError:
             return False
+        packet = bytes(self._buffer[:size])
         descriptors = _descriptors(ancillary) if ancillary else []
         try:
             for frame in read_frames(packet):

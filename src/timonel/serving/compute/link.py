@@ -21,7 +21,11 @@ from timonel.serving.compute.inbox import Inbox, Message, OnJoin
 from timonel.serving.compute.outbox import Outbox
 from timonel.serving.compute.protocol import Place, pack
 from timonel.serving.compute.segments import Owner, hold_of
+from timonel.serving.compute.turns import at_end_of_turn
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
+
+AT_ONCE = 16
+"""Messages that do not wait for the end of a turn: the other side has enough to do."""
 
 
 class Link(Owner):
@@ -78,6 +82,7 @@ class Link(Owner):
         timeout_s: float = 60.0,
         *,
         later: bool = False,
+        turn: bool = False,
     ) -> None:
         """Send a message; it has been copied, but perhaps not sent, when this returns.
 
@@ -89,6 +94,8 @@ class Link(Owner):
             timeout_s: How long to wait for shared memory, if it is large.
             later: More is to come at once from this thread: leave the sending to the one that
                 receives, so that several messages go in one packet.
+            turn: More may come in this turn of the event loop, if one runs in this thread: send
+                them together at its end, or as soon as they are many.
 
         Raises:
             StatusError: An array has no tensor's type, or there is no memory for it in time.
@@ -103,6 +110,8 @@ class Link(Owner):
             self._arena.share(hold)
             frame = by_reference(kind, number, hold.number, hold.offset, content.size)
         self._outbox.add(frame)
+        if turn and self._outbox.waiting < AT_ONCE and at_end_of_turn(self.flush):
+            return
         if not later:
             self.flush()
         elif not self._flush_asked:
@@ -123,6 +132,7 @@ class Link(Owner):
         self,
         handle: Callable[[Message], None],
         watch: Callable[[], float | None] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
     ) -> None:
         """Receive until either side ends the connection.
 
@@ -130,6 +140,7 @@ class Link(Owner):
             handle: Called with each message.
             watch: Called every time before this thread waits; returns for how many seconds at
                 most, or none for any time.
+            finish: Called after the last message of each packet.
 
         Raises:
             ProtocolError: The other side has sent nonsense.
@@ -156,8 +167,10 @@ class Link(Owner):
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
                 self._outbox.unblock()
-            if event & ~select.POLLOUT and not self._inbox.receive(handle):
-                return
+            if event & ~select.POLLOUT:
+                if not self._inbox.receive(handle):
+                    return
+                finish()
 
     def wake(self) -> None:
         """Have `serve` call its ``watch``."""

@@ -67,6 +67,11 @@ class Outbox:
             self._send_all()
 
     @property
+    def waiting(self) -> int:
+        """How many frames were not even tried to be sent."""
+        return len(self._frames)
+
+    @property
     def _has_work(self) -> bool:
         return bool(self._unsent or self._frames or self._unused)
 

@@ -103,8 +103,10 @@ class ComputeProcess:
         """
         with self._lock:
             number, self._next = self._next, self._next + 1
-            answer = Answer(number, deadline, self._cancel)
+            answer = Answer(number, deadline, self._cancel, self._link.flush)
             end = self._end
+            # One that is alone is sent at once: the process has nothing else to do.
+            others = bool(self._asked)
             if end is None:
                 if not self._owed:
                     self._heard_at = answer.asked_at
@@ -116,7 +118,7 @@ class ComputeProcess:
         try:
             fields = [signature, outputs if outputs is None else list(outputs), deadline]
             # Whoever submits does not wait, for memory neither.
-            self._link.post(Kind.REQUEST, number, fields, inputs, timeout_s=0.0)
+            self._link.post(Kind.REQUEST, number, fields, inputs, timeout_s=0.0, turn=others)
         except StatusError as error:
             self._owed.discard(number)
             self._give(number, error)
@@ -148,6 +150,7 @@ class ComputeProcess:
     def close(self, timeout_s: float) -> None:
         """Let it answer what is under way, unload, and end; kill it if that takes too long."""
         deadline = time.monotonic() + timeout_s
+        self._link.flush()
         await_settled(list(self._asked.values()), timeout_s)
         self._closing = True
         with contextlib.suppress(StatusError):

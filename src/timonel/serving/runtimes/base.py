@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -152,6 +152,30 @@ class Pending(Future[dict[str, Array]]):
     """Seconds that the model itself took, known when the request is done; none if nobody told."""
 
 
+def refused(error: Exception) -> Pending:
+    """Return the future of a request that is not computed."""
+    pending = Pending()
+    pending.compute_s = 0.0
+    pending.set_exception(error)
+    return pending
+
+
+class Asked(NamedTuple):
+    """What is asked of a `ScheduledModel`: what its `submit` takes.
+
+    Args:
+        signature: A key of its signatures.
+        inputs: Exactly the signature's inputs.
+        outputs: Names of the outputs wanted; none for all of them.
+        deadline: When the answer is of no use any more, in seconds of `time.monotonic`.
+    """
+
+    signature: str
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str] | None = None
+    deadline: float | None = None
+
+
 class ScheduledModel(LoadedModel):
     """A version that decides itself when it computes a request, and so keeps to deadlines.
 
@@ -193,6 +217,14 @@ class ScheduledModel(LoadedModel):
             request that is cancelled before it is computed never is.
         """
 
+    def submit_all(self, requests: Sequence[Asked]) -> list[Future[dict[str, Array]]]:
+        """Begin what `submit` does for several requests that have come at the same moment.
+
+        Returns:
+            The same as `submit`, in their order; what it would raise is what its future raises.
+        """
+        return [_submitted(self, request) for request in requests]
+
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
         """Return an array, with any content, that `submit` takes with as few copies as can be.
 
@@ -204,6 +236,13 @@ class ScheduledModel(LoadedModel):
             StatusError: There is no memory.
         """
         return np.empty(shape, NUMPY_TYPES[dtype])
+
+
+def _submitted(model: ScheduledModel, request: Asked) -> Future[dict[str, Array]]:
+    try:
+        return model.submit(*request)
+    except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
+        return refused(error)
 
 
 class WrappedModel(ScheduledModel):
