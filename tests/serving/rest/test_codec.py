@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.serving.rest import tensors
 from timonel.serving.rest.codec import decode, decode_rows, parse_request
 from timonel.serving.rest.tensors import to_array, to_array_fast, write_floats
 from timonel.serving.runtimes.base import NUMPY_TYPES, TensorSpec
@@ -338,11 +339,19 @@ def test_named_rows_are_read_as_element_by_element(rows):
     dtype=st.sampled_from([np.float32, np.float64]),
     steps=st.sampled_from([1, 2]),
     seed=st.integers(0, 2**32 - 1),
+    native=st.booleans(),
+    transposed=st.booleans(),
 )
-def test_numbers_are_rounded_the_same_however_many_they_are(count, dtype, steps, seed):
+def test_numbers_are_rounded_the_same_however_many_they_are(
+    count, dtype, steps, seed, native, transposed
+):
     values = np.random.default_rng(seed).standard_normal((count, 2)) * 10.0 ** (seed % 80 - 40)
+    values = np.asfortranarray(values) if transposed else values
     target = np.full((count, 2 * steps), np.nan, dtype)[:, ::steps]
     with np.errstate(over="ignore"):
         expected = values.astype(dtype)
-    assert write_floats(values, target) is target
+    with pytest.MonkeyPatch.context() as patch:
+        if not native:
+            patch.setattr(tensors, "NARROW", None)
+        assert write_floats(values, target) is target
     np.testing.assert_array_equal(target, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from timonel.serving.runtimes.base import (
 )
 from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
+from timonel.serving.turns import at_end_of_turn
 
 
 class QueueKey(NamedTuple):
@@ -62,6 +64,7 @@ class BatchingModel(WrappedModel):
         self._computing = Computing(model, policy, observer, clock)
         self._clock = clock
         self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
+        self._gathered: deque[tuple[QueueKey, Request]] = deque()
         self._gate = threading.Lock()
         self._closing = False
         batcher.attach()
@@ -96,18 +99,24 @@ class BatchingModel(WrappedModel):
     ) -> Future[Answer]:
         """Compute the outputs of a signature later, in another thread.
 
-        What takes less time than that is computed at once. Takes what `run` takes. The future
-        gives what `run` returns or raises; cancelling it takes the request out of the queue.
+        What takes less time than that is computed at once, or at the end of the event loop's
+        turn, together with what else came in it. Takes what `run` takes. The future gives what
+        `run` returns or raises; cancelling it takes the request out of the queue.
         """
         try:
             place = self._policy.place(signature, inputs)
-            if place is not None and self._policy.is_instant(signature, place.rows):
+            quick = place is not None and self._policy.may_be_instant(signature)
+            gathers = quick and at_end_of_turn(self._end_turn)
+            if place and quick and not gathers and self._policy.is_instant(signature, place.rows):
                 return self._answered(signature, inputs, outputs, place.rows, deadline)
         except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
             return refused(error)
         rows, group = Place(1, APART) if place is None else place
         key, request = self._request(signature, inputs, outputs, deadline, rows, group)
-        self._enter(key, request)
+        if gathers:
+            self._gathered.append((key, request))
+        else:
+            self._enter(key, request)
         return request.future
 
     def submit_all(self, requests: Sequence[Asked]) -> list[Future[Answer]]:
@@ -125,15 +134,12 @@ class BatchingModel(WrappedModel):
                 futures.append(refused(error))
             else:
                 futures.append(request.future)
-        for key, queued in queues.items():
-            here, later = self._divided(key, queued)
-            for request in later:
-                self._enter(key, request)
-            self._compute_here(key, here)
+        self._begin(queues)
         return futures
 
     def close(self) -> None:
         """Answer what is queued, then free the memory."""
+        self._end_turn()
         with self._gate:
             self._closing = True
             outstanding = list(self._outstanding)
@@ -167,6 +173,23 @@ class BatchingModel(WrappedModel):
         names = tuple(self.signatures[signature].outputs if outputs is None else outputs)
         request = Request(inputs, names, rows, self._clock(), deadline)
         return QueueKey(self, signature, tuple(sorted(names)), group), request
+
+    def _end_turn(self) -> None:
+        """Begin with what an event loop has gathered in a turn."""
+        queues: dict[QueueKey, list[Request]] = {}
+        with contextlib.suppress(IndexError):  # that was all
+            while True:
+                key, request = self._gathered.popleft()
+                queues.setdefault(key, []).append(request)
+        self._begin(queues)
+
+    def _begin(self, queues: Mapping[QueueKey, list[Request]]) -> None:
+        """Compute what is instant, and queue the rest."""
+        for key, queued in queues.items():
+            here, later = self._divided(key, queued)
+            for request in later:
+                self._enter(key, request)
+            self._compute_here(key, here)
 
     def _divided(
         self, key: QueueKey, requests: list[Request]

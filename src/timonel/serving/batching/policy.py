@@ -73,6 +73,10 @@ class Policy(abc.ABC):
         """Return how many rows a batch should have at most."""
 
     @abc.abstractmethod
+    def may_be_instant(self, signature: str) -> bool:
+        """Return whether requests may be computed by whoever submits them."""
+
+    @abc.abstractmethod
     def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
         """Return whether some requests are computed sooner than they could be queued.
 
@@ -180,6 +184,10 @@ class AdaptivePolicy(Policy):
         """Return what was learned."""
         return limit(self._learned[signature], self._max_rows)
 
+    def may_be_instant(self, signature: str) -> bool:
+        """Return whether its rows are all the same work."""
+        return signature in self._even
+
     def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
         """Let nothing wait that is computed sooner than it is handed to another thread."""
         if signature not in self._even:
@@ -271,6 +279,10 @@ class ParameterPolicy(Policy):
     def most_rows(self, signature: str) -> int:  # noqa: ARG002
         """Return the parameter."""
         return self._limits.batch_rows
+
+    def may_be_instant(self, signature: str) -> bool:  # noqa: ARG002
+        """Return that nothing may."""
+        return False
 
     def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:  # noqa: ARG002
         """Queue everything: sizes are checked and padded there."""

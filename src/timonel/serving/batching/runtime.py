@@ -54,6 +54,7 @@ class BatchingRuntime(Runtime):
             observer,
             batcher=self._batcher,
             version=path,
+            at_once=True,
         )
         return scheduled(together, self._threads)
 

@@ -21,8 +21,8 @@ from timonel.serving.compute.inbox import Inbox, Message, OnJoin
 from timonel.serving.compute.outbox import Outbox
 from timonel.serving.compute.protocol import Place, pack
 from timonel.serving.compute.segments import Owner, hold_of
-from timonel.serving.compute.turns import at_end_of_turn
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
+from timonel.serving.turns import at_end_of_turn
 
 AT_ONCE = 16
 """Messages that do not wait for the end of a turn: the other side has enough to do."""

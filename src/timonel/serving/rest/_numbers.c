@@ -1,4 +1,5 @@
-/* Arrays of numbers in JSON to one flat array of float64: see outline.py, which is complete without.
+/* Arrays of numbers in JSON to one flat array of float64, and from there to float32: see outline.py
+ * and tensors.py, which are complete without.
  *
  * As all of that module, it gives up (None) rather than decide that something is wrong. It reads in
  * one pass and without the interpreter's lock, so that neither the event loop nor other requests wait
@@ -417,8 +418,35 @@ static PyObject *read_array(PyObject *self, PyObject *args) {
     return result;
 }
 
+PyDoc_STRVAR(narrow_doc,
+             "narrow(values, target, /)\n--\n\n"
+             "Write float64 values into a buffer of as many float32, each rounded to the nearest;\n"
+             "what is too large becomes infinite.");
+
+static PyObject *narrow(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer values, target;
+    if (!PyArg_ParseTuple(args, "y*w*:narrow", &values, &target)) return NULL;
+    Py_ssize_t count = values.len / (Py_ssize_t)sizeof(double);
+    bool fits = values.len % (Py_ssize_t)sizeof(double) == 0 &&
+                target.len == count * (Py_ssize_t)sizeof(float);
+    if (fits) {
+        const double *from = values.buf;
+        float *to = target.buf;
+        PyThreadState *thread = values.len < UNLOCKED_BYTES ? NULL : PyEval_SaveThread();
+        for (Py_ssize_t i = 0; i < count; i++) to[i] = (float)from[i];
+        if (thread != NULL) PyEval_RestoreThread(thread);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "expected as many float32 as float64");
+    }
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&target);
+    return fits ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyMethodDef methods[] = {
     {"read", read_array, METH_VARARGS, read_doc},
+    {"narrow", narrow, METH_VARARGS, narrow_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -18,6 +18,13 @@ from timonel.serving.rest.jsontext import echo, type_name
 from timonel.serving.runtimes.base import NUMPY_TYPES, STRING, Array
 from timonel.serving.status import Code, StatusError, invalid_argument
 
+try:
+    from timonel.serving.rest import _numbers
+except ImportError:  # there was no compiler
+    NARROW: Callable[[Any, Any], None] | None = None
+else:
+    NARROW = _numbers.narrow
+
 Allocate = Callable[[Sequence[int], str], Array]
 """Makes an array, with any content, of a shape and a data type by its proto name."""
 
@@ -94,8 +101,12 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
 
 def write_floats(values: NDArray[np.float64], target: Array) -> Array:
     """Return ``target``, of one of `FLOATS` and the same shape, with the values in it."""
+    contiguous = target.flags.c_contiguous and values.flags.c_contiguous
+    if NARROW is not None and contiguous and target.dtype == np.float32:
+        NARROW(values, target)
+        return target
     with np.errstate(over="ignore"):
-        if _HELD < values.size <= _SMALL and target.flags.c_contiguous:
+        if _HELD < values.size <= _SMALL and contiguous:
             flat, written = values.reshape(-1), target.reshape(-1)
             for start in range(0, flat.size, _HELD):
                 part = slice(start, start + _HELD)

@@ -9,7 +9,7 @@ import threading
 import pytest
 import uvloop
 
-from timonel.serving.compute.turns import at_end_of_turn
+from timonel.serving.turns import at_end_of_turn
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
