@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -94,6 +95,26 @@ def test_a_watch_tells_what_changes(server, monkeypatch: pytest.MonkeyPatch) -> 
         holder.update(answer(**{"1": "END", "2": "AVAILABLE"}))
         assert heard.wait(10)
     assert set(told[1:]) == {"digits: unloaded version 1", "digits: loaded version 2"}
+
+
+def test_a_watch_takes_no_signal_that_is_for_the_program(server, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "INTERVAL_S", 0.01)
+    url, states = server
+    states.update(answer(**{"1": "AVAILABLE"}))
+    masks: dict[str, set[int]] = {}
+    seen = threading.Event()
+
+    def tell(line: str) -> None:
+        masks[threading.current_thread().name] = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        if "2" in line:
+            seen.set()
+
+    with Watch(url, "digits", tell):
+        states.update(answer(**{"2": "AVAILABLE"}))
+        assert seen.wait(30)
+    assert masks.pop("watch-digits") >= {signal.SIGINT, signal.SIGTERM}
+    assert all(not mask & {signal.SIGINT, signal.SIGTERM} for mask in masks.values())
+    assert masks
 
 
 def test_a_server_that_is_gone_is_no_error() -> None:

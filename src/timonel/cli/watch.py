@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from timonel.cli.process import INTERRUPTS
 from timonel.serving.caller import ANONYMOUS, Caller
 
 INTERVAL_S = 1.0
@@ -92,7 +94,13 @@ class Watch:
 
     def __enter__(self) -> Self:
         self.look()
-        self._thread.start()
+        # The thread must not be given what is for the program: a signal that another thread gets
+        # does not wake the one that waits for the server's end.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        try:
+            self._thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
 
     def __exit__(self, *_: object) -> None:
