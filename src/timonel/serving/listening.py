@@ -151,7 +151,7 @@ class Listening:
         app = self._access.guarded(self._instruments.app(described, pool, self._pages))
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
-            direct = Direct(self._plane, options, monitor, self._access.max_body)
+            direct = Direct(self._plane, pool, options, monitor, self._access.max_body)
             http = with_direct(http, direct)
         server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
         await server.start()

@@ -116,7 +116,7 @@ class Wire:
         config.load()
         http = {"http": http_protocol(limits or LimitSettings())}
         if direct:
-            http = with_direct(http, Direct(plane, options, self.monitor, max_body))
+            http = with_direct(http, Direct(plane, self.pool, options, self.monitor, max_body))
         self.state = ServerState()
         self.protocol = http["http"](config, self.state, {}, asyncio.get_running_loop())
         self.transport = Transport()
@@ -178,6 +178,7 @@ def ask(*requests, pieces=None, **options):
     return asyncio.run(main())
 
 
+LARGE = {"instances": [[1.5] * 30000]}
 LONG = {"instances": [[float(n) for n in range(500)]]}
 BODIES = [
     {"instances": [[1, 2.5], [3, 4]]},
@@ -186,6 +187,8 @@ BODIES = [
     {"signature_name": "two", "instances": [{"x": [1, 2], "i": 5}, {"x": [3, 4], "i": 6}]},
     {"signature_name": "two", "inputs": {"x": [[1]], "i": [7]}},
     LONG,
+    LARGE,
+    {"instances": [[1.5] * 30000, [1]]},
     {"instances": [[1], [1, 2]]},
     {"instances": ["a"]},
     {"instances": [[True]]},
@@ -244,7 +247,6 @@ def test_answers_are_those_of_asgi_by_target_and_content_type(target, kind):
 
 OTHERS = [
     b"GET /v1/models/m HTTP/1.1\r\nHost: x\r\n\r\n",
-    request({"instances": [[1.0] * 20000]}),  # large
     request({"instances": [[5]]}, headers=("Expect: 100-continue",)),
     request({"instances": [[6]]}, "/v1/models/m:classify"),
     (
@@ -259,7 +261,7 @@ OTHERS = [
 def test_answers_come_in_order_however_requests_are_cut(data):
     chosen = data.draw(
         st.lists(
-            st.sampled_from([*(request(body) for body in BODIES[:14]), *OTHERS]),
+            st.sampled_from([*(request(body) for body in BODIES[:16]), *OTHERS]),
             min_size=1,
             max_size=6,
         )
@@ -273,11 +275,9 @@ def test_answers_come_in_order_however_requests_are_cut(data):
     assert closed == also_closed
 
 
-def test_large_bodies_and_those_beyond_a_limit_are_left():
-    for options in ({}, {"max_body": 10}):
-        body = LONG if options else {"instances": [[1.0] * 20000]}
-        _, seen, _ = ask(request(body), **options)
-        assert seen == [b"/v1/models/m:predict"]
+def test_bodies_beyond_a_limit_are_left():
+    _, seen, _ = ask(request({"instances": [[1]]}), max_body=10)
+    assert seen == [b"/v1/models/m:predict"]
 
 
 def test_requests_are_counted_with_their_codes():
@@ -340,6 +340,32 @@ def test_who_is_gone_leaves_the_queue_and_lets_the_version_go():
             return [each.key.code for each in first.monitor.recent()]
 
     assert asyncio.run(main()) == [Code.CANCELLED, Code.OK]
+
+
+@pytest.mark.parametrize("end", ["gone", "late"])
+def test_one_given_up_while_its_body_is_read_lets_the_version_go(end):
+    async def main():
+        with Wire(options=RestOptions(timeout_s=0.02 if end == "late" else None)) as wire:
+            may_read = threading.Event()
+            wire.model.began.clear()
+            wire.pool.submit(may_read.wait)
+            wire.send(request(LARGE))
+            if end == "late":
+                ((head, _),) = await wire.answers(1)
+                assert head.startswith(b"HTTP/1.1 504 ")
+            else:
+                wire.transport.close()
+                wire.protocol.connection_lost(None)
+            may_read.set()
+            await asyncio.wrap_future(wire.pool.submit(lambda: None))
+            idle = threading.Event()
+            wire.servable.retire(idle.set)
+            await until(idle.is_set)
+            assert not wire.model.began.is_set()
+            return [each.key.code for each in wire.monitor.recent()]
+
+    codes = [Code.CANCELLED] if end == "gone" else [Code.DEADLINE_EXCEEDED]
+    assert asyncio.run(main()) == codes
 
 
 def test_one_that_takes_too_long_is_answered_so():

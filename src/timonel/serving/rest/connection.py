@@ -33,7 +33,9 @@ class _DirectHttp(BoundedHttp):
     direct: Direct
     _awaited: Head | None = None
     """The head of a request whose body is on its way."""
-    _body = b""
+    _pieces: list[bytes]
+    _missing = 0
+    """Bytes of that body that are still to come; less than none if what follows has come, too."""
     _asked: Prediction | None = None
     _early = b""
     """What came while a request was computed."""
@@ -44,18 +46,17 @@ class _DirectHttp(BoundedHttp):
             self._early += data
             self.flow.pause_reading()
         elif self._awaited is not None:
-            self._body += data
-            self._go_on(self._awaited)
+            self._take(self._awaited, data)
         elif (head := self._head_of(data)) is not None:
             self._stop_timer()
             self._unset_keepalive_if_required()
-            self._body = data[data.index(END) + len(END) :]
-            self._go_on(head)
+            self._pieces, self._missing = [], head.length
+            self._take(head, data[data.index(END) + len(END) :])
         else:
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._awaited, self._early = None, b""
+        self._awaited, self._pieces, self._early = None, [], b""
         if self._asked is not None:
             self._asked.give_up()
             self._asked = None
@@ -84,9 +85,11 @@ class _DirectHttp(BoundedHttp):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
-    def _go_on(self, head: Head) -> None:
-        body = self._body
-        if len(body) < head.length:
+    def _take(self, head: Head, data: bytes) -> None:
+        """Take a piece of a body, and have the request answered once that is whole."""
+        self._pieces.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:
             if self._awaited is None:
                 self._awaited, self._part = head, Part.BODY
                 self._time_the_rest()
@@ -95,9 +98,12 @@ class _DirectHttp(BoundedHttp):
             self._stop_timer()
             self._awaited, self._part = None, Part.NOTHING
         self._timed = Part.NOTHING
-        self._body, self._early = b"", body[head.length :]
+        body = b"".join(self._pieces)
+        self._pieces = []
+        if self._missing < 0:
+            body, self._early = body[: head.length], body[head.length :]
         asked = self._asked = Prediction(self.direct, head, self._reply)
-        asked.begin(body[: head.length])
+        asked.begin(body)
 
     def _reply(self, answer: Answer) -> None:
         self._asked = None

@@ -1,7 +1,7 @@
-"""Small predictions, answered from callbacks of the event loop.
+"""Predictions, answered from callbacks of the event loop.
 
-They cost half as much as by way of ASGI, its messages and coroutines, and are answered alike:
-what does not fit here goes that way.
+Small ones cost half as much as by way of ASGI, its messages and coroutines, and all are answered
+alike: what does not fit here goes that way. What takes a moment by its size is done in a pool.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from timonel.serving.awaiting import AT_ONCE_BYTES, when_finished
 from timonel.serving.core import Call, DataPlane, RequestContext, Run
@@ -25,9 +26,11 @@ from timonel.serving.rest.heads import Head
 from timonel.serving.rest.http import context_of
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.rest.routes import Action
+from timonel.serving.runtimes.base import bytes_of
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 Reply = Callable[[Answer], None]
 
 
@@ -36,6 +39,7 @@ class Direct:
 
     Args:
         plane: Where versions are.
+        pool: Where large requests and answers are read and written.
         options: How requests are answered.
         monitor: What is told of each request.
         max_body: Bytes of the largest body that may be sent; none for any.
@@ -44,18 +48,20 @@ class Direct:
     def __init__(
         self,
         plane: DataPlane,
+        pool: Executor,
         options: RestOptions,
         monitor: Monitor | None = None,
         max_body: int | None = None,
     ) -> None:
         self.plane = plane
+        self.pool = pool
         self.options = options
         self.monitor = monitor
-        self._most = AT_ONCE_BYTES if max_body is None else min(max_body, AT_ONCE_BYTES)
+        self._most = max_body
 
     def takes(self, head: Head) -> bool:
-        """Whether a request is small enough to be read and answered while the loop waits."""
-        return head.length <= self._most
+        """Whether a request is small enough to be answered at all."""
+        return self._most is None or head.length <= self._most
 
 
 class Prediction:
@@ -70,6 +76,7 @@ class Prediction:
 
     def __init__(self, direct: Direct, head: Head, reply: Reply) -> None:
         self._plane = direct.plane
+        self._pool = direct.pool
         self._options = direct.options
         self._monitor = direct.monitor
         self._head = head
@@ -86,26 +93,43 @@ class Prediction:
         if monitor is not None:
             api = Action.PREDICT.value
             self._observation = monitor.begin("REST", api, spec.name, self._head.trace)
-        context = context_of(Action.PREDICT.value, self._observation, self._options.timeout_s)
-        try:
-            run = self._run = self._start(body, context)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
-            self._fail(error)
-            return
-        if run.future.done():
-            self._finish()
-            return
-        when_finished(run.future, self._finish)
-        if self._options.timeout_s is not None:
+        options = self._options
+        context = context_of(Action.PREDICT.value, self._observation, options.timeout_s)
+        if options.timeout_s is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._options.timeout_s, self._expire)
+            self._timer = loop.call_later(options.timeout_s, self._expire)
+        self._by_size(len(body), partial(self._read, body, context), self._start)
 
     def give_up(self) -> None:
         """Note that nobody waits for the answer any more."""
         self._end(Code.CANCELLED)
         self._cancel()
 
-    def _start(self, body: bytes, context: RequestContext) -> Run:
+    def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do what takes as long as a size says, and go on with its result, unless it fails."""
+        if size <= AT_ONCE_BYTES:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                self._fail(error)
+            else:
+                then(result)
+            return
+        future = self._pool.submit(work)
+        when_finished(future, partial(self._go_on, future, then))
+
+    def _go_on(self, future: Future[T], then: Callable[[T], None]) -> None:
+        if self._reply is None:
+            self._let_go()  # if it was given up while the version was taken
+            return
+        error = future.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+        else:
+            then(future.result())
+
+    def _read(self, body: bytes, context: RequestContext) -> Callable[[], Run]:
+        """Return what asks the model. May be called in another thread than all else."""
         options = self._options
         plain = options.dialect.plain_bodies
         request = read_request(body, media_of(self._head.content_type) if plain else None)
@@ -117,7 +141,18 @@ class Prediction:
         if options.check_method_names:
             check_method(signature)
         self._by_row = request.by_row
-        return call.start(signature, arrays)
+        return partial(call.start, signature, arrays)
+
+    def _start(self, ask: Callable[[], Run]) -> None:
+        try:
+            run = self._run = ask()
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._fail(error)
+            return
+        if run.future.done():
+            self._finish()
+        else:
+            when_finished(run.future, self._finish)
 
     def _finish(self) -> None:
         """Answer with what the model said, unless there is an answer already."""
@@ -126,12 +161,17 @@ class Prediction:
             return
         try:
             outputs = run.result()
-            self._let_go()
-            content = encode(outputs, by_row=self._by_row, dialect=self._options.dialect)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._fail(error)
-        else:
-            self._answer(Code.OK, Answer(200, content))
+            return
+        self._let_go()
+        size = sum(map(bytes_of, outputs.values()))
+        dialect = self._options.dialect
+        write = partial(encode, outputs, by_row=self._by_row, dialect=dialect)
+        self._by_size(size, write, self._written)
+
+    def _written(self, content: bytes) -> None:
+        self._answer(Code.OK, Answer(200, content))
 
     def _expire(self) -> None:
         if self._reply is not None:
