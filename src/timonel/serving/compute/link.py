@@ -24,8 +24,8 @@ from timonel.serving.compute.segments import Owner, hold_of
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
 from timonel.serving.turns import at_end_of_turn
 
-AT_ONCE = 16
-"""Messages that do not wait for the end of a turn: the other side has enough to do."""
+AT_ONCE = 100
+"""So many messages do not wait for the end of a turn: the other side could be at work."""
 
 
 class Link(Owner):
