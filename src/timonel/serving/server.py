@@ -29,10 +29,11 @@ from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
 from timonel.serving.descriptors import raise_limit
-from timonel.serving.freed import give_back
+from timonel.serving.freed import give_back, keep_threads_apart
 from timonel.serving.instruments import Instruments
 from timonel.serving.listening import Listening
 from timonel.serving.loader import Load, Loader
+from timonel.serving.own_thread import in_own_thread
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest_server import bind_rest
@@ -69,6 +70,8 @@ def run(
         ServingError: A port cannot be taken, or a model has no version that can be loaded.
     """
     raise_limit()
+    if settings.isolation == "none":
+        keep_threads_apart()
     with contextlib.ExitStack() as held:
         _run(settings, held, on_ready, leash, log)
 
@@ -94,6 +97,8 @@ def _run(
     load = instruments.loading(
         lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
     )
+    if settings.isolation == "none":
+        load = in_own_thread(load)
     loader = Loader(settings.models, _load_when(prepared, load), settings.load, catalogue)
     # The disk is watched while TensorFlow is imported.
     loader.start()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="the arenas are those of glibc"
+)
+
+THREADS = min(100, 8 * (os.cpu_count() or 1) + 8)
+COUNT = f"""
+import ctypes, tempfile, threading
+from timonel.serving.freed import keep_threads_apart
+
+keep_threads_apart()
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.fopen.restype = ctypes.c_void_p
+all_there = threading.Barrier({THREADS} + 1)
+
+def take():
+    library.malloc(ctypes.c_size_t(5000))
+    all_there.wait()
+    all_there.wait()
+
+for _ in range({THREADS}):
+    threading.Thread(target=take, daemon=True).start()
+all_there.wait()
+with tempfile.NamedTemporaryFile() as file:
+    stream = ctypes.c_void_p(library.fopen(file.name.encode(), b"w"))
+    library.malloc_info(0, stream)
+    library.fclose(stream)
+    print(file.read().count(b"<heap "))
+all_there.wait()
+"""
+
+
+def arenas(**env):
+    kept = {k: v for k, v in os.environ.items() if k not in {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"}}
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT],
+        env={**kept, **env},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return int(done.stdout)
+
+
+def test_threads_have_arenas_of_their_own():
+    assert arenas() > THREADS
+
+
+def test_the_environments_limit_of_arenas_holds():
+    assert arenas(MALLOC_ARENA_MAX="3") == 3
+    assert arenas(GLIBC_TUNABLES="glibc.malloc.arena_max=4") == 4
