@@ -9,7 +9,7 @@ import threading
 import pytest
 import uvloop
 
-from timonel.serving.turns import at_end_of_turn
+from timonel.serving.turns import Gathering, at_end_of_turn
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -131,3 +131,23 @@ def test_loops_in_several_threads_do_not_meet():
     for thread in threads:
         thread.join()
     assert done == [True] * 200
+
+
+def test_gathering_is_given_up_where_nothing_comes_together():
+    gathering = Gathering()
+    asked = 0
+    while gathering.pays():
+        gathering.ended(1)
+        asked += 1
+    assert asked == 8
+    refused = 1
+    while not gathering.pays():
+        refused += 1
+    assert refused == 256
+
+
+def test_gathering_goes_on_where_something_comes_together_now_and_then():
+    gathering = Gathering()
+    for turn in range(1000):
+        assert gathering.pays()
+        gathering.ended(2 if turn % 5 == 0 else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.batching.workers import Batcher
-from timonel.serving.batching.wrap import batched, batcher_for
+from timonel.serving.batching.wrap import Submitter, batched, batcher_for
 from timonel.serving.runtimes.base import Asked, LoadedModel, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -27,6 +28,7 @@ class Slow(LoadedModel):
     def __init__(self, delay_s=0.0):
         self.delay_s = delay_s
         self.batches = []
+        self.threads = []
         self.holding = threading.Semaphore(0)
         self.go_on = threading.Event()
         self.closed = threading.Event()
@@ -49,6 +51,7 @@ class Slow(LoadedModel):
         x = inputs["x"]
         with self.lock:
             self.batches.append(len(x))
+            self.threads.append(threading.current_thread().name)
             self.now += 1
             self.most = max(self.most, self.now)
         try:
@@ -150,7 +153,7 @@ def test_an_answer_tells_how_long_the_model_took(wrapped, slow):
 
 def test_what_is_computed_sooner_than_queued_is_computed_by_who_submits_it(slow):
     observed = []
-    model = batched(slow, AdaptiveBatching(slots=1), observed.append, at_once=True)
+    model = batched(slow, AdaptiveBatching(slots=1), observed.append, submitter=Submitter.WAITING)
     policy = model._policy
     # As measured at load, if nothing else kept this machine busy.
     policy.ran_alone("s", 4, 1e-6)
@@ -178,7 +181,7 @@ def test_what_is_computed_sooner_than_queued_is_computed_by_who_submits_it(slow)
 
 def test_what_takes_its_time_is_not_computed_by_who_submits_it(slow):
     slow.delay_s = 0.006
-    model = batched(slow, AdaptiveBatching(slots=1), at_once=True)
+    model = batched(slow, AdaptiveBatching(slots=1), submitter=Submitter.WAITING)
     assert not model._policy.is_instant("s", 1)
     assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
     model.close()
@@ -188,7 +191,9 @@ def test_what_takes_its_time_is_not_computed_by_who_submits_it(slow):
 def quick(slow):
     """Computed at once, whatever this machine does besides."""
     observed = []
-    model = batched(slow, AdaptiveBatching(slots=1, max_queued=8), observed.append, at_once=True)
+    model = batched(
+        slow, AdaptiveBatching(slots=1, max_queued=8), observed.append, submitter=Submitter.WAITING
+    )
     model.observed = observed
     learn(model)
     model._policy.is_instant = lambda name, rows, requests=1: name == "s" and rows <= 4 * requests
@@ -277,7 +282,11 @@ def test_what_comes_together_after_the_end_is_refused(quick):
 )
 @settings(max_examples=30, deadline=None)
 def test_together_or_alone_the_answers_are_the_same(at_once, asked):
-    model = batched(Slow(), AdaptiveBatching(slots=1), at_once=at_once)
+    model = batched(
+        Slow(),
+        AdaptiveBatching(slots=1),
+        submitter=Submitter.WAITING if at_once else Submitter.BUSY,
+    )
     model._policy.is_instant = lambda name, size, requests=1: at_once and size <= 3 * requests
     requests = [Asked("s", rows(*values), outputs) for values, outputs in asked]
 
@@ -292,6 +301,80 @@ def test_together_or_alone_the_answers_are_the_same(at_once, asked):
     together = [told(future) for future in model.submit_all(requests)]
     assert together == [told(model.submit(*request)) for request in requests]
     model.close()
+
+
+@pytest.fixture
+def gathering(slow):
+    """For an event loop; runs are instant up to three rows a request."""
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1), observed.append, submitter=Submitter.LOOP)
+    model._policy.is_instant = lambda name, size, requests=1: size <= 3 * requests
+    model.observed = observed
+    learn(model)
+    model.observed.clear()
+    slow.batches.clear()
+    slow.threads.clear()
+    yield model
+    model.close()
+
+
+def test_what_comes_in_a_turn_of_an_event_loop_is_computed_in_one_run_there(gathering, slow):
+    async def ask():
+        futures = [gathering.submit("s", rows(n)) for n in range(5)]
+        assert slow.batches == []
+        return [await asyncio.wrap_future(future) for future in futures]
+
+    answers = asyncio.run(ask())
+    assert [each["y"].tolist() for each in answers] == [[[2.0 * n]] for n in range(5)]
+    assert slow.batches == [5]
+    assert slow.threads == [threading.current_thread().name]
+    assert [each.rows for each in gathering.observed] == [5]
+
+
+def test_what_is_given_up_in_its_turn_is_not_computed(gathering, slow):
+    async def ask():
+        kept, dropped = gathering.submit("s", rows(1)), gathering.submit("s", rows(2))
+        assert dropped.cancel()
+        return await asyncio.wrap_future(kept)
+
+    assert asyncio.run(ask())["y"].tolist() == [[2.0]]
+    assert slow.batches == [1]
+
+
+def test_what_takes_its_time_is_queued_at_the_end_of_its_turn(gathering, slow):
+    async def ask():
+        futures = [gathering.submit("s", rows(*range(8))) for _ in range(2)]
+        return [await asyncio.wrap_future(future) for future in futures]
+
+    assert [len(each["y"]) for each in asyncio.run(ask())] == [8, 8]
+    assert threading.current_thread().name not in slow.threads
+
+
+def test_nothing_is_gathered_where_requests_come_one_by_one(gathering, slow):
+    async def ask():
+        for n in range(30):
+            await asyncio.wrap_future(gathering.submit("s", rows(10 + n)))
+
+    asyncio.run(ask())
+    here = threading.current_thread().name
+    assert slow.threads.count(here) == 8  # as long as it was tried
+    assert len(slow.threads) == 30
+
+
+def test_an_event_loop_may_wait_itself(gathering, slow):
+    async def ask():
+        return gathering.run("s", rows(1))
+
+    assert asyncio.run(ask())["y"].tolist() == [[2.0]]
+
+
+def test_the_end_answers_what_was_gathered(gathering):
+    async def ask():
+        future = gathering.submit("s", rows(1))
+        gathering._end_turn()
+        assert future.done()
+
+    asyncio.run(ask())
 
 
 def test_outputs_come_in_the_order_asked_for(wrapped):

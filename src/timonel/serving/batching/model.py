@@ -26,7 +26,7 @@ from timonel.serving.runtimes.base import (
 )
 from timonel.serving.settled import await_settled
 from timonel.serving.status import Code, StatusError
-from timonel.serving.turns import at_end_of_turn
+from timonel.serving.turns import Gathering, at_end_of_turn
 
 
 class QueueKey(NamedTuple):
@@ -47,6 +47,8 @@ class BatchingModel(WrappedModel):
         batcher: The threads; shared with other models.
         observer: Told of every batch.
         clock: Returns the present time in seconds, on the clock of deadlines.
+        gathers: Whether requests are submitted in an event loop, which has more to do than to
+            compute: only what comes in one turn is computed there, together.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class BatchingModel(WrappedModel):
         batcher: Batcher,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        gathers: bool = False,
     ) -> None:
         self.signatures = model.signatures
         self._model = model
@@ -64,6 +68,7 @@ class BatchingModel(WrappedModel):
         self._computing = Computing(model, policy, observer, clock)
         self._clock = clock
         self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
+        self._gathering = Gathering() if gathers else None
         self._gathered: deque[tuple[QueueKey, Request]] = deque()
         self._gate = threading.Lock()
         self._closing = False
@@ -88,7 +93,9 @@ class BatchingModel(WrappedModel):
             StatusError: The model refused or failed, there is no room in the queue, or the
                 deadline passed.
         """
-        return self._wait(self.submit(signature, inputs, outputs, deadline), deadline)
+        future = self.submit(signature, inputs, outputs, deadline)
+        self._end_turn()  # the event loop that would end it may be made to wait here
+        return self._wait(future, deadline)
 
     def submit(
         self,
@@ -105,9 +112,9 @@ class BatchingModel(WrappedModel):
         """
         try:
             place = self._policy.place(signature, inputs)
-            quick = place is not None and self._policy.may_be_instant(signature)
-            gathers = quick and at_end_of_turn(self._end_turn)
-            if place and quick and not gathers and self._policy.is_instant(signature, place.rows):
+            gathers = place is not None and self._gathers(signature)
+            may_be_here = place is not None and self._gathering is None
+            if may_be_here and place and self._policy.is_instant(signature, place.rows):
                 return self._answered(signature, inputs, outputs, place.rows, deadline)
         except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
             return refused(error)
@@ -174,8 +181,16 @@ class BatchingModel(WrappedModel):
         request = Request(inputs, names, rows, self._clock(), deadline)
         return QueueKey(self, signature, tuple(sorted(names)), group), request
 
+    def _gathers(self, signature: str) -> bool:
+        """Whether a request waits for others that come in this turn of an event loop."""
+        if self._gathering is None or not self._policy.may_be_instant(signature):
+            return False
+        return self._gathering.pays() and at_end_of_turn(self._end_turn)
+
     def _end_turn(self) -> None:
         """Begin with what an event loop has gathered in a turn."""
+        if self._gathering is not None and self._gathered:
+            self._gathering.ended(len(self._gathered))
         queues: dict[QueueKey, list[Request]] = {}
         with contextlib.suppress(IndexError):  # that was all
             while True:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from timonel.serving.batching.observation import Observer
-from timonel.serving.batching.wrap import batched, batcher_for
+from timonel.serving.batching.wrap import Submitter, batched, batcher_for
 from timonel.serving.batching_settings import BatchingSettings
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.runtimes.base import LoadedModel, Runtime
@@ -54,7 +54,7 @@ class BatchingRuntime(Runtime):
             observer,
             batcher=self._batcher,
             version=path,
-            at_once=True,
+            submitter=Submitter.LOOP,
         )
         return scheduled(together, self._threads)
 

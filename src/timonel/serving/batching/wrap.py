@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 from timonel.serving.batching.model import BatchingModel
@@ -20,6 +21,14 @@ from timonel.serving.batching.workers import Batcher
 from timonel.serving.runtimes.base import Array, LoadedModel
 from timonel.serving.runtimes.declaring import DeclaringModel
 from timonel.serving.samples import rows_of_signatures, samples_of
+
+
+class Submitter(Enum):
+    """Who submits requests to a version."""
+
+    BUSY = "busy"  # has other things to do, and must not be held up
+    WAITING = "waiting"  # waits for this version alone
+    LOOP = "loop"  # an event loop, which has many requests in a turn
 
 
 def batcher_for(settings: BatchingSettings) -> Batcher:
@@ -43,7 +52,7 @@ def batched(
     batcher: Batcher | None = None,
     version: Path | None = None,
     samples: Mapping[str, Mapping[str, Array]] | None = None,
-    at_once: bool = False,
+    submitter: Submitter = Submitter.BUSY,
 ) -> LoadedModel:
     """Return a version with batching around it; itself if it is not to be batched.
 
@@ -57,8 +66,8 @@ def batched(
         version: The version's folder, where its own parameters may lie.
         samples: Inputs that its signatures are known to take, by signature; by default those of
             the version's warm-up requests.
-        at_once: Whether adaptive batching may have whoever submits a request compute it, where
-            that is known to take less time than to queue it.
+        submitter: Who submits requests, and may be made to compute what takes less time than to
+            queue it, under adaptive batching.
 
     Raises:
         StatusError: The version cannot be loaded with these parameters.
@@ -72,11 +81,14 @@ def batched(
         batcher = batcher or Batcher(model.slots)
     try:
         # One that declares how many calls it takes at once must not be called besides.
-        at_once = at_once and not isinstance(model, DeclaringModel)
+        submitter = Submitter.BUSY if isinstance(model, DeclaringModel) else submitter
+        at_once = submitter is not Submitter.BUSY
         policy = _policy(model, settings, version, samples or {}, at_once=at_once)
         if policy is None:
             return model
-        return BatchingModel(model, policy, batcher or batcher_for(settings), observer)
+        threads = batcher or batcher_for(settings)
+        gathers = submitter is Submitter.LOOP
+        return BatchingModel(model, policy, threads, observer, gathers=gathers)
     except BaseException:
         model.close()
         raise

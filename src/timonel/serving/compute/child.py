@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation
-from timonel.serving.batching.wrap import batched
+from timonel.serving.batching.wrap import Submitter, batched
 from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.inbox import Message
 from timonel.serving.compute.link import Link
@@ -54,7 +54,8 @@ def compute(
         loaded = runtime.load(path, settings)
         observe = partial(_tell, link)
         # Whoever waits in this process waits for this version, so nobody else is held up.
-        together = batched(loaded, settings.batching, observe, version=path, at_once=True)
+        submitter = Submitter.WAITING
+        together = batched(loaded, settings.batching, observe, version=path, submitter=submitter)
         model = scheduled(together, threads)
         if settings.hooks is not None:
             hooks = Hooks(Path(settings.hooks), model.signatures)

@@ -22,7 +22,7 @@ from timonel.serving.compute.outbox import Outbox
 from timonel.serving.compute.protocol import Place, pack
 from timonel.serving.compute.segments import Owner, hold_of
 from timonel.serving.runtimes.base import NUMPY_TYPES, Array
-from timonel.serving.turns import at_end_of_turn
+from timonel.serving.turns import Gathering, at_end_of_turn
 
 AT_ONCE = 100
 """So many messages do not wait for the end of a turn: the other side could be at work."""
@@ -47,6 +47,7 @@ class Link(Owner):
         self._inbox = Inbox(connection, self, self._arena, on_join)
         self._theirs = self._inbox.segments
         self._outbox = Outbox(connection, self.wake)
+        self._gathering = Gathering()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
         self._flush_asked = False
@@ -110,7 +111,7 @@ class Link(Owner):
             self._arena.share(hold)
             frame = by_reference(kind, number, hold.number, hold.offset, content.size)
         self._outbox.add(frame)
-        if turn and self._outbox.waiting < AT_ONCE and at_end_of_turn(self.flush):
+        if turn and self._waits() and at_end_of_turn(self._end_turn):
             return
         if not later:
             self.flush()
@@ -118,6 +119,13 @@ class Link(Owner):
             self._flush_asked = True
             if threading.get_ident() != self._server:
                 self.wake()
+
+    def _waits(self) -> bool:
+        return self._outbox.waiting < AT_ONCE and self._gathering.pays()
+
+    def _end_turn(self) -> None:
+        self._gathering.ended(self._outbox.waiting)
+        self.flush()
 
     def pass_on(self, number: int, connection: socket.socket) -> None:
         """Give the other side a copy of a connection."""
