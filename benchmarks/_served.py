@@ -26,7 +26,7 @@ class Case:
     """A model and a request to it, sent by so many clients at once.
 
     Attributes:
-        name: What the issue calls it.
+        name: Its short name.
         model: The model's folder and name.
         what: In words.
         concurrency: Requests under way.
