@@ -35,3 +35,37 @@ def test_a_port_that_another_server_listened_on_first_is_told():
             first.listen()
             with pytest.raises(ServingError, match="expected to listen for REST, got Address"):
                 asyncio.run(start(second))
+
+
+def test_connections_that_take_too_long_are_ended():
+    lost = []
+
+    class Busy(asyncio.Protocol):
+        """Like a connection whose request no task answers."""
+
+        def __init__(self, config, server_state, app_state, _loop=None):
+            self.connections = server_state.connections
+
+        def connection_made(self, transport):
+            self.transport = transport
+            self.connections.add(self)
+
+        def connection_lost(self, exc):
+            self.connections.discard(self)
+            lost.append(exc)
+
+        def shutdown(self):
+            pass
+
+    async def main():
+        with bind_rest(SETTINGS) as bound:
+            server = RestServer(None, bound, 1, {"http": Busy})
+            await server.start()
+            _, writer = await asyncio.open_connection(*bound.getsockname())
+            await asyncio.sleep(0.05)
+            async with asyncio.timeout(30):
+                await server.stop()
+            assert lost == [None]
+            writer.close()
+
+    asyncio.run(main())

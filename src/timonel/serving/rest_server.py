@@ -19,6 +19,7 @@ _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
 _GONE_S = 60
 _PROBES = 4
+_ABORTED_S = 1.0
 _ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settings say so
 
 
@@ -124,10 +125,18 @@ class RestServer:
         self._server.should_exit = True
 
     async def stop(self) -> None:
-        """Take no new connections, and wait for the requests under way."""
+        """Take no new connections, and wait for the requests under way as long as they may take."""
         self.refuse()
-        if self._task is not None:
-            await self._task
+        if self._task is None:
+            return
+        await self._task
+        # Who is still there has taken too long: uvicorn ends its tasks, and no more than them.
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ABORTED_S):
+                while self._server.server_state.connections:  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0)
 
 
 def _failure(task: asyncio.Task[None]) -> ServingError:
