@@ -8,33 +8,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from tests.serving.transport import Transport
 from timonel.serving.access.http import http_protocol
 from timonel.serving.access.settings import LimitSettings
-
-
-class Transport(asyncio.Transport):
-    """Takes what is written, until it is closed."""
-
-    def __init__(self):
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written = b""
-        self.closed = False
-
-    def write(self, data):
-        assert not self.closed, "written to a closed connection"
-        self.written += data
-
-    def close(self):
-        self.closed = True
-
-    def is_closing(self):
-        return self.closed
-
-    def pause_reading(self):
-        pass
-
-    def resume_reading(self):
-        pass
 
 
 @pytest.mark.parametrize("together", [1, 3])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from tests.serving.transport import Transport
 from timonel.serving.access.http import http_protocol
 from timonel.serving.access.settings import LimitSettings
 from timonel.serving.batching.settings import AdaptiveBatching
@@ -58,32 +59,6 @@ class Model(LoadedModel):
 
     def close(self):
         pass
-
-
-class Transport(asyncio.Transport):
-    """Takes what is written, until it is closed."""
-
-    def __init__(self):
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written = b""
-        self.closed = False
-        self.is_read = True
-
-    def write(self, data):
-        assert not self.closed, "written to a closed connection"
-        self.written += data
-
-    def close(self):
-        self.closed = True
-
-    def is_closing(self):
-        return self.closed
-
-    def pause_reading(self):
-        self.is_read = False
-
-    def resume_reading(self):
-        self.is_read = True
 
 
 async def until(holds):
