@@ -193,10 +193,15 @@ def test_an_array_without_a_tensor_type_is_unimplemented():
 @pytest.mark.parametrize("dtype", NUMERIC)
 def test_content_is_no_effort_and_values_are(dtype):
     array = np.ones((1000,), NUMPY_TYPES[dtype])
-    values = to_proto(array)
-    assert effort(values) == values.ByteSize()
     content = tensor_pb2.TensorProto.FromString(encode(array, as_content=True))
-    assert effort(content) == content.ByteSize() // 16
+    assert effort(content) == array.nbytes // 16
+    assert effort(to_proto(array)) >= 1000 + array.nbytes // 16
+
+
+def test_a_value_that_fills_a_large_array_is_an_effort():
+    proto = to_proto(np.ones(1, np.float32))
+    proto.tensor_shape.dim[0].size = 2**28
+    assert effort(proto) >= 2**24
 
 
 def test_strings_are_an_effort_either_way():

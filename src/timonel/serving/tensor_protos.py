@@ -88,12 +88,18 @@ def from_proto(alias: str, proto: Any) -> Array:
 def effort(proto: Any) -> int:
     """Return how many bytes of typed values take as long to read as a TensorProto.
 
-    The numbers of a ``tensor_content`` are copied once, and that is all.
+    What the array takes counts a little, too: the numbers of a ``tensor_content`` are copied once,
+    and a last value may be repeated up to any shape.
     """
-    size: int = proto.ByteSize()
     name = _NAMES.get(proto.dtype, STRING)
-    is_copied = name != STRING and not len(getattr(proto, _FIELDS[name]))
-    return size // _COPIED_AT_ONCE if is_copied else size
+    # Not the size of any proto of numbers: protobuf would serialize it to tell.
+    if name == STRING:
+        size: int = proto.ByteSize()
+        return size
+    field = _FIELDS[name]
+    typed = len(getattr(proto, field)) * _WIRE_TYPES[field].itemsize
+    count = math.prod([dim.size for dim in proto.tensor_shape.dim])
+    return typed + count * NUMPY_TYPES[name].itemsize // _COPIED_AT_ONCE
 
 
 def to_proto(array: Array) -> Any:
