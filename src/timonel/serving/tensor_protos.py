@@ -98,7 +98,7 @@ def effort(proto: Any) -> int:
         return size
     field = _FIELDS[name]
     typed = len(getattr(proto, field)) * _WIRE_TYPES[field].itemsize
-    count = math.prod([dim.size for dim in proto.tensor_shape.dim])
+    count: int = math.prod([dim.size for dim in proto.tensor_shape.dim])
     return typed + count * NUMPY_TYPES[name].itemsize // _COPIED_AT_ONCE
 
 
