@@ -68,22 +68,26 @@ def run(
     """
     parts = _earlier(output) if keep else {}
     commit = _measure.commit()  # before what is written changes a file
-    names = list(order)
+    names, machine = list(order), _measure.machine()
     for name, document in measured:
-        parts[name] = {"commit": commit, "date": time.strftime("%Y-%m-%d"), **document}
+        where = {"commit": commit, "date": time.strftime("%Y-%m-%d"), "machine": machine}
+        parts[name] = {**where, **document}
         parts = {name: parts[name] for name in names if name in parts}
         if written:
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(report(parts))
-            data = {"machine": _measure.machine(), **(about or {}), "parts": parts}
+            data = {"machine": machine, **(about or {}), "parts": parts}
             _data(output).write_text(json.dumps(data, indent=1) + "\n")
     print(report(parts))
     sys.exit(any(part["failed"] for part in parts.values()))
 
 
 def _earlier(output: Path) -> dict[str, Document]:
-    data = _data(output)
-    return dict(json.loads(data.read_text())["parts"]) if data.exists() else {}
+    if not _data(output).exists():
+        return {}
+    data = json.loads(_data(output).read_text())
+    # Parts did not tell of their machine once.
+    return {name: {"machine": data["machine"], **part} for name, part in data["parts"].items()}
 
 
 def _data(output: Path) -> Path:
@@ -106,13 +110,13 @@ def remarks(parts: Documents) -> list[str]:
 
 
 def measured_at(parts: Documents) -> str:
-    """Say at which commit what was measured: "at commit c (date): part, part; at commit ..."."""
-    commits: dict[str, list[str]] = {}
+    """Say where and at which commit what was measured: "on m, at commit c (date): part; on ..."."""
+    runs: dict[str, list[str]] = {}
     for name, part in parts.items():
-        commits.setdefault(f"{part['commit']} ({part['date']})", []).append(name)
+        run = f"on {part['machine']}, at commit {part['commit']} ({part['date']})"
+        runs.setdefault(run, []).append(name)
     return "; ".join(
-        f"at commit {commit}" + (f": {', '.join(names)}" if len(commits) > 1 else "")
-        for commit, names in commits.items()
+        run + (f": {', '.join(names)}" if len(runs) > 1 else "") for run, names in runs.items()
     )
 
 

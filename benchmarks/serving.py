@@ -27,7 +27,6 @@ from typing import Any
 
 import _cores
 import _load
-import _measure
 import _parts
 import _served
 import _sides
@@ -134,7 +133,7 @@ def _intro(parts: Mapping[str, Document]) -> str:
     windows = sorted({f"{part['rounds']} windows of {part['seconds']:g} s"
                       for part in parts.values()})  # fmt: skip
     return (
-        f"Measured on {_measure.machine()}, {_parts.measured_at(parts)}; {_cores.told()}. "
+        f"Measured {_parts.measured_at(parts)}; {_cores.told()}. "
         f"Each server had {' or '.join(windows)} under load, in turn with the others; "
         "figures are medians, the ratio is the median of the ratios of the windows, timonel's "
         "figure divided by the other. "

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import _measure
 import _parts
 from _jobs import Place, end_what_is_left
 from _parts import Document
@@ -83,7 +82,7 @@ def measure(names: Sequence[str], *, quick: bool) -> Iterator[tuple[str, Documen
 def report(parts: Mapping[str, Document]) -> str:
     """Return what was found as a Markdown page."""
     intro = (
-        f"Measured on {_measure.machine()}, {_parts.measured_at(parts)}. Both sides ran in "
+        f"Measured {_parts.measured_at(parts)}. Both sides ran in "
         "one run, most of them in turns of some steps; the ratio is the median of the ratios of "
         "the pairs, timonel's figure divided by the other. The machine was shared with others "
         f"(load {_parts.loads(parts)}): read the ratios, not the times."
