@@ -25,13 +25,14 @@ def test_each_worker_tells_its_own_pace_and_has_its_profile(
         steps = sum(event["steps"] for event in found)
         work[task] = sum(event["steps"] * event["step_ms"] for event in found) / steps
         wait[task] = sum(event["steps"] * event["wait_ms"] for event in found) / steps
-        assert 0 < steps < 60
+        assert 0 < steps < 30
         # Batches of 16, half of which are each worker's.
         rates = [8000 / (e["step_ms"] + e["wait_ms"]) for e in found]
         assert [event["examples_per_s"] for event in found] == pytest.approx(rates, rel=0.01)
     assert set(work) == {"chief-0", "worker-0"}
-    # One sleeps, and the other waits for it; their steps are equally long.
-    assert work["worker-0"] > 45
+    # One sleeps for 200 ms, part of which may pass while it waits for the other (data is fetched
+    # ahead); the other waits for it; their steps are equally long.
+    assert work["worker-0"] > 150
     assert wait["chief-0"] > wait["worker-0"]
     assert work["worker-0"] > 1.5 * work["chief-0"]
 

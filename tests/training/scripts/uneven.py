@@ -12,7 +12,7 @@ is_slow = context().cluster.task_id == "worker-0"
 
 def late(step):
     if is_slow:
-        time.sleep(0.06)
+        time.sleep(0.2)
     return step
 
 
@@ -21,7 +21,7 @@ def rows(step):
     return tf.random.stateless_uniform((16, 8), (step, 0)), tf.zeros((16, 1))
 
 
-data = tf.data.Dataset.range(60).map(rows)
+data = tf.data.Dataset.range(30).map(rows)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, name="narrow")])
 model.add(keras.layers.Dense(1))
 model.compile("sgd", "mse")
