@@ -3,14 +3,16 @@
 Prints a line of JSON when it is ready. For each line of input, a number of seconds, it computes
 for that long and prints a line with the requests/s that this would have answered.
 
-usage: serving_bound.py {tensorflow,litert} MODEL EXAMPLE
+usage: serving_bound.py {tensorflow,litert} MODEL EXAMPLE [--op-threads N]
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ import numpy as np
 Call = Callable[[], object]
 _MOST_BYTES = 10 * 2**20
 _SCAN_S = 0.3
+_WAYS = tuple(itertools.product((1, 2), (1, 2, 4, 8, 16, 32, 64)))
 
 
 @dataclass(frozen=True)
@@ -52,32 +55,67 @@ class Way:
         return sum(counts) * self.requests / (time.perf_counter() - begin)
 
 
-def main(runtime: str, model: str, example: str) -> None:
+def main() -> None:
     """Find the best way, then compute as told."""
-    with np.load(example, allow_pickle=True) as arrays:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("runtime", choices=("tensorflow", "litert"))
+    parser.add_argument("model", type=Path)
+    parser.add_argument("example", type=Path)
+    parser.add_argument("--op-threads", type=int, help="threads of an operation; else the best")
+    parser.add_argument("--way", type=int, nargs=2, metavar=("THREADS", "REQUESTS"))
+    parser.add_argument("--scan", action="store_true", help="print the best way, and end")
+    asked = parser.parse_args()
+    if asked.runtime == "tensorflow" and asked.op_threads is None:
+        become_best()
+    with np.load(asked.example, allow_pickle=True) as arrays:
         x = arrays["x"]
-    make = {"tensorflow": tensorflow, "litert": litert}[runtime](Path(model))
+    if asked.runtime == "litert":
+        make = litert(asked.model)
+    else:
+        make = tensorflow(asked.model, asked.op_threads)
     ways = [
         Way(threads, requests, make(np.concatenate([x] * requests), threads))
-        for threads, requests in itertools.product((1, 2), (1, 2, 4, 8, 16, 32, 64))
+        for threads, requests in ([asked.way] if asked.way else _WAYS)
         if requests == 1 or requests * _size(x) <= _MOST_BYTES
     ]
     for way in ways:
         for call in way.calls:
             call()  # warm
-    best = max(ways, key=lambda way: way.rate(_SCAN_S))
-    print(json.dumps({"threads": best.threads, "requests": best.requests}), flush=True)
+    rates = [way.rate(_SCAN_S) for way in ways]
+    best = ways[rates.index(max(rates))]
+    found = {"threads": best.threads, "requests": best.requests, "op_threads": asked.op_threads}
+    if asked.scan:
+        print(json.dumps({**found, "rate": max(rates)}))
+        return
+    print(json.dumps(found), flush=True)
     for line in sys.stdin:
         print(json.dumps({"rate": best.rate(float(line))}), flush=True)
 
 
-def tensorflow(folder: Path) -> Callable[[np.ndarray, int], list[Call]]:
+def become_best() -> None:
+    """Go on as a process in which TensorFlow's operations have as many threads as suits them.
+
+    A process has these threads once: two settings cannot be compared in one.
+    """
+    me = [sys.executable, *sys.argv]
+    found = []
+    for op_threads in (0, 1):
+        scan = [*me, "--op-threads", str(op_threads), "--scan"]
+        done = subprocess.run(scan, stdout=subprocess.PIPE, check=True)
+        found.append(json.loads(done.stdout))
+    best = max(found, key=lambda each: each["rate"])
+    way = ["--way", str(best["threads"]), str(best["requests"])]
+    os.execv(sys.executable, [*me, "--op-threads", str(best["op_threads"]), *way])
+
+
+def tensorflow(folder: Path, op_threads: int) -> Callable[[np.ndarray, int], list[Call]]:
     """Return what makes calls of a SavedModel: session callables, the fastest that there are."""
     import tensorflow as tf
     from tensorflow.core.protobuf import config_pb2
 
     v1 = tf.compat.v1
-    session = v1.Session(graph=tf.Graph())
+    config = v1.ConfigProto(intra_op_parallelism_threads=op_threads)
+    session = v1.Session(graph=tf.Graph(), config=config)
     with session.graph.as_default():
         loaded = v1.saved_model.loader.load(session, ["serve"], str(folder))
     signature = loaded.signature_def["serving_default"]
@@ -118,4 +156,4 @@ def _size(x: np.ndarray) -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from timonel.serving.config import Latest, ModelSettings, ServerSettings, Specific
+from timonel.serving import launch, serve
+from timonel.serving.config import (
+    Latest,
+    ModelSettings,
+    ServerSettings,
+    Specific,
+    default_op_threads,
+)
 
 MODEL = ModelSettings(name="m", base_path="/models/m")
 
@@ -31,3 +38,30 @@ def test_settings_travel_as_json():
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValidationError):
         ServerSettings(**wrong)
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1), (2, 1), (3, 0), (64, 0)])
+def test_operations_have_one_thread_where_cores_are_few(monkeypatch, cores, expected):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr("timonel.serving.config.runtime.cores", lambda: cores)
+    assert default_op_threads() == expected
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
+    assert default_op_threads() == 0  # as the environment says
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 7), ({"op_threads": 3}, 3),
+                                                 ({"op_threads": 0}, 0)])  # fmt: skip
+def test_threads_of_operations_are_as_asked(monkeypatch, tmp_path, given, expected):
+    class LaunchedError(Exception):
+        pass
+
+    def launched(settings, place, *, detach):
+        raise LaunchedError(settings)
+
+    monkeypatch.setattr(launch, "launch", launched)
+    monkeypatch.setattr(launch, "default_op_threads", lambda: 7)
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "saved_model.pb").touch()
+    with pytest.raises(LaunchedError) as caught:
+        serve(tmp_path / "m", workspace=tmp_path, **given)
+    assert caught.value.args[0].runtime.intra_op_threads == expected

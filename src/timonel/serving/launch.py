@@ -23,6 +23,7 @@ from timonel.serving.config import (
     RestSettings,
     RuntimeSettings,
     ServerSettings,
+    default_op_threads,
 )
 from timonel.serving.config_file import read_models
 from timonel.serving.isolation import ComputeSettings, Isolation
@@ -51,6 +52,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     detach: bool = False,
     poll_s: float = 1.0,
     compute_threads: int | None = None,
+    op_threads: int | None = None,
     drain_s: float = 30.0,
     hang_timeout_s: float | None = None,
     runtime: str | Sequence[str] = (),
@@ -89,6 +91,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         poll_s: Seconds between two looks for new versions.
         compute_threads: Threads that read large requests, and compute a version's where nothing is
             batched; by default one per core, at most 8.
+        op_threads: Threads that share the work of one operation of a model; by default one on up
+            to two cores, as each has a batch of its own, and what TensorFlow chooses on more.
         drain_s: Seconds that requests under way have when the server is stopped.
         hang_timeout_s: Kill and start again a process of a version that was asked something and
             has said nothing for so many seconds; by default none is. Longer than any request takes.
@@ -172,6 +176,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
                 **runtime_choice([runtime] if isinstance(runtime, str) else runtime),
                 safe_loading=safe_loading,
                 allow_ops=by_model(allow_ops, "an operation"),
+                intra_op_threads=default_op_threads() if op_threads is None else op_threads,
             ),
             isolation=isolation,
             compute=ComputeSettings(hang_timeout_s=hang_timeout_s),

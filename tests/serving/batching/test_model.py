@@ -352,13 +352,25 @@ def test_what_takes_its_time_is_queued_at_the_end_of_its_turn(gathering, slow):
 
 def test_nothing_is_gathered_where_requests_come_one_by_one(gathering, slow):
     async def ask():
+        at_once = 0
         for n in range(30):
-            await asyncio.wrap_future(gathering.submit("s", rows(10 + n)))
+            future = gathering.submit("s", rows(10 + n))
+            at_once += future.done()
+            await asyncio.wrap_future(future)
+        return at_once
+
+    assert asyncio.run(ask()) == 30 - 8  # as long as it was tried
+    assert slow.threads == [threading.current_thread().name] * 30
+
+
+def test_one_by_one_what_takes_its_time_is_queued(gathering, slow):
+    async def ask():
+        for _ in range(30):
+            await asyncio.wrap_future(gathering.submit("s", rows(*range(8))))
 
     asyncio.run(ask())
-    here = threading.current_thread().name
-    assert slow.threads.count(here) == 8  # as long as it was tried
     assert len(slow.threads) == 30
+    assert threading.current_thread().name not in slow.threads
 
 
 def test_an_event_loop_may_wait_itself(gathering, slow):

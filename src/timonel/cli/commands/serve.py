@@ -58,6 +58,14 @@ def serve(
             help="Threads for large requests, and for what is not batched; by default one per core."
         ),
     ] = None,
+    op_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Threads of one operation of a model; by default one on up to two cores, else as "
+            "many as TensorFlow chooses (0).",
+        ),
+    ] = None,
     drain_s: Annotated[
         float, typer.Option(help="Seconds that requests under way have at the end.")
     ] = 30.0,
@@ -206,6 +214,7 @@ def serve(
             model_cache=model_cache,
             model_cache_size=model_cache_size,
             compute_threads=compute_threads,
+            op_threads=op_threads,
             drain_s=drain_s,
             hang_timeout_s=hang_timeout_s,
             runtime=runtime or (),

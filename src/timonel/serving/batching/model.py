@@ -47,8 +47,8 @@ class BatchingModel(WrappedModel):
         batcher: The threads; shared with other models.
         observer: Told of every batch.
         clock: Returns the present time in seconds, on the clock of deadlines.
-        gathers: Whether requests are submitted in an event loop, which has more to do than to
-            compute: only what comes in one turn is computed there, together.
+        gathers: Whether requests are submitted in an event loop, where those of one turn can be
+            computed together.
     """
 
     def __init__(
@@ -106,14 +106,15 @@ class BatchingModel(WrappedModel):
     ) -> Future[Answer]:
         """Compute the outputs of a signature later, in another thread.
 
-        What takes less time than that is computed at once, or at the end of the event loop's
-        turn, together with what else came in it. Takes what `run` takes. The future gives what
-        `run` returns or raises; cancelling it takes the request out of the queue.
+        What takes less time than that is computed at once; or at the end of the event loop's
+        turn, together with what else came in it, where several do. Takes what `run` takes. The
+        future gives what `run` returns or raises; cancelling it takes the request out of the
+        queue.
         """
         try:
             place = self._policy.place(signature, inputs)
             gathers = place is not None and self._gathers(signature)
-            if place is not None and self._gathering is None:  # noqa: SIM102 - two questions
+            if place is not None and not gathers:  # noqa: SIM102 - two questions
                 if self._policy.is_instant(signature, place.rows):
                     return self._answered(signature, inputs, outputs, place.rows, deadline)
         except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it

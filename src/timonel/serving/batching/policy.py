@@ -20,9 +20,9 @@ from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3
 _MICRO = 1e-6
-_HANDOVER_S = 5e-5
+_HANDOVER_S = 1.5e-4
 """What it costs to queue a request, to wake a thread for it, and to get the answer back."""
-_FAR_FROM_INSTANT_S = 100 * _HANDOVER_S
+_FAR_FROM_INSTANT_S = 5e-3
 _DISTURBED = 1.2
 """On a busy machine a run now and then takes a thousand times as long as it computes: no
 measurement of one that was alone counts for more than so many times the estimate."""

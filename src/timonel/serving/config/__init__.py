@@ -10,7 +10,7 @@ from timonel.serving.config.models import (
     Specific,
     VersionPolicy,
 )
-from timonel.serving.config.runtime import AUTO, EVERY_MODEL, RuntimeSettings
+from timonel.serving.config.runtime import AUTO, EVERY_MODEL, RuntimeSettings, default_op_threads
 from timonel.serving.config.server import (
     METRICS_PATH,
     GrpcSettings,
@@ -37,4 +37,5 @@ __all__ = [
     "Specific",
     "Transition",
     "VersionPolicy",
+    "default_op_threads",
 ]

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from pydantic import Field
 
-from timonel.serving.batching_settings import AdaptiveBatching, BatchingSettings
+from timonel.serving.batching_settings import AdaptiveBatching, BatchingSettings, cores
 from timonel.serving.config.base import Settings
 
 AUTO = "auto"
 """The runtime that chooses another one for each version."""
 EVERY_MODEL = "*"
 """What stands for all models where something is set by model."""
+_FEW_CORES = 2
+_TENSORFLOWS_OWN = "TF_NUM_INTRAOP_THREADS"
+
+
+def default_op_threads() -> int:
+    """Return how many threads TensorFlow's operations should have here; 0 lets it choose.
+
+    As many batches are computed at once as there are cores. Where these are few, splitting an
+    operation as well only makes threads wait for each other. Not measured on more cores, where one
+    request that comes alone should have more than one of them.
+    """
+    return 1 if cores() <= _FEW_CORES and _TENSORFLOWS_OWN not in os.environ else 0
 
 
 class RuntimeSettings(Settings):

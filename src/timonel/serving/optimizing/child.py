@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.models.child import end_with_parent
-from timonel.serving.config import RuntimeSettings
+from timonel.serving.config import RuntimeSettings, default_op_threads
 from timonel.serving.messages import saved_model_pb2
 from timonel.serving.optimizing.decision import TOLERANCE
 from timonel.serving.optimizing.measuring import compared, cores, measured
@@ -36,7 +36,8 @@ _LACKING = re.compile(r"'?tf\.([A-Za-z0-9_]+)'? op is neither|ops: ([A-Za-z0-9_,
 
 def find(request: Request) -> Findings:
     """Make what can be made of the SavedModel, compare and measure."""
-    settings = RuntimeSettings()
+    # As it will be served: it has to be compared with what it competes with.
+    settings = RuntimeSettings(intra_op_threads=default_op_threads())
     try:
         check_folder(request.version, settings.tags)
     except StatusError as error:

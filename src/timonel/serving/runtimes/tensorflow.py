@@ -77,9 +77,9 @@ class _SessionModel(LoadedModel):
         config = v1.ConfigProto(
             intra_op_parallelism_threads=settings.intra_op_threads,
             inter_op_parallelism_threads=settings.inter_op_threads,
-            # Sessions share the process's thread pools unless told otherwise, and with them
-            # the numbers of whoever came first.
-            use_per_session_threads=bool(settings.intra_op_threads or settings.inter_op_threads),
+            # Sessions share the process's threads unless told otherwise, and with them the
+            # numbers of whoever came first. Those within operations they share anyway.
+            use_per_session_threads=bool(settings.inter_op_threads),
         )
         self._errors: type[Exception] = tf.errors.OpError
         self._session: Any = v1.Session(graph=tf.Graph(), config=config)
