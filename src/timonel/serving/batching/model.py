@@ -114,9 +114,8 @@ class BatchingModel(WrappedModel):
         try:
             place = self._policy.place(signature, inputs)
             gathers = place is not None and self._gathers(signature)
-            if place is not None and not gathers:  # noqa: SIM102 - two questions
-                if self._policy.is_instant(signature, place.rows):
-                    return self._answered(signature, inputs, outputs, place.rows, deadline)
+            if place and not gathers and self._policy.is_instant(signature, place.rows):
+                return self._answered(signature, inputs, outputs, place.rows, deadline)
         except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
             return refused(error)
         rows, group = Place(1, APART) if place is None else place

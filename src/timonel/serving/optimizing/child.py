@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from timonel.models.child import end_with_parent
+from timonel.serving.batching_settings import cores
 from timonel.serving.config import RuntimeSettings, default_op_threads
 from timonel.serving.messages import saved_model_pb2
 from timonel.serving.optimizing.decision import TOLERANCE
-from timonel.serving.optimizing.measuring import compared, cores, measured
+from timonel.serving.optimizing.measuring import compared, measured
 from timonel.serving.optimizing.request import Findings, Request
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import LoadedModel, Signature

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from timonel.serving.batching.check import is_open
+from timonel.serving.batching_settings import cores
 from timonel.serving.optimizing.decision import difference
 from timonel.serving.runtimes.base import Array, LoadedModel, Signature
 from timonel.serving.runtimes.evidence import Choice, Measurement
@@ -65,12 +65,6 @@ def measured(
                         callers=callers,
                         milliseconds=1e3 * statistics.median(seconds),
                     )
-
-
-def cores() -> int:
-    """Return how many processors this process may use."""
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 def _callable(model: LoadedModel) -> list[Signature]:
