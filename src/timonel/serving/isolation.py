@@ -22,14 +22,6 @@ class ComputeSettings(BaseModel):
         description="A process that was asked something and has said nothing for so long is killed "
         "and started again; by default none is.",
     )
-    max_deaths: int = Field(
-        default=5,
-        ge=1,
-        description="A version whose process dies so often within the window is given up.",
-    )
-    death_window_s: Seconds = Field(
-        default=300.0, description="Time after which a death is forgotten."
-    )
     memory_mib: int = Field(
         default=4096,
         ge=1,

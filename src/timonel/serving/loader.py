@@ -218,15 +218,6 @@ class Loader:
         model, labels = done.result()
         servable = Servable(watched.name, number, model, labels)
         watched.end_load(servable, held)
-        model.when_failed(lambda why: self._done.put(lambda: self._lose(watched, servable, why)))
-        self._on_change()
-
-    def _lose(self, watched: Watched, servable: Servable, error: StatusError) -> None:
-        """Take out a version that cannot run any more."""
-        if watched.servables.get(servable.version) is not servable:
-            return
-        watched.lose(servable.version, error)
-        self._close_when_idle(servable, lambda: watched.release(servable))
         self._on_change()
 
     def _begin_unload(self, watched: Watched, number: int) -> None:

@@ -181,14 +181,6 @@ class Watched:
             else "it is left alone until its files change",
         )
 
-    def lose(self, number: int, error: StatusError) -> None:
-        """Note that a version that was offered cannot run any more; it is left alone then."""
-        del self.servables[number]
-        self._track(
-            number, replace(self._tracked[number], state=State.END, error=error, retry_at=None)
-        )
-        _LOG.error("model %s: version %d has ended (%s)", self.name, number, describe(error))
-
     def begin_unload(self, number: int) -> Servable:
         """Take a version out of what is offered, and return it."""
         servable = self.servables.pop(number)

@@ -19,13 +19,15 @@ import pytest
 
 from tests.serving.compute.faults import REFERENCE
 from tests.waiting import until
-from timonel.serving.compute import ProcessRuntime
+from timonel.serving.batching_settings import AdaptiveBatching
+from timonel.serving.compute import ProcessRuntime, restart_policy
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.isolation import ComputeSettings
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
 
-SETTINGS = RuntimeSettings()
+SETTINGS = RuntimeSettings(batching=AdaptiveBatching(slots=2))
+"""Two batches at once, on any number of cores."""
 MIB = 1 << 20
 
 
@@ -98,43 +100,37 @@ def test_a_death_costs_what_was_under_way_and_the_version_comes_back(runtime, mo
     other.close()
 
 
-def test_it_is_given_up_after_too_many_deaths(version):
-    runtime = ProcessRuntime(REFERENCE, ComputeSettings(max_deaths=3))
+def test_it_is_restarted_however_often_it_crashes(version, caplog, monkeypatch):
+    monkeypatch.setattr(restart_policy, "MAX_DELAY_S", 0.05)
+    runtime = ProcessRuntime(REFERENCE)
     model, other = runtime.load(version, SETTINGS), runtime.load(version, SETTINGS)
-    told = []
-    model.when_failed(told.append)
     seen = {None}
-    for _ in range(3):
-        until(lambda: model.pid not in seen)
+    for _ in range(6):
+        until(lambda: model.pid not in seen, 30)
         seen.add(model.pid)
         with pytest.raises(StatusError, match="exit code 3"):
-            ask(model, "exit")
-    until(lambda: told)
-    assert told[0].code is Code.UNAVAILABLE
-    assert model.outage is told[0]
-    assert model.restarts == 2
+            ask(model, "exit", np.zeros((2, 3), np.float32))
+    until(lambda: model.restarts == 6, 30)
+    assert model.outage is None
+    assert ask(model, "double") == 2
     assert (other.outage, other.restarts) == (None, 0)
-    with pytest.raises(StatusError, match="exit code 3"):
-        ask(model, "double")
-    later = []
-    model.when_failed(later.append)
-    assert later == told
-    assert ask(other, "double") == 2
+    assert "Requests in flight: serving_default(do: object[], x: float32[2, 3])" in caplog.text
     model.close()
     other.close()
     runtime.close()
 
 
-def test_files_that_are_gone_are_told_when_it_cannot_come_back(version):
-    runtime = ProcessRuntime(REFERENCE, ComputeSettings(max_deaths=2))
+def test_a_damaged_file_is_reported_until_it_is_mended(version):
+    runtime = ProcessRuntime(REFERENCE)
     model = runtime.load(version, SETTINGS)
-    told = []
-    model.when_failed(told.append)
+    content = (version / "saved_model.pb").read_bytes()
     (version / "saved_model.pb").write_text("refuse")
     with pytest.raises(StatusError, match="exit code 3"):
         ask(model, "exit")
-    until(lambda: told)
-    assert told[0].message == "a damaged model"
+    until(lambda: model.outage is not None and model.outage.message == "a damaged model")
+    (version / "saved_model.pb").write_bytes(content)
+    until(lambda: model.outage is None, 30)
+    assert ask(model, "double") == 2
     model.close()
     runtime.close()
 

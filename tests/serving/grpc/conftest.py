@@ -46,7 +46,10 @@ RESPONSES = {
 
 def signature(name, method, inputs, outputs, **defaults):
     specs = [
-        {key: TensorSpec(f"{key}:0", dtype, (-1,)) for key, dtype in side.items()}
+        {
+            key: TensorSpec(f"{key}:0", dtype, None if key in defaults else (-1,))
+            for key, dtype in side.items()
+        }
         for side in (inputs, outputs)
     ]
     return Signature(name, *specs, method_name=method, defaults=defaults)

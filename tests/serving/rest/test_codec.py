@@ -51,7 +51,7 @@ def read(content, inputs):
         ({"inputs": [1e300, -1e300]}, X, {"x": np.array([np.inf, -np.inf], np.float32)}),
         ({"inputs": [1e300]}, specs(x="DOUBLE"), {"x": np.array([1e300])}),
         (
-            b'{"inputs": [NaN, Infinity, -Inf]}',
+            b'{"inputs": [NaN, Infinity, -Infinity]}',
             X,
             {"x": np.array([np.nan, np.inf, -np.inf], np.float32)},
         ),
@@ -241,7 +241,7 @@ BOTH = '{"inputs": [1], "instances": [1]}'
         (
             b'{"inputs": ' + b"[" * 70 + b"]" * 70 + b"}",
             X,
-            "Expecting at most 64 dimensions but got: 70",
+            "Expecting rank 32 at most, got 70",
         ),
     ],
 )

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.serving.rest.decimals import shortest_text
-from timonel.serving.rest.jsontext import echo, parse
-from timonel.serving.rest.rapidjson import first_error
+from timonel.serving.rest.jsontext import MAX_TOKENS, echo, parse
 from timonel.serving.status import Code, StatusError
 
 values = st.recursive(
@@ -42,8 +41,6 @@ def test_both_parsers_agree(value):
     [
         ("Infinity", math.inf),
         ("-Infinity", -math.inf),
-        ("Inf", math.inf),
-        ("-Inf", -math.inf),
     ],
 )
 def test_infinities_are_bare_tokens(token, expected):
@@ -56,88 +53,73 @@ def test_nan_is_a_bare_token():
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" \n ",
+        b"{",
+        b"{1: 2}",
+        b'{"a" 1}',
+        b'{"a": 1 "b": 2}',
+        b'{"a": [1 2]}',
+        b'{"a": nope}',
+        b'{"a": [nul',
+        b'{"a": [1, 2,]}',
+        '{"ä": nope}'.encode(),
+        b'{"a": Infinite}',
+        b'{"a": -}',
+        b'{"a": 1.}',
+        b'{"a": 1e}',
+        b'{"a": [0, 1e400]}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": [01]}',
+        b'{"a": {"b": 1]}',
+        b'{"a": "open',
+        b'{"a": "\\u12g4"}',
+        b'{"a": "\\ud800"}',
+        b'{"a": "\\ud800\\u0041"}',
+        b'{"a": "\\udc00"}',
+        b'{"a": "\n"}',
+        b'{"a": "\\q"}',
+        b"[" * 50_000,
+        b'{"a":' * 10_000,
+    ],
+)
+def test_what_is_no_json_is_refused(body):
+    with pytest.raises(StatusError, match=r"\AINVALID_ARGUMENT: JSON Parse error: "):
+        parse(body)
+
+
+def test_an_error_names_its_place():
+    for start in (b"", b" " * 7):
+        with pytest.raises(StatusError, match=f"at offset: {len(start) + 6}$"):
+            parse(start + b'{"a": nope}')
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "JSON Parse error: The document is empty"),
-        (b" \n ", "JSON Parse error: The document is empty. at offset: 3"),
-        (b"{", "JSON Parse error: Missing a name for object member. at offset: 1"),
-        (b"{1: 2}", "JSON Parse error: Missing a name for object member. at offset: 1"),
-        (
-            b'{"a" 1}',
-            "JSON Parse error: Missing a colon after a name of object member. at offset: 5",
-        ),
-        (
-            b'{"a": 1 "b": 2}',
-            "JSON Parse error: Missing a comma or } after an object member. at offset: 8",
-        ),
-        (
-            b'{"a": [1 2]}',
-            "JSON Parse error: Missing a comma or ] after an array element. at offset: 9",
-        ),
-        (b'{"a": nope}', "JSON Parse error: Invalid value. at offset: 7"),
-        (b'{"a": [nul', "JSON Parse error: Invalid value. at offset: 10"),
-        (b'{"a": [1, 2,]}', "JSON Parse error: Invalid value. at offset: 12"),
-        ('{"ä": nope}'.encode(), "JSON Parse error: Invalid value. at offset: 8"),
-        (b'{"a": Infinite}', "JSON Parse error: Invalid value. at offset: 13"),
-        (b'{"a": -}', "JSON Parse error: Invalid value. at offset: 7"),
-        (b'{"a": 1.}', "JSON Parse error: Miss fraction part in number. at offset: 8"),
-        (b'{"a": 1e}', "JSON Parse error: Miss exponent in number. at offset: 8"),
-        (
-            b'{"a": [0, 1e400]}',
-            "JSON Parse error: Number too big to be stored in double. at offset: 10",
-        ),
-        (
-            b'{"a": ' + b"9" * 5000 + b"}",
-            "JSON Parse error: Number too big to be stored in double. at offset: 6",
-        ),
-        (
-            b'{"a": [01]}',
-            "JSON Parse error: Missing a comma or ] after an array element. at offset: 8",
-        ),
-        (
-            b'{"a": {"b": 1]}',
-            "JSON Parse error: Missing a comma or } after an object member. at offset: 13",
-        ),
-        (
-            b'{"a": "open',
-            "JSON Parse error: Missing a closing quotation mark in string. at offset: 11",
-        ),
-        (
-            b'{"a": "\\u12g4"}',
-            "JSON Parse error: Incorrect hex digit after \\u escape in string. at offset: 7",
-        ),
-        (
-            b'{"a": "\\ud800"}',
-            "JSON Parse error: The surrogate pair in string is invalid. at offset: 7",
-        ),
-        (
-            b'{"a": "\\ud800\\u0041"}',
-            "JSON Parse error: The surrogate pair in string is invalid. at offset: 7",
-        ),
-        (b'{"a": "\n"}', "JSON Parse error: Invalid escape character in string. at offset: 7"),
-        (b'{"a": "\\q"}', "JSON Parse error: Invalid escape character in string. at offset: 7"),
-        (b"[" * 100_000, "JSON Parse error: The document is nested too deeply"),
         (b"[1]", "JSON Value: [\n    1\n] Is not object"),
         (b"NaN", "JSON Value: NaN Is not object"),
         (b'"text" more', 'JSON Value: "text" Is not object'),
     ],
 )
-def test_complaints(body, message):
+def test_what_is_no_object_is_refused(body, message):
     with pytest.raises(StatusError) as caught:
         parse(body)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARGUMENT, message)
 
 
-@given(values.map(json.dumps) | st.text('[]{},:"\\\\ue0179.+-NaInfinitytrule \n', max_size=12))
-def test_what_is_refused_is_found_and_nothing_else(text):
-    body = b'{"a": ' + text.encode() + b"}"
-    found = first_error(body)
-    if found is None:
-        parse(body)
-        return
-    with pytest.raises(StatusError) as caught:
-        parse(body)
-    assert caught.value.message == f"JSON Parse error: {found[0]} at offset: {found[1]}"
+@pytest.mark.parametrize(
+    "unit", [b"1,", b'{"a":1},', b"[],", b'"a",', b'"a":', b"[", b'{"a":', b","]
+)
+def test_the_number_of_values_is_bounded(unit):
+    tokens = sum(unit.count(mark) for mark in (b",", b":", b"[", b"{"))
+    within = b"[" + unit * (MAX_TOKENS // tokens - 1)
+    with pytest.raises(StatusError, match="JSON Parse error"):
+        parse(within)
+    with pytest.raises(StatusError, match=f"The JSON has more than {MAX_TOKENS} values"):
+        parse(within + unit * 2)
 
 
 def test_text_that_is_no_utf8_is_kept():
@@ -149,7 +131,6 @@ def test_pairs_of_surrogates_and_large_integers_are_read_by_both_parsers():
     content = b'{"a": ["\\ud83d\\ude00", 18446744073709551616, 18446744073709551615, -0]}'
     expected = {"a": ["\U0001f600", 2.0**64, 2**64 - 1, 0]}
     assert parse(content) == parse(content + b" trailing") == expected
-    assert parse(b'{"a": -NaN}')["a"] != parse(b'{"a": -NaN}')["a"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import shutil
 import struct
 import sysconfig
@@ -97,10 +99,17 @@ def test_minus_zero_is_one_only_with_a_fraction():
     "text",
     ["", "1", "[", "[1", "[1,", "[1,]", "[,1]", "[01]", "[-]", "[+1]", "[1.]", "[.5]", "[1e]",
      "[1e+]", "[0x10]", "[1.5p3]", "[1]]", "[1] 2", "[1 2]", "[1e309]", "[100000000000000000000]",
-     "[1.5f]", "[-9223372036854775809]", "[1\0]", "[--1]", "[ ]", "[1][2]", "[Infinity]", "[inf]"],
+     "[1.5f]", "[-9223372036854775809]", "[1\0]", "[--1]", "[ ]", "[1][2]", "[inf]", "[-NaN]", "[Nan]", "[NaNa]", "[Infinit", "[-Inf]", "[Infinityy]"],
 )  # fmt: skip
 def test_it_gives_up(text):
     assert read(text) is None
+
+
+def test_words_for_numbers_that_json_does_not_have():
+    values, whole = read("[NaN, Infinity, -Infinity ,1]")
+    assert math.isnan(values[0])
+    assert values[1:].tolist() == [math.inf, -math.inf, 1.0]
+    assert not whole
 
 
 def test_the_text_around_it_is_not_looked_at():

@@ -256,7 +256,7 @@ def test_every_type_comes_back_as_it_was_sent(client, array, raw, binary):
         ("m/infer", {"inputs": []}, 400, "Signature input alias: x"),
         ("m/infer", {"inputs": [{**ROW, "name": "z"}]}, 400, "x"),
         ("m/infer", {"inputs": [{**ROW, "datatype": "FP64"}]}, 400, "to be FP32, got FP64"),
-        ("m/infer", {"inputs": [{**ROW, "shape": [2]}]}, 400, "of shape [-1, 2], got [2]"),
+        ("m/infer", {"inputs": [{**ROW, "shape": [2]}]}, 400, "shape [-1, 2], got [2]"),
         (
             "m/infer",
             {"inputs": [ROW], "outputs": [{"name": "z"}]},

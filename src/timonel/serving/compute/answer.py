@@ -36,6 +36,14 @@ class Answer(Pending):
         self.deadline = deadline
         self.asked_at = time.monotonic()
         self._cancel = cancel
+        self.request: tuple[str, list[tuple[str, Any, tuple[int, ...]]]] = ("", [])
+        """The signature, and name, type and shape of each input: kept for the log of a crash."""
+
+    @property
+    def description(self) -> str:
+        """The request without its values, such as ``serving_default(x: float32[1, 4])``."""
+        signature, inputs = self.request
+        return f"{signature}({', '.join(f'{n}: {t}{list(shape)}' for n, t, shape in inputs)})"
 
     def result(self, timeout: float | None = None) -> Outputs:
         """Return the outputs; waits for them."""

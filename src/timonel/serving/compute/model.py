@@ -1,4 +1,4 @@
-"""A version in a process of its own, which is started again when it dies."""
+"""A version in a process of its own, which is restarted when it crashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from timonel.serving.compute.answer import Answer
 from timonel.serving.compute.link import is_small
 from timonel.serving.compute.process import ComputeProcess
-from timonel.serving.compute.recovery import Patience, after_death
+from timonel.serving.compute.restart_policy import after_crash
 from timonel.serving.runtimes.base import Array, ScheduledModel
 from timonel.serving.status import Code, StatusError
 
@@ -32,25 +32,21 @@ class ProcessModel(ScheduledModel):
     Args:
         name: For messages.
         start: Starts a process and returns when it has loaded; raises `StatusError`.
-        patience: How many deaths are borne.
         close_timeout_s: Seconds that requests under way have when the version is unloaded.
 
     Raises:
         StatusError: The version cannot be loaded.
     """
 
-    def __init__(self, name: str, start: Start, patience: Patience, close_timeout_s: float) -> None:
+    def __init__(self, name: str, start: Start, close_timeout_s: float) -> None:
         self._name = name
         self._start = start
-        self._patience = patience
         self._close_timeout_s = close_timeout_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._deaths: tuple[float, ...] = ()
+        self._crashes: tuple[float, ...] = ()
         self._restarts = 0
         self._closed = threading.Event()
-        self._failure: StatusError | None = None
-        self._tell: Callable[[StatusError], None] | None = None
         self._process: ComputeProcess | None = None
         self._unavailable = StatusError(Code.UNAVAILABLE, "The process of this model is starting.")
         process = start(self._replace)
@@ -86,9 +82,7 @@ class ProcessModel(ScheduledModel):
             StatusError: There will be none any more.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._process is not None or self._failure or self._closed.is_set()
-            )
+            self._changed.wait_for(lambda: self._process is not None or self._closed.is_set())
             if self._process is None:
                 raise self._unavailable
             self._process.join(connection)
@@ -135,14 +129,6 @@ class ProcessModel(ScheduledModel):
             return super().allocate(shape, dtype)
         return process.allocate(shape, dtype)
 
-    def when_failed(self, tell: Callable[[StatusError], None]) -> None:
-        """Have ``tell`` called once the process has died too often to be started again."""
-        with self._lock:
-            self._tell = tell
-            failure = self._failure
-        if failure is not None:
-            tell(failure)
-
     def close(self) -> None:
         """Unload; what is under way is answered first."""
         with self._lock:
@@ -175,19 +161,16 @@ class ProcessModel(ScheduledModel):
                 return  # it died before it was adopted: whoever started it sees that
             self._process = None
             self._unavailable = cause
-        self._start_again(cause)
+        in_flight = "; ".join(process.in_flight) or "none"
+        _LOG.error("%s: %s Requests in flight: %s", self._name, cause.message, in_flight)
+        self._restart(cause)
 
-    def _start_again(self, cause: StatusError) -> None:
+    def _restart(self, cause: StatusError) -> None:
         while True:
-            decision = after_death(self._patience, self._deaths, time.monotonic())
-            self._deaths = decision.deaths
-            if decision.delay_s is None:
-                self._fail(cause)
-                return
-            _LOG.error(
-                "%s: %s It is started again in %g s", self._name, cause.message, decision.delay_s
-            )
-            if self._closed.wait(decision.delay_s):
+            restart = after_crash(self._crashes, time.monotonic())
+            self._crashes = restart.crashes
+            _LOG.error("%s: %s Restarting in %g s", self._name, cause.message, restart.delay_s)
+            if self._closed.wait(restart.delay_s):
                 return
             try:
                 process = self._start(self._replace)
@@ -197,18 +180,3 @@ class ProcessModel(ScheduledModel):
             if self._adopt(process, restarts=1):
                 return
             cause = process.end or cause
-
-    def _fail(self, cause: StatusError) -> None:
-        _LOG.error(
-            "%s: %s That was death %d in %g s; it is not started again",
-            self._name,
-            cause.message,
-            len(self._deaths),
-            self._patience.window_s,
-        )
-        with self._lock:
-            self._failure = self._unavailable = cause
-            self._changed.notify_all()
-            tell = self._tell
-        if tell is not None:
-            tell(cause)

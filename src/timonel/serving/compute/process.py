@@ -26,6 +26,8 @@ from timonel.serving.status import Code, StatusError
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02
 _STATUS_S = 2.0
+_MAX_DESCRIBED = 16
+"""How many of the requests in flight are described when the process ends."""
 
 
 class ComputeProcess:
@@ -65,6 +67,7 @@ class ComputeProcess:
         self._closing = False
         self._verdict: str | None = None
         self._end: StatusError | None = None
+        self._in_flight: list[str] = []
         self._ended = threading.Event()
         self._ended_how: str | None = None
         self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
@@ -77,6 +80,11 @@ class ComputeProcess:
         except BaseException:
             self._thread.join()
             raise
+
+    @property
+    def in_flight(self) -> list[str]:
+        """Signatures, types and shapes of the requests that were in flight when it ended."""
+        return self._in_flight
 
     @property
     def end(self) -> StatusError | None:
@@ -104,6 +112,10 @@ class ComputeProcess:
         with self._lock:
             number, self._next = self._next, self._next + 1
             answer = Answer(number, deadline, self._cancel, self._link.flush)
+            answer.request = (
+                signature,
+                [(name, each.dtype, each.shape) for name, each in inputs.items()],
+            )
             end = self._end
             # One that is alone is sent at once: the process has nothing else to do.
             others = bool(self._asked)
@@ -191,6 +203,7 @@ class ComputeProcess:
             self._end = error
             asked = list(self._asked.values())
             self._asked.clear()
+        self._in_flight = [answer.description for answer in asked[:_MAX_DESCRIBED]]
         self._ended_how = cause
         self._ended.set()
         for answer in asked:

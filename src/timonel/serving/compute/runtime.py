@@ -12,7 +12,6 @@ from timonel.serving.compute.model import OnEnd, ProcessModel
 from timonel.serving.compute.orders import ForkOrder
 from timonel.serving.compute.parent import WarmParent
 from timonel.serving.compute.process import ComputeProcess
-from timonel.serving.compute.recovery import Patience
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.isolation import ComputeSettings
 from timonel.serving.runtimes.base import LoadedModel, Runtime
@@ -64,9 +63,8 @@ class ProcessRuntime(Runtime):
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load a version in a process of its own."""
-        patience = Patience(self._settings.max_deaths, self._settings.death_window_s)
         start = partial(self._fork, path, settings)
-        return ProcessModel(str(path), start, patience, self._close_timeout_s)
+        return ProcessModel(str(path), start, self._close_timeout_s)
 
     def close(self) -> None:
         """End the process that versions are forked from, and with it what is still loaded."""

@@ -9,9 +9,14 @@ from concurrent.futures import CancelledError, Future
 
 from timonel.serving.core.context import NO_CONTEXT, RequestContext
 from timonel.serving.exchange import Exchange, Recorder
-from timonel.serving.fitting import chosen_outputs, complete_inputs
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.servables import Servable
+from timonel.serving.signature_check import (
+    check_shapes,
+    chosen_outputs,
+    complete_inputs,
+    drop_column,
+)
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
@@ -94,6 +99,7 @@ class Call:
             StatusError: Inputs or outputs do not fit.
         """
         complete = complete_inputs(signature, inputs)
+        shaped = check_shapes(signature, complete)
         outputs = chosen_outputs(signature, output_filter)
         observation = self.context.observation
         if observation is not None:
@@ -101,8 +107,11 @@ class Call:
             observation.rows += _rows(inputs)
         began = time.monotonic()
         deadline = self.context.deadline
-        future = self._servable.model.submit(signature.name, complete, outputs, deadline)
-        return Run(self, signature, inputs, output_filter, future, began)
+        future = self._servable.model.submit(signature.name, shaped, outputs, deadline)
+        column = None
+        if shaped is not complete:
+            column = next(each.shape for name, each in complete.items() if each is not shaped[name])
+        return Run(self, signature, inputs, output_filter, future, began, column)
 
     def record(self, run: Run, outputs: Outputs) -> None:
         """Keep a run that succeeded, if anybody keeps such."""
@@ -131,6 +140,7 @@ class Run:
         output_filter: The outputs wanted; empty for all.
         future: What the model will answer. Cancel it if nobody waits for the answer any more.
         began: When it began, in monotonic seconds.
+        column: The shape of the client's input where it left out a dimension of size 1.
     """
 
     def __init__(
@@ -141,6 +151,7 @@ class Run:
         output_filter: Sequence[str],
         future: Future[Outputs],
         began: float,
+        column: tuple[int, ...] | None = None,
     ) -> None:
         self.signature = signature
         self.inputs = inputs
@@ -148,6 +159,7 @@ class Run:
         self.future = future
         self._call = call
         self._began = began
+        self._column = column
 
     def result(self) -> Outputs:
         """Return the outputs; blocks until the future is done. Call it once.
@@ -170,6 +182,8 @@ class Run:
             if observation is not None:
                 compute_s = getattr(self.future, "compute_s", None)
                 observation.ran(self._began, time.monotonic(), compute_s)
+        if self._column is not None:
+            outputs = drop_column(outputs, self._column)
         self._call.record(self, outputs)
         return outputs
 

@@ -13,7 +13,6 @@ from timonel.serving import classification, protos
 from timonel.serving.awaiting import answered, by_size
 from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Question, Task
 from timonel.serving.core import Call, DataPlane, RequestContext, Run
-from timonel.serving.fitting import check_inputs
 from timonel.serving.grpc.calls import Answer, handler, model_spec, spec_from
 from timonel.serving.grpc.options import GrpcOptions
 from timonel.serving.messages import (
@@ -26,6 +25,7 @@ from timonel.serving.messages import (
 )
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature, bytes_of
+from timonel.serving.signature_check import check_inputs
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.tensor_protos import effort, from_proto
 

@@ -247,6 +247,25 @@ static bool round_decimal(const unsigned char *start, uint64_t digits, int power
     return isfinite(*value);
 }
 
+/* NaN, Infinity or -Infinity at `*place`, as Python's json writes them; false if it is neither. */
+static bool read_word(const unsigned char **place, const unsigned char *end, bool negative,
+                      double *value, bool *whole) {
+    static const struct {
+        const char *text;
+        size_t length;
+    } WORDS[] = {{"NaN", 3}, {"Infinity", 8}};
+    for (int i = negative ? 1 : 0; i < 2; i++) {
+        if ((size_t)(end - *place) < WORDS[i].length ||
+            memcmp(*place, WORDS[i].text, WORDS[i].length) != 0)
+            continue;
+        *place += WORDS[i].length;
+        *value = i == 0 ? NAN : negative ? -INFINITY : INFINITY;
+        *whole = false;
+        return true;
+    }
+    return false;
+}
+
 /* One number at `*place`, which is moved behind it; false if there is none, or one that only others
  * can tell the value of. */
 static inline bool read_number(const unsigned char **place, const unsigned char *end, double *value,
@@ -255,7 +274,12 @@ static inline bool read_number(const unsigned char **place, const unsigned char 
     bool negative = *at == '-';
     at += negative;
     const unsigned char *first = at;
-    if (at >= end || !is_digit(*at)) return false;
+    if (at >= end) return false;
+    if (!is_digit(*at)) {
+        if (!read_word(&at, end, negative, value, whole)) return false;
+        *place = at;
+        return true;
+    }
     uint64_t digits = 0;
     do {
         digits = digits * 10 + (*at++ - '0');

@@ -11,13 +11,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from timonel.serving.rest.jsontext import echo, parse
 from timonel.serving.rest.outline import Outline, outline
 from timonel.serving.rest.outlined import decode_outline
 from timonel.serving.rest.tensors import (
     Allocate,
+    Column,
     allocate_plainly,
     is_b64,
     to_array,
@@ -174,21 +173,21 @@ def decode_rows(instances: list[Any], specs: Specs) -> dict[str, Array]:
             "instances is a plain list, but expecting list of objects as multiple input tensors "
             "required as per tensorinfo_map"
         )
-    columns: dict[str, list[Array]] = {}
+    columns = {name: Column(spec.dtype) for name, spec in specs.items()}
     for index, element in enumerate(instances):
         if named:
             _add_row(columns, index, element, specs)
         else:
-            _add_value(columns, index, element, specs)
-    return {name: np.stack(arrays) for name, arrays in columns.items()}
+            _add_value(columns, index, element)
+    return {name: column.to_array() for name, column in columns.items()}
 
 
-def _add_row(columns: dict[str, list[Array]], index: int, element: Any, specs: Specs) -> None:
+def _add_row(columns: dict[str, Column], index: int, element: Any, specs: Specs) -> None:
     if not _is_row_object(element):
         raise invalid_argument(f"Expecting object but got list at item {index} of input list")
     for name, value in element.items():
         try:
-            _add(columns, name, value, specs)
+            _add(columns, name, value)
         except StatusError as error:
             raise invalid_argument(
                 f"Failed to process element: {index} key: {name} of 'instances' list. "
@@ -201,29 +200,22 @@ def _add_row(columns: dict[str, list[Array]], index: int, element: Any, specs: S
         )
 
 
-def _add_value(columns: dict[str, list[Array]], index: int, element: Any, specs: Specs) -> None:
+def _add_value(columns: dict[str, Column], index: int, element: Any) -> None:
     if _is_row_object(element):
         raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+    (column,) = columns.values()
     try:
-        _add(columns, next(iter(specs)), element, specs)
+        column.add(element)
     except StatusError as error:
         raise invalid_argument(
             f"Failed to process element: {index} of 'instances' list. Error: {error}"
         ) from error
 
 
-def _add(columns: dict[str, list[Array]], name: str, value: Any, specs: Specs) -> None:
-    if name not in specs:
+def _add(columns: dict[str, Column], name: str, value: Any) -> None:
+    if name not in columns:
         raise invalid_argument(f"JSON object: does not have named input: {name}")
-    array = to_array(value, specs[name].dtype)
-    column = columns.setdefault(name, [])
-    if column:
-        first = column[0]
-        if first.size != array.size:
-            raise invalid_argument(f"Expecting tensor size: {first.size} but got: {array.size}")
-        if first.shape != array.shape:
-            raise invalid_argument(f"Expecting shape {_shape(first)} but got: {_shape(array)}")
-    column.append(array)
+    columns[name].add(value)
 
 
 def _decode_inputs(request: RequestBody, specs: Specs) -> dict[str, Array]:
@@ -248,7 +240,3 @@ def _column(value: Any, spec: TensorSpec, request: RequestBody) -> Array:
 
 def _is_row_object(value: object) -> bool:
     return isinstance(value, dict) and not is_b64(value)
-
-
-def _shape(array: Array) -> str:
-    return "[" + ",".join(map(str, array.shape)) + "]"

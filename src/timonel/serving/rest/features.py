@@ -13,8 +13,7 @@ import numpy as np
 
 from timonel.data.examples import Value, encode_example
 from timonel.serving.rest.jsontext import echo, type_name
-from timonel.serving.rest.tensors import is_b64, to_array
-from timonel.serving.runtimes.base import STRING
+from timonel.serving.rest.tensors import is_b64, to_bytes
 from timonel.serving.status import StatusError, invalid_argument
 
 _INT64_MAX = 2**63 - 1
@@ -79,8 +78,7 @@ def _feature(name: str, value: object) -> list[Value]:
 
 def _element(name: str, element: object) -> bytes | float | int:
     if isinstance(element, str) or is_b64(element):
-        text: bytes = to_array(element, STRING).item()
-        return text
+        return to_bytes(element)
     if isinstance(element, bool):
         return int(element)
     if isinstance(element, int):

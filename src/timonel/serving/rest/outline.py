@@ -47,7 +47,9 @@ _KEPT_BYTES = 8 * 2**20
 """A parser keeps some ten bytes for every byte of the largest text that it has read."""
 _HOLE = "\0"
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
-_BEFORE_ARRAY = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(?=\[)")
+_BEFORE_ARRAY = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)")
+_REST_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BACKSLASH = ord("\\")
 
 _kept = threading.local()
 
@@ -88,8 +90,8 @@ class Outline:
 
 def outline(body: bytes) -> Outline | None:
     """Cut a request up; none if it has no large array of numbers, or is not plainly right."""
-    # Without escapes, every quotation mark starts or ends a string, and none has a zero byte.
-    if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or b"\\" in body:
+    # A string with a zero byte, which JSON can only have as an escape, could look like a hole.
+    if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or b"\\u0000" in body:
         return None
     pieces: list[bytes] = []
     arrays: list[Numbers] = []
@@ -122,7 +124,7 @@ def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
         strings_left -= 1
         if strings_left < 0:
             return
-        closed = body.find(b'"', opened + 1)
+        closed = _end_of_string(body, opened + 1)
         opened = body.find(b'"', closed + 1) if closed >= 0 else -1
         limit = opened if opened >= 0 else len(body)
         if closed < 0 or limit - closed < _MIN_BYTES:
@@ -134,6 +136,15 @@ def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
         end = body.rfind(b"]", before.end(), brace if brace >= 0 else limit) + 1
         if end - before.end() >= _MIN_BYTES:
             yield before.end(), end
+
+
+def _end_of_string(body: bytes, start: int) -> int:
+    """Return where the closing quotation mark is of a string that starts here; -1 if nowhere."""
+    end = body.find(b'"', start)
+    if end < 0 or body[end - 1] != _BACKSLASH:
+        return end
+    found = _REST_OF_STRING.match(body, start)
+    return -1 if found is None else found.end() - 1
 
 
 def _read(body: bytes, start: int, end: int) -> Numbers | None:

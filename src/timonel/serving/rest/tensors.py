@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,8 +29,9 @@ else:
 Allocate = Callable[[Sequence[int], str], Array]
 """Makes an array, with any content, of a shape and a data type by its proto name."""
 
-_MAX_RANK = 64
-"""What numpy takes; TensorFlow takes 254."""
+
+_MAX_RANK = 32
+"""Limit of nested lists; `signature_check` compares the rank with the declared one."""
 
 _INT32 = (-(2**31), 2**31 - 1)
 # The narrow types share the range of int32 and wrap around, as they do in TensorFlow Serving.
@@ -67,12 +69,50 @@ def to_array(value: Any, dtype: str) -> Array:
     Raises:
         StatusError: Lists are ragged, or a value does not fit the type.
     """
-    shape = shape_of(value)
-    if len(shape) > _MAX_RANK:
-        raise invalid_argument(f"Expecting at most {_MAX_RANK} dimensions but got: {len(shape)}")
-    flat: list[Any] = []
-    _fill(value, 0, shape, _converter(dtype), flat)
-    return _as_array(flat, dtype).reshape(shape)
+    column = Column(dtype)
+    column.add(value)
+    return column.to_array().reshape(shape_of(value))
+
+
+class Column:
+    """Collects values of one shape and data type, and makes one array of them.
+
+    Args:
+        dtype: The data type's proto name.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        self._convert = _converter(dtype)
+        self._shape: tuple[int, ...] | None = None
+        self._flat: list[Any] = []
+        self._count = 0
+
+    def add(self, value: Any) -> None:
+        """Add nested lists or a scalar.
+
+        Raises:
+            StatusError: Lists are ragged, a value does not fit the type, or the shape is not that
+                of the values before.
+        """
+        shape = shape_of(value)
+        if self._shape is None:
+            if len(shape) > _MAX_RANK:
+                raise invalid_argument(f"Expecting rank {_MAX_RANK} at most, got {len(shape)}")
+            self._shape = shape
+        elif shape != self._shape:
+            if (size := math.prod(shape)) != (expected := math.prod(self._shape)):
+                raise invalid_argument(f"Expecting tensor size: {expected} but got: {size}")
+            raise invalid_argument(f"Expecting shape {_text(self._shape)} but got: {_text(shape)}")
+        if shape:
+            _fill(value, 0, shape, self._convert, self._flat)
+        else:
+            self._flat.append(self._convert(value))
+        self._count += 1
+
+    def to_array(self) -> Array:
+        """Return the values, one after the other along the first dimension."""
+        return _as_array(self._flat, self._dtype).reshape(self._count, *(self._shape or ()))
 
 
 def to_array_fast(value: Any, dtype: str) -> Array | None:
@@ -151,6 +191,10 @@ def is_b64(value: object) -> bool:
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
+def _text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
 def _within(array: Array, bounds: tuple[int, int]) -> bool:
     return int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1]
 
@@ -190,7 +234,7 @@ def _converter(dtype: str) -> Callable[[Any], Any]:
     if dtype == "DT_BOOL":
         return lambda value: _boolean(value, dtype)
     if dtype == STRING:
-        return _bytes
+        return to_bytes
     return lambda value: _refuse_type(value, dtype)
 
 
@@ -216,7 +260,12 @@ def _boolean(value: Any, dtype: str) -> bool:
     return value
 
 
-def _bytes(value: Any) -> bytes:
+def to_bytes(value: Any) -> bytes:
+    """Return the bytes of a JSON string, or of an object with the one key ``b64``.
+
+    Raises:
+        StatusError: It is something else.
+    """
     if isinstance(value, str):
         return _encoded(value)
     if not isinstance(value, dict):

@@ -7,7 +7,7 @@ no TensorFlow; the names of data types are those of its protos.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,12 +120,6 @@ class LoadedModel(abc.ABC):
     def platform(self) -> str:
         """What it is, as the Open Inference Protocol names that: ``<project>_<format>``."""
         return "custom"
-
-    def when_failed(self, tell: Callable[[StatusError], None]) -> None:  # noqa: B027 - few can
-        """Have ``tell`` called, once and from any thread, should it become unable to run for good.
-
-        A model that lives and dies with this process never is.
-        """
 
     @property
     def restarts(self) -> int:
@@ -254,10 +248,6 @@ class WrappedModel(ScheduledModel):
     def platform(self) -> str:
         """What the model is."""
         return self._model.platform
-
-    def when_failed(self, tell: Callable[[StatusError], None]) -> None:
-        """Have ``tell`` called should the model become unable to run for good."""
-        self._model.when_failed(tell)
 
     @property
     def restarts(self) -> int:

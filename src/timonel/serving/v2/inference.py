@@ -9,7 +9,7 @@ from timonel.serving.awaiting import finished
 from timonel.serving.core import Call, Outputs, RequestContext, Run
 from timonel.serving.status import Code, StatusError
 from timonel.serving.v2.request import InferRequest, InferResult
-from timonel.serving.v2.tensors import check_fit
+from timonel.serving.v2.tensors import check_types
 
 
 def in_time(context: RequestContext, request: InferRequest) -> RequestContext:
@@ -30,7 +30,7 @@ def start(call: Call, request: InferRequest) -> Run:
         StatusError: There is no such signature, or the request does not fit it.
     """
     signature = call.signature(request.parameters.signature_name)
-    check_fit(signature, request.inputs)
+    check_types(signature, request.inputs)
     return call.start(signature, request.inputs, tuple(request.outputs))
 
 

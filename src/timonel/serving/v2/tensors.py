@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature
-from timonel.serving.status import StatusError, invalid_argument
+from timonel.serving.status import invalid_argument
 
 BYTES: Final = "BYTES"
 _DATATYPES: Mapping[str, str] = {
@@ -145,31 +145,20 @@ def as_objects(texts: Sequence[bytes]) -> Array:
     return flat
 
 
-def check_fit(signature: Signature, inputs: Mapping[str, Array]) -> None:
-    """Check types and shapes of those inputs that the signature has.
+def check_types(signature: Signature, inputs: Mapping[str, Array]) -> None:
+    """Check the data types of those inputs that the signature has.
 
     Raises:
-        StatusError: One is of another type, or of a shape that was not declared.
+        StatusError: An input has another type than declared.
     """
     for name, array in inputs.items():
         spec = signature.inputs.get(name)
-        if spec is None:
-            continue  # told by whoever checks the names
-        if array.dtype != NUMPY_TYPES.get(spec.dtype):
-            given = datatype_named(DTYPE_NAMES[array.dtype])
-            raise _unfit(name, datatype_named(spec.dtype), given)
-        if spec.shape is not None and not _fits(array.shape, spec.shape):
-            raise _unfit(name, f"of shape {list(spec.shape)}", str(list(array.shape)))
-
-
-def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
-    return len(shape) == len(declared) and all(
-        wanted in {-1, size} for size, wanted in zip(shape, declared, strict=True)
-    )
-
-
-def _unfit(name: str, expected: str, given: str) -> StatusError:
-    return invalid_argument(f"expected input {name} to be {expected}, got {given}")
+        # Names are checked elsewhere.
+        if spec is not None and array.dtype != NUMPY_TYPES.get(spec.dtype):
+            raise invalid_argument(
+                f"expected input {name} to be {datatype_named(spec.dtype)}, "
+                f"got {datatype_named(DTYPE_NAMES[array.dtype])}"
+            )
 
 
 def _split(name: str, content: memoryview, count: int) -> list[bytes]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import sys
 
 from timonel.serving.compute.model import OnEnd, ProcessModel
 from timonel.serving.compute.orders import ForkOrder
 from timonel.serving.compute.process import ComputeProcess
-from timonel.serving.compute.recovery import Patience
 from timonel.serving.config import ServerSettings
 from timonel.serving.status import StatusError
 from timonel.serving.workers.channel import Channel
@@ -45,7 +43,7 @@ class _Leader:
 class JoinedModel(ProcessModel):
     """Sends requests to the process of a version that the leader owns.
 
-    When the process has died, the leader starts it again or gives the version up; this only asks
+    When the process has died, the leader restarts it; this only asks
     for another connection until it is closed.
 
     Args:
@@ -64,8 +62,7 @@ class JoinedModel(ProcessModel):
             0, name, "", {}, settings.compute_threads, settings.compute.memory_mib << 20
         )
         self._hang_timeout_s = settings.compute.hang_timeout_s
-        patience = Patience(sys.maxsize, settings.compute.death_window_s)
-        super().__init__(name, self._join, patience, settings.drain_s)
+        super().__init__(name, self._join, settings.drain_s)
 
     @property
     def restarts(self) -> int:

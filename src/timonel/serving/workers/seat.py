@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from timonel.serving.compute.parent import ended
-from timonel.serving.compute.recovery import Patience, after_death
+from timonel.serving.compute.restart_policy import after_crash
 from timonel.serving.monitoring.snapshot import Snapshot
 from timonel.serving.monitoring.sums import from_fields
 from timonel.serving.workers.channel import Channel
 from timonel.serving.workers.lending import Lending
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE = Patience(sys.maxsize, 60.0)
 
 
 class Leader(Protocol):
@@ -102,16 +101,16 @@ class Seat:
         self._thread.join()
 
     def _run(self) -> None:
-        deaths: tuple[float, ...] = ()
+        crashes: tuple[float, ...] = ()
         while not self._stop.is_set():
             cause = self._live()
             if self._stop.is_set():
                 return
-            decision = after_death(_PATIENCE, deaths, time.monotonic())
-            deaths = decision.deaths
+            restart = after_crash(crashes, time.monotonic())
+            crashes = restart.crashes
             self.deaths += 1
             self._leader.changed()
-            delay_s = decision.delay_s or 0.0
+            delay_s = restart.delay_s
             _LOG.error("worker %d %s; it is started again in %g s", self.index, cause, delay_s)
             if delay_s:
                 self._leader.away(self.index)

@@ -1,15 +1,22 @@
-"""Whether a request fits a signature: by the names of its inputs and outputs. Pure.
+"""Check a request against a signature: names of inputs and outputs, ranks and dimensions. Pure.
 
-Wordings are TensorFlow Serving's.
+TensorFlow Serving leaves shapes to the kernels. Some kernels do not check them: a convolution given
+rank 1 aborts the process. So nothing reaches a runtime whose shape differs from the declared one.
+Messages about names are TensorFlow Serving's.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from timonel.serving.runtimes.base import Array, Signature
 from timonel.serving.status import invalid_argument
+
+MAX_RANK = 8
+"""Highest rank of an input whose rank is not declared; most TensorFlow kernels take no more."""
+_COLUMN = (-1, 1)
 
 
 def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:
@@ -72,6 +79,65 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
             f"Inputs contains invalid name. Used request inputs: {used}, "
             f"request input: {_names(given)}"
         )
+
+
+def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return the inputs in their declared shapes.
+
+    TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. Such an array
+    becomes ``[n, 1]``; `drop_column` takes the added dimension out of the outputs.
+
+    Args:
+        signature: Declares a shape for each input.
+        inputs: Arrays for all of the signature's inputs.
+
+    Returns:
+        ``inputs`` itself, or a new mapping where an array was reshaped.
+
+    Raises:
+        StatusError: A rank or a known dimension differs from the declared one.
+    """
+    reshaped: dict[str, Array] = {}
+    for name, array in inputs.items():
+        declared = signature.inputs[name].shape
+        if _fits(declared, array.shape):
+            continue
+        if declared != _COLUMN or array.ndim > 1:
+            expected = (
+                f"rank {MAX_RANK} at most" if declared is None else f"shape {_list(declared)}"
+            )
+            raise invalid_argument(
+                f"Input {name} has the wrong shape: expected {expected}, got {_list(array.shape)}"
+            )
+        reshaped[name] = array.reshape(-1, 1)
+    return {**inputs, **reshaped} if reshaped else inputs
+
+
+def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
+    """Return outputs of shape ``[n, 1]`` in the shape that the client's input had.
+
+    Args:
+        outputs: Outputs of inputs that `check_shapes` has reshaped.
+        shape: The client's shape of such an input: ``[n]`` or ``[]``.
+    """
+    rows = shape[0] if shape else 1
+    return {
+        name: array.reshape(shape) if array.shape == (rows, 1) else array
+        for name, array in outputs.items()
+    }
+
+
+@functools.lru_cache(4096)
+def _fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+    if declared is None:
+        return len(shape) <= MAX_RANK
+    return len(shape) == len(declared) and all(
+        known in {-1, size} for known, size in zip(declared, shape, strict=True)
+    )
+
+
+def _list(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -1,0 +1,41 @@
+"""Backoff before a crashed process is restarted. Pure.
+
+A version is restarted for as long as it is configured: a limit would let five bad requests take a
+model out of service for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_DELAY_S = 0.5
+MAX_DELAY_S = 10.0
+WINDOW_S = 300.0
+"""Crashes that are older do not count."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What to do after a crash.
+
+    Args:
+        crashes: Times of the crashes that count, this one included, ascending.
+        delay_s: Seconds to wait before the restart.
+    """
+
+    crashes: tuple[float, ...]
+    delay_s: float
+
+
+def after_crash(crashes: tuple[float, ...], now: float) -> Restart:
+    """Return the delay: none after the first crash, then 0.5 s, doubled up to `MAX_DELAY_S`.
+
+    Args:
+        crashes: Times of the crashes before, ascending.
+        now: The time of this crash, on the same clock.
+    """
+    recent = (*(at for at in crashes if now - at < WINDOW_S), now)
+    if len(recent) == 1:
+        return Restart(recent, 0.0)
+    doublings = min(len(recent) - 2, 30)
+    return Restart(recent, min(MAX_DELAY_S, FIRST_DELAY_S * 2.0**doublings))
