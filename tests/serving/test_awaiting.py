@@ -1,12 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from timonel.serving.awaiting import finished, in_pool
+from tests.waiting import until
+from timonel.serving.awaiting import finished, in_pool, when_finished
+from timonel.serving.status import Code, StatusError
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(1) as made:
+        yield made
 
 
 def in_thread(work):
@@ -83,3 +94,48 @@ def test_a_pool_answers_or_fails():
 
     with ThreadPoolExecutor(1) as pool:
         asyncio.run(main(pool))
+
+
+class Kept:
+    """Stands for what a request was parsed into."""
+
+
+@contextlib.contextmanager
+def no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("error", [StatusError(Code.INVALID_ARGUMENT, "no"), None])
+@pytest.mark.parametrize("way", ["wait", "call"])
+def test_what_a_thread_worked_on_is_freed_without_garbage_collection(pool, way, error):
+    kept = []
+
+    def work():
+        content = Kept()
+        kept.append(weakref.ref(content))
+        if error is not None:
+            raise StatusError(error.code, error.message)
+        return content
+
+    async def wait():
+        with contextlib.suppress(StatusError):
+            await in_pool(pool, work)
+
+    async def call():
+        done = asyncio.Event()
+        when_finished(pool.submit(work), lambda _: done.set())
+        await done.wait()
+
+    async def both():
+        await (wait() if way == "wait" else call())
+        # The thread lets go of the future after it has told of it.
+        await in_pool(pool, int)
+
+    with no_garbage_collection():
+        asyncio.run(both())
+        until(lambda: kept[0]() is None, 10)

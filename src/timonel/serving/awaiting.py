@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from timonel.serving.core import Outputs, Run
+from timonel.serving.status import outcome
 
 AT_ONCE_BYTES: Final = 64 * 2**10
 """Of this size, messages are read and written in less time than another thread is woken, and text
@@ -39,7 +39,7 @@ async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
         return True
     wakeups = _wakeups()
     waiter = wakeups.loop.create_future()
-    future.add_done_callback(partial(wakeups.add, partial(_wake, waiter)))
+    future.add_done_callback(partial(wakeups.add, lambda _: _wake(waiter)))
     timer = None if timeout_s is None else wakeups.loop.call_later(timeout_s, _wake, waiter)
     try:
         await waiter
@@ -52,29 +52,23 @@ async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
     return future.done()
 
 
-def when_finished(future: Future[Any], call: Callable[[], None]) -> None:
+def when_finished(future: Future[T], call: Callable[[Future[T]], None]) -> None:
     """Have a function called in the running loop, soon after a future is done; it must not raise.
 
     For what would wait for that and do nothing else: a coroutine costs several times as much.
+
+    Args:
+        future: What a thread will finish.
+        call: Called with the future. It must not refer to it: the future refers to its callbacks.
     """
     future.add_done_callback(partial(_wakeups().add, call))
-
-
-async def answered(run: Run) -> Outputs:
-    """Wait for what a model answers, and return that; a cancelled wait gives the request up.
-
-    Raises:
-        StatusError: The model refused or failed.
-    """
-    await finished(run.future)
-    return run.result()
 
 
 async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
     """Return what a function returns that would hold up the loop."""
     future = pool.submit(function, *args)
     await finished(future)
-    return future.result()
+    return outcome(future)
 
 
 async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: Any) -> T:
@@ -89,11 +83,11 @@ class _Wakeups:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Callable[[Future[Any]], None], Future[Any]]] = deque()
         self._asked = False
 
-    def add(self, call: Callable[[], None], _: Future[Any]) -> None:
-        self._calls.append(call)
+    def add(self, call: Callable[[Future[Any]], None], future: Future[Any]) -> None:
+        self._calls.append((call, future))
         if not self._asked:
             self._asked = True
             # A loop that has ended has nobody who waits.
@@ -104,7 +98,8 @@ class _Wakeups:
         # First: what is added from now on asks again.
         self._asked = False
         while self._calls:
-            self._calls.popleft()()
+            call, future = self._calls.popleft()
+            call(future)
 
 
 _kept = threading.local()

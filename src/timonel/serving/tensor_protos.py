@@ -26,6 +26,9 @@ MAX_BYTES = 2**31
 A proto of ten bytes may ask for any size, as its last value is repeated up to its shape.
 """
 
+MAX_DIMENSIONS = 254
+"""TensorFlow's own limit."""
+
 _FIELDS: Mapping[str, str] = {
     "DT_FLOAT": "float_val",
     "DT_DOUBLE": "double_val",
@@ -98,7 +101,8 @@ def effort(proto: Any) -> int:
         return size
     field = _FIELDS[name]
     typed = len(getattr(proto, field)) * _WIRE_TYPES[field].itemsize
-    count: int = math.prod([dim.size for dim in proto.tensor_shape.dim])
+    # The product of more sizes could have millions of digits.
+    count: int = math.prod([dim.size for dim in proto.tensor_shape.dim[:MAX_DIMENSIONS]])
     return typed + count * NUMPY_TYPES[name].itemsize // _COPIED_AT_ONCE
 
 
@@ -173,6 +177,8 @@ def _decode(proto: Any) -> Array:
 
 
 def _shape(proto: Any) -> tuple[int, ...]:
+    if len(proto.dim) > MAX_DIMENSIONS:
+        raise ValueError("expected a shape of TensorFlow's")
     shape = tuple(dim.size for dim in proto.dim)
     if proto.unknown_rank or any(size < 0 for size in shape):
         raise ValueError("expected a known shape")
@@ -213,7 +219,7 @@ def _from_values(proto: Any, dtype: str, size: int) -> Array:
     wire = _WIRE_TYPES[field]
     count = len(values)
     if field in _FIXED and count > _FEW:
-        flat = np.frombuffer(_packed(proto.SerializeToString(), field), wire)
+        flat = np.frombuffer(packed(proto.SerializeToString(), _NUMBERS[field]), wire)
     else:
         flat = np.fromiter(values, wire, count)
     return _filled(_in_memory(flat, dtype), size)
@@ -229,9 +235,13 @@ def _in_memory(flat: Array, dtype: str) -> Array:
     return flat.astype(target, copy=False)
 
 
-def _packed(raw: bytes, field: str) -> memoryview:
-    """Return the bytes of the packed ``field`` of what protobuf has serialized."""
-    wanted = _NUMBERS[field] << 3 | 2
+def packed(raw: bytes, number: int) -> memoryview:
+    """Return the bytes of a packed field of what protobuf has serialized, by the field's number.
+
+    Raises:
+        ValueError: It has no such field.
+    """
+    wanted = number << 3 | 2
     position = 0
     while position < len(raw):
         tag, position = _read_varint(raw, position)
@@ -247,7 +257,7 @@ def _packed(raw: bytes, field: str) -> memoryview:
             position += _WIDTHS[kind]
         else:
             break
-    raise ValueError(f"expected the field {field}")
+    raise ValueError(f"expected the field {number}")
 
 
 def _read_varint(raw: bytes, position: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Self
@@ -13,6 +14,7 @@ from timonel.serving.access.authentication import credentials
 from timonel.serving.access.control import AccessControl, TooManyError
 from timonel.serving.access.policy import Action, Principal, Resource, Scope, denied
 from timonel.serving.access.tls import peer_names
+from timonel.serving.grpc_requests import Unparsed, parsed
 from timonel.serving.status import Code, StatusError
 
 _SERVING = "/tensorflow.serving"
@@ -95,8 +97,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             guarded = self._guarded_unary(handler.unary_unary, reader)
             return grpc.unary_unary_rpc_method_handler(guarded, **coders)
         if handler.unary_stream is not None:
+            # Health's Watch is a coroutine that writes its answers to the context.
+            yields = inspect.isasyncgenfunction(handler.unary_stream)
+            guard = self._guarded_answers if yields else self._guarded_unary
             return grpc.unary_stream_rpc_method_handler(
-                self._guarded_answers(handler.unary_stream, reader), **coders
+                guard(handler.unary_stream, reader), **coders
             )
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(
@@ -104,14 +109,20 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             )
         raise AssertionError("no service here takes a stream and gives one answer")
 
+    def _is_open(self, reader: Reader, request: Any) -> bool:
+        return not isinstance(request, Unparsed) and self._control.is_open(
+            _resource(reader, request)
+        )
+
     def _guarded_unary(self, behaviour: Any, reader: Reader) -> Any:
         async def call(request: Any, context: Any) -> Any:
-            resource = reader(request)
-            if self._control.is_open(resource):
+            if self._is_open(reader, request):
                 return await behaviour(request, context)
             async with _Admission(self._control, context) as admission:
                 await admission.identify()
-                admission.authorize(resource)
+                # Only now: a stranger must not cost what a large request does.
+                request = await parsed(request)
+                admission.authorize(_resource(reader, request))
                 return await behaviour(request, context)
             raise AssertionError("a refusal ends the call")
 
@@ -119,14 +130,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
 
     def _guarded_answers(self, behaviour: Any, reader: Reader) -> Any:
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            resource = reader(request)
-            if self._control.is_open(resource):
+            if self._is_open(reader, request):
                 async for answer in behaviour(request, context):
                     yield answer
                 return
             async with _Admission(self._control, context) as admission:
                 await admission.identify()
-                admission.authorize(resource)
+                admission.authorize(reader(request))
                 async for answer in behaviour(request, context):
                     yield answer
 
@@ -180,9 +190,15 @@ class _Admission:
 async def _checked(
     requests: AsyncIterator[Any], reader: Reader, admission: _Admission
 ) -> AsyncIterator[Any]:
-    async for request in requests:
-        admission.authorize(reader(request))
+    async for sent in requests:
+        request = await parsed(sent)
+        admission.authorize(_resource(reader, request))
         yield request
+
+
+def _resource(reader: Reader, request: Any) -> Resource:
+    """Return what a request is about; one that could not be parsed could be about anything."""
+    return EVERYTHING_ELSE if isinstance(request, StatusError) else reader(request)
 
 
 async def _abort(context: Any, error: StatusError) -> None:

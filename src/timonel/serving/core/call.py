@@ -17,7 +17,7 @@ from timonel.serving.signature_check import (
     complete_inputs,
     drop_column,
 )
-from timonel.serving.status import Code, StatusError
+from timonel.serving.status import Code, StatusError, outcome
 
 _LOG = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Run:
             StatusError: The model refused or failed, or the request was given up.
         """
         try:
-            outputs = self.future.result()
+            outputs = outcome(self.future)
         except StatusError:
             raise
         except CancelledError:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from timonel.serving.aborting import abort
 from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.core import RequestContext
-from timonel.serving.messages import model_pb2
+from timonel.serving.grpc_requests import deserializer, parsed
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation, TraceParent
 from timonel.serving.servables import ModelSpec
@@ -34,16 +34,19 @@ It is cancelled when its client does not wait any more, and must not hold up the
 """
 
 
-def handler(answer: Answer, api: str, request_type: Any, monitor: Monitor | None = None) -> Any:
+def handler(
+    answer: Answer, api: str, request_type: Any, pool: Executor, monitor: Monitor | None = None
+) -> Any:
     """Return the handler of a method with one request and one response.
 
-    The request is parsed by gRPC, so that interceptors see it. The response is bytes already:
+    The response is bytes already:
     large tensors are faster written than put into a message first.
 
     Args:
         answer: What to do.
         api: The method's name.
         request_type: The request's message class.
+        pool: Where large requests are parsed.
         monitor: What is told of each request.
     """
 
@@ -54,7 +57,7 @@ def handler(answer: Answer, api: str, request_type: Any, monitor: Monitor | None
             await abort(context, error.code, cut(error.message))
 
     return grpc.unary_unary_rpc_method_handler(
-        call, request_deserializer=parser(request_type), response_serializer=None
+        call, request_deserializer=deserializer(request_type, pool), response_serializer=None
     )
 
 
@@ -66,13 +69,14 @@ async def accounted(
     Args:
         answer: What to do.
         api: The method's name.
-        request: The request.
+        request: The request, or what a `deserializer` left of it.
         context: gRPC's context of the call that it came with.
         monitor: What is told of it.
 
     Raises:
         StatusError: It is refused, or failed.
     """
+    request = await parsed(request)
     observation = _observed(monitor, api, request, context)
     about = RequestContext(
         deadline=_deadline(context),
@@ -142,30 +146,9 @@ def _deadline(context: Any) -> float | None:
     return time.monotonic() + float(remaining)
 
 
-class _Malformed:
-    """Stands for a request that could not be parsed, with what interceptors look at."""
-
-    model_spec = model_pb2.ModelSpec()
-    tasks = ()
-    model_name = name = ""
-
-
-def parser(request_type: Any) -> Callable[[bytes], Any]:
-    """Return what parses requests, and has those that are damaged refused later."""
-
-    def parse(raw: bytes) -> Any:
-        try:
-            return request_type.FromString(raw)
-        except DecodeError:
-            # If this were raised, gRPC would write a traceback into the log for each.
-            return _Malformed()
-
-    return parse
-
-
 def _check(request: Any, about: RequestContext) -> None:
-    if isinstance(request, _Malformed):
-        raise StatusError(Code.INTERNAL, "Exception deserializing request!")
+    if isinstance(request, StatusError):
+        raise StatusError(request.code, request.message)
     # It may have waited for its turn longer than its client waits for it.
     if about.deadline is not None and time.monotonic() >= about.deadline:
         raise StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -174,7 +157,8 @@ def _check(request: Any, about: RequestContext) -> None:
 def _observed(monitor: Monitor | None, api: str, request: Any, context: Any) -> Observation | None:
     if monitor is None:
         return None
-    asked = request.tasks[0] if api == "MultiInference" and request.tasks else request
+    tasks = getattr(request, "tasks", None)
+    asked = tasks[0] if tasks else request
     return monitor.begin("GRPC", api, _model_name(asked), _trace_parent(context))
 
 

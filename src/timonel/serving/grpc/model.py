@@ -45,7 +45,7 @@ class ModelService:
         return grpc.method_handlers_generic_handler(
             NAME,
             {
-                name: handler(answer, name, request_type, self._monitor)
+                name: handler(answer, name, request_type, self._pool, self._monitor)
                 for name, (answer, request_type) in methods.items()
             },
         )

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import grpc
 
 from timonel.serving import classification, protos
-from timonel.serving.awaiting import answered, by_size
+from timonel.serving.awaiting import by_size, finished
 from timonel.serving.classification import CLASSIFY, REGRESS, Classes, Question, Task
-from timonel.serving.core import Call, DataPlane, RequestContext, Run
+from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
 from timonel.serving.grpc.calls import Answer, handler, model_spec, spec_from
 from timonel.serving.grpc.options import GrpcOptions
 from timonel.serving.messages import (
@@ -69,7 +69,7 @@ class PredictionService:
         return grpc.method_handlers_generic_handler(
             NAME,
             {
-                name: handler(answer, name, request_type, self._monitor)
+                name: handler(answer, name, request_type, self._pool, self._monitor)
                 for name, (answer, request_type) in methods.items()
             },
         )
@@ -82,7 +82,7 @@ class PredictionService:
             self._check_method(signature)
             size = sum(map(effort, request.inputs.values()))
             inputs = await by_size(self._pool, size, _arrays, signature, request.inputs)
-            outputs = await answered(call.start(signature, inputs, request.output_filter))
+            outputs = await _answered(call.start(signature, inputs, request.output_filter))
             version = call.version
         write = partial(protos.predict_response, as_content=self._options.tensor_content)
         size = sum(map(bytes_of, outputs.values()))
@@ -177,12 +177,22 @@ async def _all_asked(call: Call, questions: Sequence[Question[R]]) -> list[R]:
     runs: list[Run] = []
     try:
         runs.extend(call.start(each.signature, each.inputs, each.outputs) for each in questions)
-        answers = [await answered(run) for run in runs]
+        answers = [await _answered(run) for run in runs]
     finally:
         # Does nothing to those that are done.
         for run in runs:
             run.future.cancel()
     return [question.read(answer) for question, answer in zip(questions, answers, strict=True)]
+
+
+async def _answered(run: Run) -> Outputs:
+    """Wait for what a model answers, and return that; a cancelled wait gives the request up.
+
+    Raises:
+        StatusError: The model refused or failed.
+    """
+    await finished(run.future)
+    return run.result()
 
 
 def _arrays(signature: Signature, given: Mapping[str, Any]) -> dict[str, Array]:

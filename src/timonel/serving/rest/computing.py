@@ -27,7 +27,7 @@ from timonel.serving.rest.jsontext import parse
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.rest.routes import Action, Route
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Signature, bytes_of
-from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.status import Code, StatusError, invalid_argument, outcome
 
 _GUNZIPPED_LIMIT: Final = 100 * 2**20
 _PREDICT: Final = "tensorflow/serving/predict"
@@ -127,7 +127,7 @@ class Computing:
     async def _in_pool(self, context: RequestContext, function: Callable[..., T], *args: Any) -> T:
         future = self._pool.submit(function, *args)
         await _in_time(future, context)
-        return future.result()
+        return outcome(future)
 
 
 async def outputs_for(run: Run, context: RequestContext, receive: Receive) -> Outputs:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from timonel.serving.awaiting import AT_ONCE_BYTES, when_finished
-from timonel.serving.core import Call, DataPlane, RequestContext, Run
+from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
 from timonel.serving.rest.answers import Answer, error_answer, unexpected
@@ -102,8 +102,8 @@ class Prediction:
 
     def give_up(self) -> None:
         """Note that nobody waits for the answer any more."""
-        self._end(Code.CANCELLED)
         self._cancel()
+        self._end(Code.CANCELLED)
 
     def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Do what takes as long as a size says, and go on with its result, unless it fails."""
@@ -116,9 +116,9 @@ class Prediction:
                 then(result)
             return
         future = self._pool.submit(work)
-        when_finished(future, partial(self._go_on, future, then))
+        when_finished(future, partial(self._go_on, then))
 
-    def _go_on(self, future: Future[T], then: Callable[[T], None]) -> None:
+    def _go_on(self, then: Callable[[T], None], future: Future[T]) -> None:
         if self._reply is None:
             self._let_go()  # if it was given up while the version was taken
             return
@@ -150,11 +150,11 @@ class Prediction:
             self._fail(error)
             return
         if run.future.done():
-            self._finish()
+            self._finish(run.future)
         else:
             when_finished(run.future, self._finish)
 
-    def _finish(self) -> None:
+    def _finish(self, _: Future[Outputs]) -> None:
         """Answer with what the model said, unless there is an answer already."""
         run = self._run
         if self._reply is None or run is None:
@@ -197,6 +197,8 @@ class Prediction:
         if self._timer is not None:
             self._timer.cancel()
         self._let_go()
+        # Its future refers to its callbacks, and so to this object.
+        self._run = None
         if self._monitor is not None and self._observation is not None:
             self._monitor.end(self._observation, code)
 

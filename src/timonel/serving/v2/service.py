@@ -10,8 +10,9 @@ import grpc
 
 from timonel.serving.awaiting import by_size
 from timonel.serving.core import DataPlane, RequestContext
-from timonel.serving.grpc.calls import Answer, accounted, handler, parser
+from timonel.serving.grpc.calls import Answer, accounted, handler
 from timonel.serving.grpc.server import Service
+from timonel.serving.grpc_requests import deserializer
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.runtimes.base import bytes_of
 from timonel.serving.status import StatusError
@@ -62,6 +63,7 @@ class InferenceService:
                 answer,
                 name,
                 message_class(METHODS[name][0]),
+                self._pool,
                 # Probes ask all the time, and would be all that there is to see.
                 None if name in _PROBES else self._monitor,
             )
@@ -69,7 +71,7 @@ class InferenceService:
         }
         handlers[_STREAM] = grpc.stream_stream_rpc_method_handler(
             self.stream,
-            request_deserializer=parser(message_class(METHODS[_STREAM][0])),
+            request_deserializer=deserializer(message_class(METHODS[_STREAM][0]), self._pool),
             response_serializer=None,
         )
         return Service(SERVICE, grpc.method_handlers_generic_handler(SERVICE, handlers), POOL)

@@ -1,0 +1,171 @@
+"""Parse gRPC requests: large ones outside the event loop, none with too many fields.
+
+Protobuf's parser holds the interpreter's lock and makes an object of every message and repeated
+value: 100 MiB of empty dimensions would take seconds and gigabytes. So fields are counted before,
+which skips tensors' contents without looking at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from timonel.serving.awaiting import AT_ONCE_BYTES, in_pool
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+MAX_FIELDS: Final = 500_000
+"""Fields of a request, those of inner messages included. In packed fields of whole numbers, so many
+bytes as `_PACKED_BYTES` count as a field."""
+_PACKED_BYTES: Final = 4
+_VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
+_FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4, _START_GROUP: 0, _END_GROUP: 0}
+_VARINT_TYPES: Final = frozenset(
+    {
+        FieldDescriptor.TYPE_BOOL,
+        FieldDescriptor.TYPE_ENUM,
+        FieldDescriptor.TYPE_INT32,
+        FieldDescriptor.TYPE_INT64,
+        FieldDescriptor.TYPE_SINT32,
+        FieldDescriptor.TYPE_SINT64,
+        FieldDescriptor.TYPE_UINT32,
+        FieldDescriptor.TYPE_UINT64,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """A large request, as gRPC's deserializer leaves it.
+
+    Args:
+        raw: Its bytes.
+        request_type: Its message class.
+        pool: Where it is parsed.
+    """
+
+    raw: bytes
+    request_type: Any
+    pool: Executor
+
+
+def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
+    """Return what gRPC calls, in the event loop, with the bytes of each request.
+
+    It never raises: gRPC would write a traceback into the log for each request. Pass what it
+    returns to `parsed`.
+    """
+
+    def deserialize(raw: bytes) -> Any:
+        if len(raw) > AT_ONCE_BYTES:
+            return Unparsed(raw, request_type, pool)
+        try:
+            return request_type.FromString(raw)
+        except DecodeError:
+            return _malformed()
+
+    return deserialize
+
+
+async def parsed(request: Any) -> Any:
+    """Return the message that a deserializer's result stands for; a message is returned as it is.
+
+    Where the bytes are not such a message, or have too many fields, a `StatusError` is returned. It
+    is not raised, as callers still count the request and ask who sends it.
+    """
+    if isinstance(request, Unparsed):
+        return await in_pool(request.pool, _parse, request.raw, request.request_type)
+    return request
+
+
+def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS) -> bool:
+    """Tell whether a serialized message has more fields than ``limit``.
+
+    Damaged bytes are counted as far as they can be read.
+    """
+    count = 0
+    parts = [(0, len(raw), _Fields.of(descriptor))]
+    try:
+        while parts:
+            at, end, fields = parts.pop()
+            while at < end:
+                count += 1
+                if count > limit:
+                    return True
+                tag, at = _read_varint(raw, at)
+                kind = tag & 7
+                if kind == _VARINT:
+                    _, at = _read_varint(raw, at)
+                elif kind == _LENGTH:
+                    length, at = _read_varint(raw, at)
+                    number = tag >> 3
+                    if number in fields.varints:
+                        count += length // _PACKED_BYTES
+                    elif (inner := fields.messages.get(number)) is not None:
+                        parts.append((at, min(at + length, end), _Fields.of(inner)))
+                    at += length
+                else:
+                    at += _FIXED_SIZES[kind]
+    except (IndexError, KeyError):
+        pass
+    return count > limit
+
+
+class _Fields:
+    """The fields of a message type that `has_more_fields` looks into."""
+
+    _known: dict[str, _Fields] = {}  # noqa: RUF012 - a cache of the class
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.messages: dict[int, Descriptor] = {}
+        self.varints: set[int] = set()
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                self.messages[field.number] = field.message_type
+            elif field.type in _VARINT_TYPES:
+                self.varints.add(field.number)
+
+    @classmethod
+    def of(cls, descriptor: Descriptor) -> _Fields:
+        name = descriptor.full_name
+        found = cls._known.get(name)
+        if found is None:
+            found = cls._known[name] = cls(descriptor)
+        return found
+
+
+def _parse(raw: bytes, request_type: Any) -> Any:
+    if has_more_fields(raw, request_type.DESCRIPTOR):
+        return invalid_argument(
+            f"The request has more than {MAX_FIELDS} fields. Send tensors as tensor_content or "
+            "raw_input_contents, or fewer rows in a request."
+        )
+    try:
+        return request_type.FromString(raw)
+    except DecodeError:
+        return _malformed()
+
+
+def _malformed() -> StatusError:
+    return StatusError(Code.INTERNAL, "Exception deserializing request!")
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    byte = raw[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError("expected a number of 64 bits")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timonel.serving.awaiting import AT_ONCE_BYTES
+from timonel.serving.grpc_requests import (
+    MAX_FIELDS,
+    Unparsed,
+    deserializer,
+    has_more_fields,
+    parsed,
+)
+from timonel.serving.messages import classification_pb2, predict_pb2, tensor_pb2
+from timonel.serving.status import Code, StatusError
+from timonel.serving.tensor_protos import from_proto, to_proto
+from timonel.serving.v2.messages import message_class
+from timonel.wire import tag, varint
+
+Predict = predict_pb2.PredictRequest
+Infer = message_class("ModelInferRequest")
+
+
+def read(raw, request_type=Predict):
+    with ThreadPoolExecutor(1) as pool:
+        return asyncio.run(parsed(deserializer(request_type, pool)(raw)))
+
+
+def predict(**tensors):
+    request = Predict()
+    for name, tensor in tensors.items():
+        request.inputs[name].CopyFrom(tensor)
+    return request
+
+
+def nested(content, *numbers):
+    """Wrap a serialized message in fields of these numbers, the innermost first."""
+    for number in numbers:
+        content = tag(number) + varint(len(content)) + content
+    return content
+
+
+def count(raw, request_type=Predict):
+    """Return how many fields are counted."""
+    low, high = 0, len(raw) + 1
+    while low < high:
+        middle = (low + high) // 2
+        if has_more_fields(raw, request_type.DESCRIPTOR, middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@pytest.mark.parametrize("size", [10, AT_ONCE_BYTES])
+def test_requests_are_parsed_whatever_their_size(size):
+    request = predict(x=to_proto(np.arange(size, dtype=np.float32)))
+    assert read(request.SerializeToString()) == request
+
+
+def test_large_requests_are_left_to_the_pool():
+    raw = predict(x=to_proto(np.zeros(AT_ONCE_BYTES, np.float32))).SerializeToString()
+    with ThreadPoolExecutor(1) as pool:
+        left = deserializer(Predict, pool)(raw)
+    assert isinstance(left, Unparsed)
+    assert left.raw is raw
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"\xff" * (AT_ONCE_BYTES + 1)])
+def test_damaged_requests_are_refused_without_raising(raw):
+    refusal = read(raw)
+    assert isinstance(refusal, StatusError)
+    assert refusal.code is Code.INTERNAL
+
+
+HOSTILE = {
+    "dimensions": (Predict, nested(b"\x12\x00" * (MAX_FIELDS + 9), 2, 2, 2)),
+    "inputs": (Predict, b"\x12\x00" * (MAX_FIELDS + 9)),
+    "strings": (Predict, nested(b"\x42\x00" * (MAX_FIELDS + 9), 2, 2)),
+    "single floats": (Predict, nested(b"\x2d\x00\x00\x00\x00" * (MAX_FIELDS + 9), 2, 2)),
+    "packed integers": (Predict, nested(bytes(4 * MAX_FIELDS + 40), 7, 2, 2)),
+    "unknown fields": (Predict, b"\xf8\x07\x00" * (MAX_FIELDS + 9)),
+    "examples": (
+        classification_pb2.ClassificationRequest,
+        nested(b"\x0a\x00" * (MAX_FIELDS + 9), 1, 2),
+    ),
+    "tensors of the Open Inference Protocol": (Infer, b"\x2a\x00" * (MAX_FIELDS + 9)),
+    "its integers": (Infer, nested(bytes(4 * MAX_FIELDS + 40), 2, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_requests_with_too_many_fields_are_refused(case):
+    request_type, raw = HOSTILE[case]
+    refusal = read(raw, request_type)
+    assert isinstance(refusal, StatusError), type(refusal)
+    assert refusal.code is Code.INVALID_ARGUMENT
+    assert refusal.message.startswith(f"The request has more than {MAX_FIELDS} fields.")
+
+
+def test_contents_of_tensors_do_not_count():
+    content = tensor_pb2.TensorProto(tensor_content=bytes(2**20))
+    floats = to_proto(np.zeros(2**18, np.float32))
+    texts = tensor_pb2.TensorProto(string_val=[bytes(2**19)] * 2)
+    request = predict(a=content, b=floats, c=texts)
+    assert count(request.SerializeToString()) < 50
+
+
+@given(st.lists(st.binary(max_size=9), max_size=20), st.lists(st.integers(0, 99), max_size=9))
+def test_every_value_counts(texts, sizes):
+    tensor = tensor_pb2.TensorProto(string_val=texts)
+    for size in sizes:
+        tensor.tensor_shape.dim.add(size=size)
+    assert count(predict(x=tensor).SerializeToString()) >= len(texts) + len(sizes)
+
+
+@given(st.binary(max_size=200), st.integers(0, 9))
+def test_any_bytes_can_be_counted(raw, limit):
+    assert has_more_fields(raw, Predict.DESCRIPTOR, limit) in {True, False}
+
+
+def test_shapes_with_very_many_dimensions_are_refused_at_once():
+    tensor = tensor_pb2.TensorProto(dtype=1)
+    for _ in range(100_000):
+        tensor.tensor_shape.dim.add(size=2**62)
+    with pytest.raises(StatusError, match="tensor parsing error: x"):
+        from_proto("x", tensor)
