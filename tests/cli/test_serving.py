@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.conftest import Timonel
+from timonel.errors import ServingError
 from timonel.storage import Workspace, find_workspace
 
 VERSION = Path(__file__).parents[1] / "fixtures" / "formats" / "1" / "model-version"
@@ -135,6 +137,56 @@ def test_serve_announces_follows_versions_and_ends_in_order(
     assert out.splitlines()[-1] == "stopped"
     assert err == ""
     assert json.loads(timonel("servers", "--json").out) == {"servers": []}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order_as_soon_as_it_is_announced(
+    server: subprocess.Popen[str], timonel: Timonel, number: signal.Signals
+) -> None:
+    read_until(server, "Ctrl-C stops it")
+    server.send_signal(number)
+    out, err = server.communicate(timeout=60)
+    assert (server.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "stopped"
+    assert json.loads(timonel("servers", "--json").out) == {"servers": []}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_server_that_is_killed_is_an_error(
+    server: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    read_until(server, "m: loaded version 1")
+    (child,) = psutil.Process(server.pid).children()
+    child.send_signal(number)
+    out, err = server.communicate(timeout=60)
+    assert server.returncode == ServingError.exit_code
+    assert err.startswith(f"error: The server was killed by {number.name}")
+    assert len(err.splitlines()) <= 2, err
+    assert "stopped" not in out
+
+
+def test_a_server_does_not_outlive_the_command(server: subprocess.Popen[str]) -> None:
+    read_until(server, "m: loaded version 1")
+    (child,) = psutil.Process(server.pid).children()
+    server.kill()
+    child.wait(60)
+
+
+def test_a_closed_server_is_still_watched(fake: Workspace, here: Path) -> None:
+    argv = [sys.executable, "-m", "timonel"]
+    keys = str(here / "keys.json")
+    subprocess.run(
+        [*argv, "keys", "create", "me", "--file", keys, "--allow", "predict:m"],
+        check=True,
+        capture_output=True,
+    )
+    command = [*argv, "serve", "m", "--runtime", "fake", *FREE, "--api-keys", keys]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            read_until(child, "m: loaded version 1")
+        finally:
+            child.terminate()
+        assert child.wait(60) == 0
 
 
 def read_until(child: subprocess.Popen[str], part: str) -> list[str]:

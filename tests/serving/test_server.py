@@ -101,7 +101,7 @@ def test_the_open_inference_protocol_over_rest(server, png):
     status, answer = rest(server, "/v2/models/doubler/infer", wrong)
     assert (status, answer) == (
         400,
-        {"error": "expected input x to be of shape [-1, 2], got [1]"},
+        {"error": "Input x has the wrong shape: expected shape [-1, 2], got [1]"},
     )
 
 

@@ -43,17 +43,16 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line of this process and exit."""
     process.begin()
-    code = run(sys.argv[1:], owns_process=True)
+    code = run(sys.argv[1:])
     process.end()
     sys.exit(code)
 
 
-def run(argv: Sequence[str], *, owns_process: bool = False) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; print errors as one line.
 
     Args:
         argv: The words after the program's name.
-        owns_process: This process is for this command alone, which may replace its program.
     """
     args = hoist(argv)
     # Read here as well, because an error may come before the options are parsed.
@@ -63,7 +62,7 @@ def run(argv: Sequence[str], *, owns_process: bool = False) -> int:
             args,
             prog_name="timonel",
             standalone_mode=False,
-            obj=Settings(owns_process=owns_process),
+            obj=Settings(),
         )
     except (TimonelError, typer.TyperException, typer.Abort, KeyboardInterrupt) as error:
         if debug and not isinstance(error, UserCodeError):

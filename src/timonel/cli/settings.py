@@ -21,7 +21,6 @@ class Settings:
 
     workspace: str | None = None
     debug: bool = False
-    owns_process: bool = False
 
     @classmethod
     def of(cls, ctx: typer.Context) -> Settings:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from timonel.errors import SpecError
+from timonel.errors import ServingError, SpecError
 from timonel.serving.access import AccessSettings
 from timonel.serving.by_model import by_model, runtime_choice
+from timonel.serving.compute.parent import ended
 from timonel.serving.config import (
     LoadSettings,
     ModelSettings,
@@ -131,7 +132,8 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     Raises:
         NotFoundError: There is no such model, or it has no version.
         SpecError: A setting has a value that it cannot have.
-        ServingError: A port is in use, or no version can be loaded.
+        ServingError: A port is in use, or no version can be loaded; with ``block``, also if the
+            server was killed or failed.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     if bool(several) == (config is not None):
@@ -189,19 +191,25 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     except ValidationError as error:
         raise as_spec_error(error) from error
     server = launch(settings, place, detach=detach)
+    code = 0
     try:
         if on_ready is not None:
             on_ready(server)
         if block:
-            server.wait()
+            code = server.wait()
     except KeyboardInterrupt:
-        server.stop()
+        code = server.stop()
         if not block:
             raise
         # Announced, it is ended by Ctrl-C in good order, however soon that comes.
     except BaseException:
         server.stop()
         raise
+    if code:
+        raise ServingError(
+            f"The server {ended(code)}",
+            hint=f"start it again; its log is {server.log_path}",
+        )
     return server
 
 

@@ -18,7 +18,7 @@ from timonel.serving.instruments import Instruments
 from timonel.serving.monitoring.endpoint import Pages
 from timonel.serving.page.history import SharedSource
 from timonel.serving.page.wiring import with_page
-from timonel.serving.ports import authority
+from timonel.serving.ports import authority, bind
 from timonel.serving.rest.app import RestApp
 from timonel.serving.rest.connection import with_direct
 from timonel.serving.rest.direct import Direct
@@ -121,8 +121,13 @@ class Listening:
                 others=(v2.described(),),
             )
         except RuntimeError as error:
+            if port is not None:
+                # Another server may have taken the port while this one loaded its models.
+                bind(self._settings.host, port, "gRPC").close()
             place = " and ".join(filter(None, (address, grpc.socket_path)))
-            raise ServingError(f"expected to listen on {place} for gRPC, got {error}") from error
+            raise ServingError(
+                f"gRPC cannot listen on {place}", hint="choose another port or socket"
+            ) from error
         await server.start()
         return server
 
@@ -148,10 +153,14 @@ class Listening:
             is_draining=self._draining.is_set,
             source=self._source,
         )
-        app = self._access.guarded(self._instruments.app(described, pool, self._pages))
+        host = self._settings.rest_host or self._settings.host
+        hosts = self._access.hosts(self._rest_socket.getsockname()[0], host)
+        app = self._access.guarded(
+            self._instruments.app(described, pool, self._pages), hosts, cors=asked.cors
+        )
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
-            direct = Direct(self._plane, pool, options, monitor, self._access.max_body)
+            direct = Direct(self._plane, pool, options, monitor, self._access.max_body, hosts)
             http = with_direct(http, direct)
         server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
         await server.start()

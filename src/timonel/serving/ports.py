@@ -25,7 +25,7 @@ def bind(host: str, port: int, purpose: str, *, shared: bool = False) -> socket.
     try:
         return _bind(host, port, shared=shared)
     except OSError as error:
-        raise _refusal(host, port, purpose, error) from error
+        raise refusal(host, port, purpose, error) from error
 
 
 def twin(bound: socket.socket) -> socket.socket:
@@ -70,7 +70,8 @@ def _bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return again
 
 
-def _refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
+def refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
+    """Return the error of a port that cannot be listened on; it names a free one."""
     if error.errno == errno.EADDRINUSE:
         free = _propose(host, port)
         return ServingError(

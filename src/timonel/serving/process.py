@@ -9,14 +9,15 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from timonel.errors import ServingError
 from timonel.serving.caller import ANONYMOUS, Caller
 from timonel.serving.config import ServerSettings
-from timonel.serving.outlasting import outlast
 from timonel.serving.registry import ServerRecord, parse_record
 from timonel.storage import Workspace
 
@@ -74,12 +75,6 @@ class Server:
         return self._record.pid
 
     @property
-    def leash(self) -> int | None:
-        """The descriptor that the server ends with when it is closed; none if it is detached."""
-        stdin = self._process.stdin
-        return None if stdin is None or stdin.closed else stdin.fileno()
-
-    @property
     def is_running(self) -> bool:
         """Whether the process lives."""
         return self._process.poll() is None
@@ -115,9 +110,17 @@ class Server:
         The first Ctrl-C lets it answer what is under way, a second one kills it.
 
         Returns:
-            The exit code; 0 when it ended in good order.
+            The exit code; 0 when it ended in good order, -N when signal N killed it.
         """
-        outlast(self._process)
+        with _forwarded(signal.SIGTERM, self._signal):
+            try:
+                self._process.wait()
+            except KeyboardInterrupt:
+                self._signal(signal.SIGTERM)
+                try:
+                    self._process.wait()
+                except KeyboardInterrupt:
+                    self._process.kill()
         return self._ended()
 
     def _signal(self, number: int) -> None:
@@ -129,6 +132,19 @@ class Server:
         if self._process.stdin is not None:
             self._process.stdin.close()
         return code
+
+
+@contextlib.contextmanager
+def _forwarded(number: signal.Signals, send: Callable[[int], None]) -> Iterator[None]:
+    """Forward a signal during the block; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, lambda received, _: send(received))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = False) -> Server:

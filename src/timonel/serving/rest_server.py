@@ -13,7 +13,7 @@ import uvicorn
 
 from timonel.errors import ServingError
 from timonel.serving.config import ServerSettings
-from timonel.serving.ports import bind, twin
+from timonel.serving.ports import bind, refusal, twin
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
@@ -116,9 +116,20 @@ class RestServer:
         task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
         while not self._server.started:
             if task.done():
-                raise _failure(task)
+                raise self._failure(task)
             await asyncio.sleep(0.005)
         self._task = task
+
+    def _failure(self, task: asyncio.Task[None]) -> ServingError:
+        error = task.exception()
+        if isinstance(error, OSError):
+            # Another server took the same port while this one loaded its models, and listened
+            # first.
+            host, port = self._bound.getsockname()[:2]
+            return refusal(host, port, "REST", error)
+        if error is not None:
+            raise error
+        return ServingError("REST ended as soon as it had started")
 
     def refuse(self) -> None:
         """Take no new connections."""
@@ -137,19 +148,6 @@ class RestServer:
             async with asyncio.timeout(_ABORTED_S):
                 while self._server.server_state.connections:  # noqa: ASYNC110 - it tells nobody
                     await asyncio.sleep(0)
-
-
-def _failure(task: asyncio.Task[None]) -> ServingError:
-    error = task.exception()
-    if isinstance(error, OSError):
-        # Another server took the same port while this one loaded its models, and listened first.
-        return ServingError(
-            f"expected to listen for REST, got {error.strerror or error}",
-            hint="stop the program that listens there, or choose another port",
-        )
-    if error is not None:
-        raise error
-    return ServingError("expected REST to start, but it ended")
 
 
 class _QuietServer(uvicorn.Server):

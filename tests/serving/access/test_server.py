@@ -332,7 +332,7 @@ def test_bodies_have_a_limit(rest, keys):
 def test_a_body_is_refused_before_it_is_there(server, place, keys):
     with _raw(server, place) as client:
         client.sendall(
-            f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {keys['dogs']}\r\n"
+            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {keys['dogs']}\r\n"
             "Content-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert client.recv(4096).startswith(b"HTTP/1.1 413 ")
@@ -388,7 +388,7 @@ def test_slow_clients_are_sent_away(server, place, keys):
         assert _rest_of(client).startswith(b"HTTP/1.1 408 ")
     with _raw(server, place) as client:
         client.sendall(
-            f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nX-API-Key: {keys['dogs']}\r\n"
+            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {keys['dogs']}\r\n"
             "Content-Length: 20\r\n\r\n{".encode()
         )
         assert _rest_of(client).startswith(b"HTTP/1.1 408 ")
@@ -523,6 +523,9 @@ def test_grpc_health_is_open(server, place):
         stub = health_pb2_grpc.HealthStub(channel)
         answer = stub.Check(health_pb2.HealthCheckRequest(service=""), timeout=20)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        watched = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        watched.cancel()
 
 
 def test_plain_text_is_not_answered(server):

@@ -150,3 +150,23 @@ def test_requests_are_observed():
         "OK",
     )
     assert second.code.name == "FAILED_PRECONDITION"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_what_cannot_be_parsed_is_refused_without_a_word_of_python(served, method, caplog):
+    if method.endswith("Check"):
+        refused = served.channel.unary_unary(f"/{method}").future(b"\xff", timeout=20)
+    elif method.endswith("Watch"):
+        refused = served.channel.unary_stream(f"/{method}")(b"\xff", timeout=20)
+    else:
+        refused = served.channel.stream_stream(f"/{method}")(iter([b"\xff"]), timeout=20)
+    assert refused.code() is grpc.StatusCode.INTERNAL
+    assert refused.details() == "Exception deserializing request!"
+    assert not caplog.records

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.soak
 
 CONNECTIONS = 5000
 REQUEST = (
-    b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n\r\n"
+    b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 19\r\n\r\n"
     b'{"instances": [10]}'
 )
 
@@ -184,7 +184,7 @@ def test_heads_and_bodies_byte_by_byte(workspace, m):
 def test_clients_that_never_read(workspace, m):
     """Large answers that nobody takes: memory stays bounded, others are answered."""
     rows = json.dumps({"instances": [1.5] * 100_000}).encode()
-    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     with serving(workspace, "m", isolation="process", access=LIMITS) as server:
         before = Usage.of(server)
         with (
@@ -274,7 +274,7 @@ def test_the_pool_is_whole_after_requests_that_nobody_waits_for(workspace, m):
     publish(workspace.models / "bad", 1, faulty=True)
     with serving(workspace, "m", "bad", isolation="process", compute_threads=4) as server:
         content = body("sleep", 0.3)
-        head = b"POST /v1/models/bad:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST /v1/models/bad:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
         for _ in range(40):
             with connect(server) as connection:
                 connection.sendall(head % len(content) + content)
@@ -290,7 +290,7 @@ def test_bodies_beyond_the_limits(workspace, m):
     import gzip
 
     bomb = gzip.compress(bytes(50 * 2**20))
-    post = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
+    post = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\n"
     chunk = b"10000\r\n" + bytes(65536) + b"\r\n"
     cases = {
         b"413": [
@@ -299,9 +299,9 @@ def test_bodies_beyond_the_limits(workspace, m):
             post + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb,
         ],
         b"431": [
-            b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-            b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 20_000 + b"\r\n",
-            b"GET /livez HTTP/1.1\r\nHost: x\r\na: " + b"b" * 100_000 + b"\r\n\r\n",
+            b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n",
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\na: " + b"b" * 100_000 + b"\r\n\r\n",
         ],
         b"400": [
             post + b"Content-Length: -1\r\n\r\n",

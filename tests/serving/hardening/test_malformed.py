@@ -112,7 +112,7 @@ def test_rest(workspace, m, dialect, isolation):
 
 def test_heads_of_any_bytes(workspace, m):
     chance = random.Random(5)
-    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n\r\n"
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 19\r\n\r\n"
     codes = Counter()
     with serving(workspace, "m") as server:
         host, _, port = server.rest_url.rpartition("/")[2].rpartition(":")

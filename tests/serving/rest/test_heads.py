@@ -28,7 +28,7 @@ def read(*headers, line=f"POST {TARGET} HTTP/1.1"):
     ],
 )
 def test_a_prediction_is_read(target, spec):
-    assert read(LENGTH, line=f"POST {target} HTTP/1.1") == Head(spec, 7, "", None)
+    assert read(LENGTH, line=f"POST {target} HTTP/1.1") == Head(spec, 7, "", None, b"x")
 
 
 def test_what_headers_say_is_read():
@@ -37,7 +37,7 @@ def test_what_headers_say_is_read():
         "Accept: */*", "traceparent: 00-1-2-01", "tracestate: a=b", "X-Any: thing",
     )  # fmt: skip
     trace = TraceParent("00-1-2-01", "a=b")
-    assert head == Head(ModelSpec("m"), 70, "text/csv; header=present", trace)
+    assert head == Head(ModelSpec("m"), 70, "text/csv; header=present", trace, b"x")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_what_headers_say_is_read():
         (LENGTH, "Connection: upgrade", "Upgrade: websocket"),
         (LENGTH, "Connection: keep-alive, close"),
         (LENGTH, "Expect: 100-continue"),
+        (LENGTH, "Origin: http://localhost"),
         (LENGTH, "Content-Encoding: gzip"),
         (LENGTH, "Transfer-Encoding: chunked"),
         (LENGTH, LENGTH),

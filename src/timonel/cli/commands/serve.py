@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -147,12 +148,18 @@ def serve(
     ] = None,
     max_body: Annotated[
         str | None, typer.Option(help="The largest request, such as 64MiB, or none.")
-    ] = "100MiB",
+    ] = "64MiB",
     max_requests: Annotated[
         int | None, typer.Option(help="Requests under way at once; more are refused.")
     ] = None,
     max_connections: Annotated[
         int | None, typer.Option(help="Connections to each port; more are refused.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A host name that requests to a loopback address may be for, as behind a proxy."
+        ),
     ] = None,
     page: Annotated[
         bool,
@@ -195,6 +202,7 @@ def serve(
             max_body=max_body,
             max_requests=max_requests,
             max_connections=max_connections,
+            allow_host=tuple(allow_host or ()),
         )
     )
     settings = Settings.of(ctx)
@@ -255,7 +263,6 @@ def _announce(
 
     # Nothing is imported once Ctrl-C has been offered: a KeyboardInterrupt while a dataclass is
     # made has Python end the process by SIGINT, however well it was caught.
-    from timonel.cli.waiting import become, tell
     from timonel.cli.watch import Watch
 
     out = console()
@@ -273,11 +280,12 @@ def _announce(
         out.print("loads and unloads are in the log only: asking takes a client certificate")
     if detach:
         return
-    watched = server.models if asks else ()
-    if settings.owns_process:
-        become(server, watched)
-    for name in watched:
-        watches.enter_context(Watch(server.rest_url, name, tell, server.caller))
+    for name in server.models if asks else ():
+        watches.enter_context(Watch(server.rest_url, name, _tell, server.caller))
+
+
+def _tell(line: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
 def _ask_line(server: Server, settings: Settings, name: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timonel.serving.access.asgi import AccessMiddleware
+from timonel.serving.access.browsers import BrowserGuard, hosts_for
 from timonel.serving.access.control import AccessControl
 from timonel.serving.access.http import http_protocol
 from timonel.serving.access.settings import AccessSettings
@@ -71,11 +72,21 @@ class Access:
         """Whether nobody has to ask who sends a request."""
         return self._control.guards_nothing
 
-    def guarded(self, app: App) -> App:
-        """Return an ASGI application behind the rules."""
-        if self.guards_nothing and self.max_body is None:
-            return app
-        return AccessMiddleware(app, self._control)
+    def hosts(self, address: str, host: str) -> frozenset[str] | None:
+        """Return the host names that REST requests may be for; see `browsers.hosts_for`."""
+        return hosts_for(address, host, self._settings.allowed_hosts)
+
+    def guarded(self, app: App, hosts: frozenset[str] | None, *, cors: bool = False) -> App:
+        """Return an ASGI application behind the rules.
+
+        Args:
+            app: The application.
+            hosts: What `hosts` returned.
+            cors: Whether web pages of other origins are welcome.
+        """
+        if not self.guards_nothing or self.max_body is not None:
+            app = AccessMiddleware(app, self._control)
+        return BrowserGuard(app, hosts, cors=cors)
 
     def uvicorn_options(self) -> dict[str, Any]:
         """Return what `uvicorn.Config` is made with."""

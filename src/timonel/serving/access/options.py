@@ -32,6 +32,7 @@ class Options:
         max_body: The largest body; ``none`` for no limit.
         max_requests: Requests under way at once.
         max_connections: Open connections.
+        allow_host: Host names besides loopback ones that requests may be for.
     """
 
     tls_cert: Path | None = None
@@ -48,6 +49,7 @@ class Options:
     max_body: str | None = None
     max_requests: int | None = None
     max_connections: int | None = None
+    allow_host: tuple[str, ...] = ()
 
 
 def access_settings(options: Options) -> AccessSettings:
@@ -64,6 +66,7 @@ def access_settings(options: Options) -> AccessSettings:
                 "jwt": _jwt(options),
                 "tls": _tls(options),
                 "limits": _limits(options),
+                "allowed_hosts": options.allow_host,
             }
         )
     except ValidationError as error:

@@ -103,7 +103,7 @@ class LimitSettings(_Settings):
     """How much and how often; none for no limit."""
 
     max_body: ByteSize | None = Field(
-        default=100 * 2**20,
+        default=64 * 2**20,
         ge=1,
         description="Bytes of a request's body, compressed and not, and of a gRPC message.",
     )
@@ -145,6 +145,11 @@ class AccessSettings(_Settings):
     open_health: bool = Field(
         default=True, description="Whether health may be asked without credentials."
     )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Host names, besides loopback ones, that REST requests to a loopback address "
+        "may be for, as behind a reverse proxy on the same machine.",
+    )
     owner_key: str | None = Field(
         default=None,
         repr=False,
@@ -164,12 +169,12 @@ class AccessSettings(_Settings):
 
 
 def tensorflow_serving_access(ssl_config_file: str = "") -> AccessSettings:
-    """Return TensorFlow Serving's rules: everyone, TLS for gRPC alone, hardly a limit.
+    """Return TensorFlow Serving's rules: everyone, TLS for gRPC alone, no limit but protobuf's.
 
     Args:
         ssl_config_file: The value of its flag; empty for none.
     """
     return AccessSettings(
         ssl_config_file=ssl_config_file or None,
-        limits=LimitSettings(max_body=None, max_head=2**20, head_s=60.0, body_s=None),
+        limits=LimitSettings(max_body=2**31 - 1, max_head=2**20, head_s=60.0, body_s=None),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pool
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from timonel.serving.core import DataPlane
@@ -18,6 +18,7 @@ from timonel.serving.grpc.model import ModelService
 from timonel.serving.grpc.options import GrpcOptions
 from timonel.serving.grpc.pools import DescriptorPools
 from timonel.serving.grpc.prediction import PredictionService
+from timonel.serving.grpc.standard_services import add_health, add_reflection
 from timonel.serving.monitoring.monitor import Monitor
 
 _HEALTH_NAMES = ("", "ModelService", "PredictionService")
@@ -81,12 +82,12 @@ class GrpcServer:
         names = [prediction.NAME, model.NAME, *(other.name for other in others)]
         self._healthy = (*_HEALTH_NAMES, *(other.name for other in others))
         if self._health is not None:
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+            add_health(self._health, self._server)
             names.append(health.SERVICE_NAME)
         if options.reflection:
             pools = DescriptorPools(descriptor_pool.Default(), *(other.pool for other in others))
             names.append(reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server, pools)
+            add_reflection(names, pools, self._server)
         self.port = self._listen(credentials)
 
     def _listen(self, credentials: Any) -> int | None:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
 
+from timonel.serving.access.browsers import is_host_allowed
 from timonel.serving.awaiting import AT_ONCE_BYTES, when_finished
 from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
 from timonel.serving.monitoring.monitor import Monitor
@@ -43,6 +44,7 @@ class Direct:
         options: How requests are answered.
         monitor: What is told of each request.
         max_body: Bytes of the largest body that may be sent; none for any.
+        hosts: Host names besides loopback ones that a request may be for; none for any.
     """
 
     def __init__(
@@ -52,16 +54,20 @@ class Direct:
         options: RestOptions,
         monitor: Monitor | None = None,
         max_body: int | None = None,
+        hosts: frozenset[str] | None = None,
     ) -> None:
         self.plane = plane
         self.pool = pool
         self.options = options
         self.monitor = monitor
         self._most = max_body
+        self._hosts = hosts
 
     def takes(self, head: Head) -> bool:
-        """Whether a request is small enough to be answered at all."""
-        return self._most is None or head.length <= self._most
+        """Whether a request is small enough, and for this host, to be answered at all."""
+        return (self._most is None or head.length <= self._most) and is_host_allowed(
+            head.host, self._hosts
+        )
 
 
 class Prediction:

@@ -21,7 +21,9 @@ END = b"\r\n\r\n"
 MOST_BYTES = 2048
 """Heads that are longer are not looked at."""
 _KEPT = 1024
-_OTHERS = frozenset({b"connection", b"content-encoding", b"expect", b"transfer-encoding"})
+_OTHERS = frozenset(
+    {b"connection", b"content-encoding", b"expect", b"origin", b"transfer-encoding"}
+)
 """Headers by which a request is anything else than one body after one head, as it is."""
 
 
@@ -33,12 +35,14 @@ class Head(NamedTuple):
         length: Bytes of the body.
         content_type: What the client says that the body is; empty if nothing.
         trace: The trace it belongs to.
+        host: The ``Host`` header; empty if there is none.
     """
 
     spec: ModelSpec
     length: int
     content_type: str
     trace: TraceParent | None
+    host: bytes = b""
 
 
 @functools.lru_cache(_KEPT)
@@ -62,7 +66,9 @@ def read_head(text: bytes) -> Head | None:
     spec = _model(parser.get_method(), found.url)
     if spec is None:
         return None
-    return Head(spec, int(length), content_type(headers), trace_parent(headers))
+    return Head(
+        spec, int(length), content_type(headers), trace_parent(headers), header(headers, b"host")
+    )
 
 
 def _model(method: bytes, url: bytes) -> ModelSpec | None:

@@ -1,0 +1,118 @@
+"""Refuse what a browser sends on behalf of a foreign web page. Pure, but for the ASGI wrapper.
+
+A server on a loopback address without keys trusts whoever reaches it, and every web page that a
+user of the machine opens can make the browser reach it:
+
+- *DNS rebinding*: the page's own host name is made to resolve to 127.0.0.1. The browser takes the
+  server for the page's origin, and lets the page read answers. The ``Host`` header still has the
+  page's host name.
+- *Cross-site requests*: the page sends a form or a ``text/plain`` body. It cannot read the answer,
+  but the model computes. The ``Origin`` header has the page's origin.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+
+import orjson
+
+from timonel.serving.asgi import App, Headers, Receive, Scope, Send, header
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class BrowserGuard:
+    """ASGI middleware that answers 403 to requests of foreign web pages.
+
+    Args:
+        app: What answers all others.
+        hosts: Host names that a request may be for; none for any.
+        cors: Whether pages of other origins are welcome.
+    """
+
+    def __init__(self, app: App, hosts: frozenset[str] | None, *, cors: bool = False) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._cors = cors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        refusal = None
+        if scope["type"] == "http":
+            refusal = refused(scope["method"], scope["headers"], self._hosts, cors=self._cors)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        body = orjson.dumps({"error": refusal})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 403, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def hosts_for(address: str, host: str, allowed: tuple[str, ...]) -> frozenset[str] | None:
+    """Return the host names besides loopback ones that requests may be for; none for any.
+
+    Args:
+        address: The IP address that the server listens on.
+        host: The name or address that it was told to listen on.
+        allowed: Further host names.
+    """
+    if not ipaddress.ip_address(address).is_loopback:
+        return None
+    return frozenset(name.lower() for name in (host, *allowed))
+
+
+def refused(
+    method: str, headers: Headers, hosts: frozenset[str] | None, *, cors: bool = False
+) -> str | None:
+    """Return why a request is refused; none if it is not.
+
+    Args:
+        method: The HTTP method.
+        headers: The headers; names in lower case.
+        hosts: Host names besides loopback ones that it may be for; none for any.
+        cors: Whether pages of other origins are welcome.
+    """
+    host = header(headers, b"host")
+    if not is_host_allowed(host, hosts):
+        return (
+            f"This server does not answer requests for the host {_shown(host)}. "
+            "Use localhost, or start it with --allow-host."
+        )
+    origin = header(headers, b"origin")
+    if cors or not origin or method in _SAFE_METHODS:
+        return None
+    if origin.partition(b"://")[2].lower() != host.lower():
+        return f"This server does not answer web pages of another origin, such as {_shown(origin)}."
+    return None
+
+
+@functools.lru_cache(256)
+def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
+    """Tell whether a ``Host`` header names this server; a client that sends none is no browser."""
+    if hosts is None or not host:
+        return True
+    name = _name(host.decode("latin-1").lower())
+    return name in hosts or name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
+
+
+def _name(authority: str) -> str:
+    """Return the host of ``host:port``, an IPv6 address without its brackets."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _shown(value: bytes) -> str:
+    return value[:80].decode("latin-1")
