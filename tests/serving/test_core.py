@@ -158,3 +158,30 @@ def test_status_metadata_and_what_is_not_ready():
 def test_a_code_is_found_by_its_number():
     assert {code: code.name for code in Code}[5] == "NOT_FOUND"
     assert {int(code) for code in Code} == set(Code)
+
+
+def test_the_operation_that_initializes_a_model_is_no_signature_for_clients():
+    model = Sums()
+    model.signatures["__saved_model_init_op"] = Signature("__saved_model_init_op", {}, {})
+    with plane_of(model).call(ModelSpec("m")) as call:
+        assert call.find("__saved_model_init_op") is None
+        with pytest.raises(StatusError, match="not found"):
+            call.signature("__saved_model_init_op")
+
+
+def test_shapes_are_checked_before_a_model_runs():
+    with pytest.raises(StatusError, match="Input b has the wrong shape"):
+        predict({"a": ONE, "b": np.ones((1, 1), np.float32)})
+
+
+def test_a_column_without_its_second_dimension_is_answered_without_it():
+    model = Sums()
+    column = TensorSpec("a:0", "DT_FLOAT", (-1, 1))
+    model.signatures["serving_default"] = Signature(
+        "serving_default", {"a": column, "b": column}, {"sum": column, "product": column}
+    )
+    with plane_of(model).call(ModelSpec("m")) as call:
+        inputs = {"a": np.array([1, 2], np.float32), "b": np.array([[3], [4]], np.float32)}
+        outputs = call.predict(call.signature(""), inputs)
+    np.testing.assert_array_equal(outputs["sum"], [4, 6])
+    np.testing.assert_array_equal(outputs["product"], [3, 8])

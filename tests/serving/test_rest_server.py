@@ -33,7 +33,9 @@ def test_a_port_that_another_server_listened_on_first_is_told():
         settings = SETTINGS.model_copy(update={"rest_port": first.getsockname()[1]})
         with bind_rest(settings) as second:
             first.listen()
-            with pytest.raises(ServingError, match="to be free for REST.* choose another port, such as [0-9]"):
+            with pytest.raises(
+                ServingError, match=r"to be free for REST.* choose another port, such as [0-9]"
+            ):
                 asyncio.run(start(second))
 
 

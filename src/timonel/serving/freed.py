@@ -1,14 +1,19 @@
-"""Memory that was freed."""
+"""Return freed memory to the system."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
+from concurrent.futures import Executor
+from pathlib import Path
 
-_ARENA_MAX = -8
-"""The parameter of mallopt, as malloc.h has it."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""Parameters of mallopt, as malloc.h has them."""
 _ARENAS = 128
+_LOOK_S = 1.0
+_GROWTH_BYTES = 8 * 2**20
 
 
 def give_back() -> None:
@@ -22,6 +27,50 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+async def trim_when_grown(pool: Executor) -> None:
+    """Give freed memory back whenever the process has grown; runs until it is cancelled.
+
+    What a request of many megabytes was parsed into is freed in pieces, which the allocator would
+    keep: hundreds of megabytes after a few such requests.
+
+    Args:
+        pool: Where the allocator looks for it, which takes milliseconds.
+    """
+    loop = asyncio.get_running_loop()
+    least = _resident_bytes()
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if _resident_bytes() > least + _GROWTH_BYTES:
+            await loop.run_in_executor(pool, give_back)
+            least = _resident_bytes()
+        else:
+            least = min(least, _resident_bytes())
+
+
+def _resident_bytes() -> int:
+    """Return the resident set of this process; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def return_large_blocks(*, mmap_bytes: int, trim_bytes: int) -> None:
+    """Have large blocks leave the process as soon as they are freed.
+
+    By default glibc raises both limits, up to 32 and 64 MiB, whenever a larger block is freed. Then
+    each thread that has ever parsed a large request keeps up to 64 MiB, which `give_back` does not
+    reach.
+
+    Args:
+        mmap_bytes: Blocks from this size on are mapped and unmapped one by one.
+        trim_bytes: Free memory that may stay at the end of a thread's arena.
+    """
+    _mallopt(_MMAP_THRESHOLD, mmap_bytes)
+    _mallopt(_TRIM_THRESHOLD, trim_bytes)
+
+
 def keep_threads_apart() -> None:
     """Have each thread take its memory from an arena of its own, up to 128 of them.
 
@@ -33,6 +82,10 @@ def keep_threads_apart() -> None:
     """
     if os.environ.get("MALLOC_ARENA_MAX") or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
+    _mallopt(_ARENA_MAX, max(_ARENAS, 8 * (os.cpu_count() or 1)))
+
+
+def _mallopt(parameter: int, value: int) -> None:
     # Other C libraries than glibc have no such function.
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, max(_ARENAS, 8 * (os.cpu_count() or 1)))
+        ctypes.CDLL(None).mallopt(parameter, value)

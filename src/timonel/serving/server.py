@@ -29,7 +29,7 @@ from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
 from timonel.serving.descriptors import raise_limit
-from timonel.serving.freed import give_back, keep_threads_apart
+from timonel.serving.freed import give_back, keep_threads_apart, return_large_blocks
 from timonel.serving.instruments import Instruments
 from timonel.serving.listening import Listening
 from timonel.serving.loader import Load, Loader
@@ -44,6 +44,8 @@ from timonel.serving.workers.catalogue import SharedCatalogue
 from timonel.serving.workers.group import Group
 
 _LOG = logging.getLogger(__name__)
+
+_MIB = 2**20
 
 Ready = Callable[[ServerRecord], None]
 
@@ -72,6 +74,10 @@ def run(
     raise_limit()
     if settings.isolation == "none":
         keep_threads_apart()
+        # TensorFlow's own buffers are in this process: mapping each of them anew would slow it.
+        return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
+    else:
+        return_large_blocks(mmap_bytes=4 * _MIB, trim_bytes=4 * _MIB)
     with contextlib.ExitStack() as held:
         _run(settings, held, on_ready, leash, log)
 

@@ -100,7 +100,7 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
     reshaped: dict[str, Array] = {}
     for name, array in inputs.items():
         declared = signature.inputs[name].shape
-        if _fits(declared, array.shape):
+        if fits(declared, array.shape):
             continue
         if declared != _COLUMN or array.ndim > 1:
             expected = (
@@ -128,7 +128,8 @@ def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[st
 
 
 @functools.lru_cache(4096)
-def _fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+def fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+    """Tell whether a shape has the declared rank and known dimensions."""
     if declared is None:
         return len(shape) <= MAX_RANK
     return len(shape) == len(declared) and all(

@@ -332,7 +332,8 @@ def test_bodies_have_a_limit(rest, keys):
 def test_a_body_is_refused_before_it_is_there(server, place, keys):
     with _raw(server, place) as client:
         client.sendall(
-            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {keys['dogs']}\r\n"
+            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {keys['dogs']}\r\n"
             "Content-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert client.recv(4096).startswith(b"HTTP/1.1 413 ")

@@ -274,7 +274,9 @@ def test_the_pool_is_whole_after_requests_that_nobody_waits_for(workspace, m):
     publish(workspace.models / "bad", 1, faulty=True)
     with serving(workspace, "m", "bad", isolation="process", compute_threads=4) as server:
         content = body("sleep", 0.3)
-        head = b"POST /v1/models/bad:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /v1/models/bad:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        )
         for _ in range(40):
             with connect(server) as connection:
                 connection.sendall(head % len(content) + content)

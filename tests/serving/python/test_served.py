@@ -111,7 +111,10 @@ def test_who_is_at_fault_is_told_in_a_line(server):
     assert predicted(server, "hooked", ["x"]) == (400, "could not convert string to float: b'x'")
     assert predicted(server, "hooked", ["raise"]) == (500, "KeyError: 'no such column'")
     status, message = predicted(server, "python", [[1]])
-    assert (status, message) == (400, "Input x has the wrong shape: expected shape [-1, 2], got [1, 1]")
+    assert (status, message) == (
+        400,
+        "Input x has the wrong shape: expected shape [-1, 2], got [1, 1]",
+    )
     assert "Traceback" in server.logs()
 
 

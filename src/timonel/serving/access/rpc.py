@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import grpc
 
-from timonel.serving.aborting import abort
 from timonel.serving.access.authentication import credentials
 from timonel.serving.access.control import AccessControl, TooManyError
 from timonel.serving.access.policy import Action, Principal, Resource, Scope, denied
 from timonel.serving.access.tls import peer_names
 from timonel.serving.grpc_requests import Unparsed, parsed
+from timonel.serving.grpc_status import refuse
 from timonel.serving.status import Code, StatusError
 
 _SERVING = "/tensorflow.serving"
@@ -118,13 +118,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
         async def call(request: Any, context: Any) -> Any:
             if self._is_open(reader, request):
                 return await behaviour(request, context)
-            async with _Admission(self._control, context) as admission:
-                await admission.identify()
-                # Only now: a stranger must not cost what a large request does.
-                request = await parsed(request)
-                admission.authorize(_resource(reader, request))
-                return await behaviour(request, context)
-            raise AssertionError("a refusal ends the call")
+            try:
+                async with _Admission(self._control, context) as admission:
+                    await admission.identify()
+                    # Only now: a stranger must not cost what a large request does.
+                    request = await parsed(request)
+                    admission.authorize(_resource(reader, request))
+                    return await behaviour(request, context)
+            except StatusError as error:
+                _refuse(context, error)
+                return None
 
         return call
 
@@ -134,29 +137,32 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
                 async for answer in behaviour(request, context):
                     yield answer
                 return
-            async with _Admission(self._control, context) as admission:
-                await admission.identify()
-                admission.authorize(reader(request))
-                async for answer in behaviour(request, context):
-                    yield answer
+            try:
+                async with _Admission(self._control, context) as admission:
+                    await admission.identify()
+                    admission.authorize(reader(request))
+                    async for answer in behaviour(request, context):
+                        yield answer
+            except StatusError as error:
+                _refuse(context, error)
 
         return call
 
     def _guarded_stream(self, behaviour: Any, reader: Reader) -> Any:
         async def call(requests: Any, context: Any) -> AsyncIterator[Any]:
-            async with _Admission(self._control, context) as admission:
-                await admission.identify()
-                async for answer in behaviour(_checked(requests, reader, admission), context):
-                    yield answer
+            try:
+                async with _Admission(self._control, context) as admission:
+                    await admission.identify()
+                    async for answer in behaviour(_checked(requests, reader, admission), context):
+                        yield answer
+            except StatusError as error:
+                _refuse(context, error)
 
         return call
 
 
 class _Admission:
-    """One call's way in: its place among the requests under way, who makes it, what it may.
-
-    A refusal inside the block ends the call with its status.
-    """
+    """One call's way in: its place among the requests under way, who makes it, what it may."""
 
     def __init__(self, control: AccessControl, context: Any) -> None:
         self._control = control
@@ -164,16 +170,11 @@ class _Admission:
         self._principal: Principal | None = None
 
     async def __aenter__(self) -> Self:
-        try:
-            self._control.enter()
-        except TooManyError as error:
-            await _abort(self._context, error)
+        self._control.enter()
         return self
 
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._control.leave()
-        if isinstance(error, StatusError):
-            await _abort(self._context, error)
 
     async def identify(self) -> None:
         shown = credentials(
@@ -201,7 +202,7 @@ def _resource(reader: Reader, request: Any) -> Resource:
     return EVERYTHING_ELSE if isinstance(request, StatusError) else reader(request)
 
 
-async def _abort(context: Any, error: StatusError) -> None:
+def _refuse(context: Any, error: StatusError) -> None:
     metadata: tuple[tuple[str, str], ...] = ()
     if isinstance(error, TooManyError):
         # The first is for people and for REST's habits, the second for gRPC's own retries.
@@ -209,7 +210,7 @@ async def _abort(context: Any, error: StatusError) -> None:
             ("retry-after", str(math.ceil(error.retry_s))),
             ("grpc-retry-pushback-ms", str(math.ceil(error.retry_s * 1000))),
         )
-    await abort(context, error.code, error.message, metadata)
+    refuse(context, error.code, error.message, metadata)
 
 
 async def _unimplemented(request: Any, context: Any) -> None:  # noqa: ARG001 - a behaviour

@@ -16,7 +16,7 @@ from timonel.serving.compute.segments import Hold, Owner, Segment, new_segment
 from timonel.serving.status import Code, StatusError
 
 SEGMENT_BYTES = 16 << 20
-_IDLE_BYTES = 64 << 20
+_IDLE_BYTES = 32 << 20
 """Bytes of segments without a block that are kept for the next large request."""
 
 

@@ -23,6 +23,10 @@ _LOG = logging.getLogger(__name__)
 
 Outputs = dict[str, Array]
 
+INIT_OP = "__saved_model_init_op"
+"""Listed among the signatures of TensorFlow 2's exports. It initializes the model's variables and
+has no outputs, so it is not for clients."""
+
 
 class Call:
     """One request's hold on a version: look up a signature, then run it."""
@@ -53,6 +57,8 @@ class Call:
 
     def find(self, signature_name: str) -> Signature | None:
         """Return a signature; an empty name means the default one."""
+        if signature_name == INIT_OP:
+            return None
         return self._servable.model.signatures.get(signature_name or DEFAULT_SIGNATURE)
 
     def signature(self, signature_name: str) -> Signature:

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from timonel.serving.aborting import abort
 from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.core import RequestContext
 from timonel.serving.grpc_requests import deserializer, parsed
+from timonel.serving.grpc_status import refuse
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation, TraceParent
 from timonel.serving.servables import ModelSpec
@@ -54,7 +54,8 @@ def handler(
         try:
             return await accounted(answer, api, request, context, monitor)
         except StatusError as error:
-            await abort(context, error.code, cut(error.message))
+            refuse(context, error.code, cut(error.message))
+            return b""
 
     return grpc.unary_unary_rpc_method_handler(
         call, request_deserializer=deserializer(request_type, pool), response_serializer=None

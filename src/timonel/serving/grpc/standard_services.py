@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from timonel.serving.aborting import abort
+from timonel.serving.awaiting import AT_ONCE_BYTES
+from timonel.serving.grpc_status import refuse
 from timonel.serving.status import Code
 
 _MALFORMED = object()
@@ -69,6 +70,8 @@ def _guarded(handler: Any) -> Any:
 
 def _quiet(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def quiet(raw: bytes) -> Any:
+        if len(raw) > AT_ONCE_BYTES:  # no name of a service or symbol is that long
+            return _MALFORMED
         try:
             return deserialize(raw)
         except DecodeError:
@@ -80,25 +83,27 @@ def _quiet(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def _checked_call(behaviour: Any) -> Any:
     async def call(request: Any, context: Any) -> Any:
         if request is _MALFORMED:
-            await _refuse(context)
+            _refuse(context)
+            return None
         return await behaviour(request, context)
 
     return call
 
 
 def _checked_stream(behaviour: Any) -> Any:
-    async def checked(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for request in requests:
-            if request is _MALFORMED:
-                await _refuse(context)
-            yield request
-
     async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for answer in behaviour(checked(requests, context), context):
+        async def checked() -> AsyncIterator[Any]:
+            async for request in requests:
+                if request is _MALFORMED:
+                    _refuse(context)
+                    return
+                yield request
+
+        async for answer in behaviour(checked(), context):
             yield answer
 
     return stream
 
 
-async def _refuse(context: Any) -> None:
-    await abort(context, Code.INTERNAL, "Exception deserializing request!")
+def _refuse(context: Any) -> None:
+    refuse(context, Code.INTERNAL, "Exception deserializing request!")

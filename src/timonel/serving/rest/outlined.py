@@ -20,6 +20,7 @@ from timonel.serving.rest.tensors import (
     write_floats,
 )
 from timonel.serving.runtimes.base import Array, TensorSpec
+from timonel.serving.signature_check import fits
 
 Specs = Mapping[str, TensorSpec]
 
@@ -41,7 +42,7 @@ def decode_outline(
         return None
     arrays: dict[str, Array] = {}
     for name, column in columns.items():
-        array = _array(outline, column, specs[name].dtype, allocate)
+        array = _array(outline, column, specs[name], allocate)
         if array is None:
             return None
         arrays[name] = array
@@ -67,10 +68,14 @@ def _columns_of_rows(outline: Outline, value: Any, specs: Specs) -> dict[str, An
     return {name: [outline.fill(row[name]) for row in value] for name in specs}
 
 
-def _array(outline: Outline, column: Any, dtype: str, allocate: Allocate) -> Array | None:
+def _array(outline: Outline, column: Any, spec: TensorSpec, allocate: Allocate) -> Array | None:
+    dtype = spec.dtype
     if isinstance(column, Numbers):
         if dtype in FLOATS:
-            return write_floats(column.values, allocate(column.values.shape, dtype))
+            shape = column.values.shape
+            # What will be refused must not take shared memory first.
+            make = allocate if fits(spec.shape, shape) else allocate_plainly
+            return write_floats(column.values, make(shape, dtype))
         return cast_integers(column.values, whole=column.whole, dtype=dtype)
     if not isinstance(column, list) or not column:
         return None
