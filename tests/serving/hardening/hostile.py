@@ -1,6 +1,6 @@
 """Hostile requests made from a model's own signatures, and a process that sends them.
 
-Run as ``python -m tests.serving.hardening.hostile REST_URL GRPC_ADDRESS MODEL SEED COUNT``. It sends
+Run as ``python -m tests.serving.hardening.hostile REST_URL GRPC MODEL SEED COUNT``. It sends
 COUNT requests, one after the other, and prints how often each outcome came. The same seed sends the
 same requests.
 """

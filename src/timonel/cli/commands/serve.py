@@ -148,7 +148,7 @@ def serve(
     ] = None,
     max_body: Annotated[
         str | None, typer.Option(help="The largest request, such as 64MiB, or none.")
-    ] = "64MiB",
+    ] = "32MiB",
     max_requests: Annotated[
         int | None, typer.Option(help="Requests under way at once; more are refused.")
     ] = None,

@@ -103,7 +103,7 @@ class LimitSettings(_Settings):
     """How much and how often; none for no limit."""
 
     max_body: ByteSize | None = Field(
-        default=64 * 2**20,
+        default=32 * 2**20,
         ge=1,
         description="Bytes of a request's body, compressed and not, and of a gRPC message.",
     )

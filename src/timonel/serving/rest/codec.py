@@ -7,11 +7,10 @@ them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
-from timonel.serving.rest.jsontext import echo, parse
+from timonel.serving.rest.jsontext import contains, echo, parse
 from timonel.serving.rest.outline import Outline, outline
 from timonel.serving.rest.outlined import decode_outline
 from timonel.serving.rest.tensors import (
@@ -41,16 +40,21 @@ class RequestBody:
         self.signature_name = signature_name
         self.outline = outline
         self._body = body
+        self._content: dict[str, Any] | None = None
 
-    @functools.cached_property
+    @property
     def content(self) -> dict[str, Any]:
         """The whole JSON object."""
-        return parse(self._body)
+        # Not a `cached_property`: before Python 3.12, it has one lock for all instances, at which
+        # the event loop would wait for the large body of another request.
+        if self._content is None:
+            self._content = parse(self._body)
+        return self._content
 
     @property
     def has_booleans(self) -> bool:
         """Whether true or false may occur in it."""
-        return b"true" in self._body or b"false" in self._body
+        return contains(self._body, b"true") or contains(self._body, b"false")
 
     @property
     def by_row(self) -> bool:

@@ -24,6 +24,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from timonel.serving.rest.jsontext import contains
+
 _Read = Callable[[bytes, int, int], tuple[bytes, tuple[int, ...], bool] | None]
 
 try:
@@ -91,7 +93,7 @@ class Outline:
 def outline(body: bytes) -> Outline | None:
     """Cut a request up; none if it has no large array of numbers, or is not plainly right."""
     # A string with a zero byte, which JSON can only have as an escape, could look like a hole.
-    if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or b"\\u0000" in body:
+    if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
         return None
     pieces: list[bytes] = []
     arrays: list[Numbers] = []

@@ -120,7 +120,8 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
 
     ``value`` must hold no true or false: numpy would take them for numbers.
     """
-    if dtype == STRING or not isinstance(value, list):
+    # Strings would first be made an array as wide as the longest of them.
+    if dtype == STRING or not isinstance(value, list) or not isinstance(_leaf(value), int | float):
         return None
     try:
         array = np.asarray(value)
@@ -189,6 +190,13 @@ def shape_of(value: Any) -> tuple[int, ...]:
 def is_b64(value: object) -> bool:
     """Tell whether ``value`` stands for bytes: an object with the one key ``b64``."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def _leaf(value: Any) -> Any:
+    """Return the first element at the deepest level; the list itself where that is empty."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value
 
 
 def _text(shape: tuple[int, ...]) -> str:
