@@ -1,4 +1,4 @@
-"""Protobuf's wire format, for what is written by hand as building messages would cost more."""
+"""Protobuf's wire format, for messages that are written or read without building them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,26 @@ def varint(value: int) -> bytes:
 def tag(number: int) -> bytes:
     """Return what stands before a field of text, bytes or a message: its length comes next."""
     return varint(number << 3 | 2)
+
+
+def read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Return the whole number that begins at an offset, and the offset behind it.
+
+    Raises:
+        IndexError: The bytes end before the number does.
+        ValueError: It has more than 64 bits.
+    """
+    byte = raw[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("expected a number of 64 bits")

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from timonel.serving import freed
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="the arenas are those of glibc"
@@ -58,3 +62,16 @@ def test_threads_have_arenas_of_their_own():
 def test_the_environments_limit_of_arenas_holds():
     assert arenas(MALLOC_ARENA_MAX="3") == 3
     assert arenas(GLIBC_TUNABLES="glibc.malloc.arena_max=4") == 4
+
+
+def test_memory_is_given_back_when_the_process_has_grown(monkeypatch):
+    # At the start; three looks; after the trim; two looks; after the second trim; then the end.
+    resident = iter([100, 101, 140, 180, 120, 150, 171, 130])
+    trims = []
+    monkeypatch.setattr(freed, "_LOOK_S", 0.0)
+    monkeypatch.setattr(freed, "_GROWTH_BYTES", 50)
+    monkeypatch.setattr(freed, "_resident_bytes", lambda: next(resident))
+    monkeypatch.setattr(freed, "give_back", lambda: trims.append(None))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(freed.trim_when_grown(pool))
+    assert len(trims) == 2

@@ -130,3 +130,23 @@ def test_shapes_with_very_many_dimensions_are_refused_at_once():
         tensor.tensor_shape.dim.add(size=2**62)
     with pytest.raises(StatusError, match="tensor parsing error: x"):
         from_proto("x", tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        tensor_pb2.TensorProto(dtype=1, float_val=[1.0]),
+        tensor_pb2.TensorProto(dtype=7, string_val=[b"x"]),
+        tensor_pb2.TensorProto(dtype=7, tensor_content=bytes(4_000_000)),
+    ],
+)
+def test_few_bytes_do_not_unfold_to_large_tensors(tensor):
+    tensor.tensor_shape.dim.add(size=4_000_000)
+    with pytest.raises(StatusError, match="tensor parsing error: x"):
+        from_proto("x", tensor)
+
+
+def test_a_small_tensor_may_repeat_its_last_value():
+    tensor = tensor_pb2.TensorProto(dtype=1, float_val=[1.0, 2.0])
+    tensor.tensor_shape.dim.add(size=1000)
+    assert from_proto("x", tensor).tolist() == [1.0] + [2.0] * 999

@@ -17,10 +17,9 @@ _GROWTH_BYTES = 8 * 2**20
 
 
 def give_back() -> None:
-    """Have memory that was freed leave the process.
+    """Release free heap memory to the system (`malloc_trim`), which takes milliseconds.
 
-    An allocator keeps it for what may come otherwise, in pieces between what is in use: of what
-    importing TensorFlow takes, 25 MiB. Takes milliseconds, in which other threads go on.
+    glibc otherwise keeps freed chunks: importing TensorFlow leaves 25 MiB.
     """
     # Other C libraries than glibc have no such function.
     with contextlib.suppress(AttributeError, OSError):
@@ -34,17 +33,17 @@ async def trim_when_grown(pool: Executor) -> None:
     keep: hundreds of megabytes after a few such requests.
 
     Args:
-        pool: Where the allocator looks for it, which takes milliseconds.
+        pool: Runs `malloc_trim`.
     """
     loop = asyncio.get_running_loop()
     least = _resident_bytes()
     while True:
         await asyncio.sleep(_LOOK_S)
-        if _resident_bytes() > least + _GROWTH_BYTES:
+        resident = _resident_bytes()
+        if resident > least + _GROWTH_BYTES:
             await loop.run_in_executor(pool, give_back)
-            least = _resident_bytes()
-        else:
-            least = min(least, _resident_bytes())
+            resident = least = _resident_bytes()
+        least = min(least, resident)
 
 
 def _resident_bytes() -> int:

@@ -17,10 +17,11 @@ from google.protobuf.message import DecodeError
 
 from timonel.serving.awaiting import AT_ONCE_BYTES, in_pool
 from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.wire import read_varint
 
 MAX_FIELDS: Final = 500_000
-"""Fields of a request, those of inner messages included. In packed fields of whole numbers, so many
-bytes as `_PACKED_BYTES` count as a field."""
+"""Limit on fields per request, nested ones included. Every `_PACKED_BYTES` bytes of a packed varint
+field count as one."""
 _PACKED_BYTES: Final = 4
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4, _START_GROUP: 0, _END_GROUP: 0}
@@ -54,7 +55,7 @@ class Unparsed:
 
 
 def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
-    """Return what gRPC calls, in the event loop, with the bytes of each request.
+    """Return a request deserializer for gRPC, which calls it in the event loop.
 
     It never raises: gRPC would write a traceback into the log for each request. Pass what it
     returns to `parsed`.
@@ -66,16 +67,16 @@ def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
         try:
             return request_type.FromString(raw)
         except DecodeError:
-            return _malformed()
+            return malformed()
 
     return deserialize
 
 
 async def parsed(request: Any) -> Any:
-    """Return the message that a deserializer's result stands for; a message is returned as it is.
+    """Parse a large request in the pool; return others unchanged.
 
-    Where the bytes are not such a message, or have too many fields, a `StatusError` is returned. It
-    is not raised, as callers still count the request and ask who sends it.
+    Returns, not raises, a `StatusError` for bytes that are not such a message or have too many
+    fields, so that callers can still authenticate and count the request.
     """
     if isinstance(request, Unparsed):
         return await in_pool(request.pool, _parse, request.raw, request.request_type)
@@ -96,12 +97,12 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
                 count += 1
                 if count > limit:
                     return True
-                tag, at = _read_varint(raw, at)
+                tag, at = read_varint(raw, at)
                 kind = tag & 7
                 if kind == _VARINT:
-                    _, at = _read_varint(raw, at)
+                    _, at = read_varint(raw, at)
                 elif kind == _LENGTH:
-                    length, at = _read_varint(raw, at)
+                    length, at = read_varint(raw, at)
                     number = tag >> 3
                     if number in fields.varints:
                         count += length // _PACKED_BYTES
@@ -110,7 +111,7 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
                     at += length
                 else:
                     at += _FIXED_SIZES[kind]
-    except (IndexError, KeyError):
+    except (IndexError, KeyError, ValueError):
         pass
     return count > limit
 
@@ -147,25 +148,9 @@ def _parse(raw: bytes, request_type: Any) -> Any:
     try:
         return request_type.FromString(raw)
     except DecodeError:
-        return _malformed()
+        return malformed()
 
 
-def _malformed() -> StatusError:
+def malformed() -> StatusError:
+    """Return the status of a request whose bytes are no such message."""
     return StatusError(Code.INTERNAL, "Exception deserializing request!")
-
-
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    byte = raw[at]
-    at += 1
-    if byte < 0x80:
-        return byte, at
-    value, shift = byte & 0x7F, 7
-    while True:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise IndexError("expected a number of 64 bits")

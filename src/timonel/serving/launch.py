@@ -146,6 +146,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             "expected either a config or a request_log, got both",
             hint="give each model of the config a logging_config",
         )
+    _check_ports(rest_port, grpc_port)
     file = None if config is None else local_path(config)
     place = workspace_for(workspace, several if file is None else [file.parent])
     models = (
@@ -211,6 +212,13 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             hint=f"start it again; its log is {server.log_path}",
         )
     return server
+
+
+def _check_ports(rest_port: int, grpc_port: int | None) -> None:
+    if rest_port == grpc_port != 0:
+        raise SpecError(
+            f"REST and gRPC cannot share the port {rest_port}", hint="give them different ports"
+        )
 
 
 def _logged(

@@ -23,7 +23,7 @@ def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[s
     """Return the names of the outputs that a request wants; none named means all.
 
     Raises:
-        StatusError: There is no such output, or one is named twice.
+        StatusError: An output name is unknown or repeated.
     """
     if not output_filter:
         return list(signature.outputs)
@@ -44,7 +44,7 @@ def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mappin
     """Return a request's inputs with the defaults of those that it leaves out.
 
     Raises:
-        StatusError: One without a default is missing, or there are others.
+        StatusError: A required input is missing, or an input is unknown.
     """
     if inputs.keys() == signature.inputs.keys():
         return inputs
@@ -57,7 +57,7 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
     """Refuse a request by the names of its inputs; those with a default may be left out.
 
     Raises:
-        StatusError: One is missing, or there are others.
+        StatusError: A required input is missing, or an input is unknown.
     """
     expected, defaults = signature.inputs, signature.defaults
     missing, extra = expected.keys() - given, given - expected.keys()

@@ -18,13 +18,20 @@ import numpy as np
 from timonel.serving.messages import tensor_pb2, tensor_shape_pb2, types_pb2
 from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, STRING, Array
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.wire import tag, varint
+from timonel.wire import read_varint, tag, varint
 
 MAX_BYTES = 2**31
 """The largest array that a proto may unfold to: as much as fits into a message.
 
 A proto of ten bytes may ask for any size, as its last value is repeated up to its shape.
 """
+
+MAX_REPEATED_BYTES = 2**23
+"""The largest array whose last values are not in the proto but stand for those that are missing:
+sixty bytes could ask for minutes of a model's time."""
+
+MAX_STRINGS = 500_000
+"""Each is an object of Python's, however short."""
 
 MAX_DIMENSIONS = 254
 """TensorFlow's own limit."""
@@ -170,6 +177,8 @@ def _decode(proto: Any) -> Array:
     size = math.prod(shape)
     if size * NUMPY_TYPES[dtype].itemsize > MAX_BYTES:
         raise ValueError("expected an array that fits into a message")
+    if dtype == STRING and size > MAX_STRINGS:
+        raise ValueError("expected fewer strings")
     content = proto.tensor_content if size else b""  # each look copies it
     if content:
         return _from_content(content, dtype, size).reshape(shape)
@@ -200,7 +209,7 @@ def _split(content: bytes, size: int) -> list[bytes]:
         raise ValueError("expected a length for each string")
     lengths, position = [], 0
     for _ in range(size):
-        length, position = _read_varint(content, position)
+        length, position = read_varint(content, position)
         lengths.append(length)
     if position + sum(lengths) != len(content):
         raise ValueError("expected as many bytes as the lengths say")
@@ -244,12 +253,12 @@ def packed(raw: bytes, number: int) -> memoryview:
     wanted = number << 3 | 2
     position = 0
     while position < len(raw):
-        tag, position = _read_varint(raw, position)
+        tag, position = read_varint(raw, position)
         kind = tag & 7
         if kind == 0:
-            _, position = _read_varint(raw, position)
+            _, position = read_varint(raw, position)
         elif kind == 2:
-            length, position = _read_varint(raw, position)
+            length, position = read_varint(raw, position)
             if tag == wanted:
                 return memoryview(raw)[position : position + length]
             position += length
@@ -258,19 +267,6 @@ def packed(raw: bytes, number: int) -> memoryview:
         else:
             break
     raise ValueError(f"expected the field {number}")
-
-
-def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = raw[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise ValueError("expected a number of 64 bits")
 
 
 def _texts(values: Any) -> Array:
@@ -283,6 +279,8 @@ def _filled(flat: Array, size: int) -> Array:
     """Cut the values to ``size``, or repeat the last one, as the proto's definition says."""
     if len(flat) >= size:
         return flat[:size]
+    if size * flat.itemsize > MAX_REPEATED_BYTES:
+        raise ValueError("expected a value for each element of so large a tensor")
     if not len(flat):
         empty = np.zeros(size, flat.dtype)
         if flat.dtype == object:

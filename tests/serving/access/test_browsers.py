@@ -7,6 +7,7 @@ import http.client
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from timonel.serving.access.browsers import hosts_for, refused
 from timonel.serving.access.settings import AccessSettings
@@ -62,6 +63,20 @@ def test_names_can_be_allowed():
     assert refused("GET", headers(host="other.example"), hosts)
 
 
+def test_pages_of_an_allowed_host_are_answered_behind_a_proxy():
+    hosts = hosts_for("127.0.0.1", "127.0.0.1", ("models.example",))
+    for host in ("127.0.0.1:8501", "models.example"):
+        sent = headers(host=host, origin="https://models.example")
+        assert refused("POST", sent, hosts) is None
+        assert refused("POST", headers(host=host, origin="https://evil.example"), hosts)
+
+
+@pytest.mark.parametrize("name", ["http://a.example", "a.example:80", "*", "", "a b"])
+def test_what_is_no_host_name_cannot_be_allowed(name):
+    with pytest.raises(ValidationError, match="expected a host name"):
+        AccessSettings(allowed_hosts=(name,))
+
+
 def test_clients_without_a_host_header_are_no_browsers():
     assert refused("POST", [], LOCAL) is None
 
@@ -71,7 +86,7 @@ def test_clients_without_a_host_header_are_no_browsers():
 def test_pages_of_other_origins_are_refused(method, origin):
     sent = headers(host="localhost:8501", origin=origin)
     for hosts in (LOCAL, None):
-        assert "another origin" in refused(method, sent, hosts)
+        assert "Cross-origin" in refused(method, sent, hosts)
         assert refused(method, sent, hosts, cors=True) is None
         assert refused("GET", sent, hosts) is None
         assert refused("OPTIONS", sent, hosts) is None

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from timonel.serving.rest.encoding import encode, encode_error
+from timonel.serving.dialect import DIALECTS
+from timonel.serving.rest.encoding import CHUNK, encode, encode_error
 from timonel.serving.status import StatusError
 
 
@@ -127,3 +128,24 @@ def test_float32_takes_no_more_digits_than_it_needs(array):
     for written, value in zip(inside, array, strict=True):
         digits = written.lower().partition("e")[0].replace(".", "").strip("-0")
         assert len(digits) <= 9 or abs(value) > 1e9
+
+
+@pytest.mark.parametrize("special", [None, np.nan, np.inf])
+@pytest.mark.parametrize(
+    "shape", [(CHUNK + 1,), (3, CHUNK + 1), (CHUNK, 2, 1), (1, 1, 2 * CHUNK), (2, 3, CHUNK // 2)]
+)
+@pytest.mark.parametrize("dialect", list(DIALECTS.values()))
+def test_large_arrays_are_written_in_pieces(shape, special, dialect):
+    array = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    if special is not None:
+        array.reshape(-1)[CHUNK // 3] = special
+    for by_row, key in ((True, "predictions"), (False, "outputs")):
+        found = json.loads(encode({"y": array}, by_row=by_row, dialect=dialect))[key]
+        np.testing.assert_array_equal(np.array(found, np.float32), array)
+    both = {"y": array, "n": np.arange(len(array))}
+    columns = json.loads(encode(both, by_row=False, dialect=dialect))["outputs"]
+    np.testing.assert_array_equal(np.array(columns["y"], np.float32), array)
+    assert columns["n"] == list(range(len(array)))
+    rows = json.loads(encode(both, by_row=True, dialect=dialect))["predictions"]
+    assert [row["n"] for row in rows] == list(range(len(array)))
+    np.testing.assert_array_equal(np.array([row["y"] for row in rows], np.float32), array)

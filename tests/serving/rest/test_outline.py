@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.serving.rest.test_codec import odd, scalars, specs
 from timonel.serving.rest import outline as module
 from timonel.serving.rest.codec import decode, parse_request
+from timonel.serving.rest.jsontext import MAX_TOKENS
 from timonel.serving.rest.outline import outline
 from timonel.serving.status import StatusError
 
@@ -193,6 +194,18 @@ def test_strings_may_have_escapes(text):
     found = outline(body)
     assert found.fill(found.content["inputs"]).values.tolist() == [1, 2]
     assert found.content[text] == found.content["last"] == text
+
+
+@pytest.mark.parametrize("unit", ["{}", '{"a":1}', "[{}]", '"a"'])
+def test_values_beside_arrays_of_numbers_are_bounded(unit):
+    body = f'{{"x": [1, 2], "instances": [{",".join([unit] * MAX_TOKENS)}]}}'.encode()
+    with pytest.raises(StatusError, match="The JSON has more than"):
+        outline(body)
+
+
+@pytest.mark.parametrize("text", [r"\\" * 10_000, r"\"" * 10_000])
+def test_it_gives_up_on_very_many_escapes(text):
+    assert outline(f'{{"name": "{text}", "inputs": [1, 2]}}'.encode()) is None
 
 
 def test_bytes_that_are_numbers_are_no_base64():

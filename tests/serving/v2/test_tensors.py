@@ -66,7 +66,7 @@ def test_any_bytes_are_strings_or_refused(content, count):
 
 
 def test_a_huge_count_of_strings_costs_nothing():
-    assert "10000000000 elements" in refusal(from_raw, "x", "BYTES", [10**10], memoryview(b""))
+    assert "at most 500000 strings" in refusal(from_raw, "x", "BYTES", [10**10], memoryview(b""))
 
 
 def test_bytes_other_than_zero_are_true():

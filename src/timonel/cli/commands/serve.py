@@ -158,7 +158,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A host name that requests to a loopback address may be for, as behind a proxy."
+            help="Also answer requests whose Host header is this name, as behind a reverse proxy."
         ),
     ] = None,
     page: Annotated[
@@ -264,6 +264,7 @@ def _announce(
     # Nothing is imported once Ctrl-C has been offered: a KeyboardInterrupt while a dataclass is
     # made has Python end the process by SIGINT, however well it was caught.
     from timonel.cli.watch import Watch
+    from timonel.errors import ServingError
 
     out = console()
     out.print(f"serving [bold]{', '.join(server.models)}[/bold]")
@@ -273,7 +274,8 @@ def _announce(
     out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
     for name in server.models if asks else ():
-        out.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
+        with contextlib.suppress(ServingError):  # it has ended: whoever waits for it tells how
+            out.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
     if not detach:
         out.print("Ctrl-C stops it", style="dim")
     if not asks:

@@ -1,4 +1,4 @@
-"""Refuse what a browser sends on behalf of a foreign web page. Pure, but for the ASGI wrapper.
+"""Refuse requests that a browser sends for another site. Pure, but for the ASGI wrapper.
 
 A server on a loopback address without keys trusts whoever reaches it, and every web page that a
 user of the machine opens can make the browser reach it:
@@ -26,7 +26,7 @@ class BrowserGuard:
     """ASGI middleware that answers 403 to requests of foreign web pages.
 
     Args:
-        app: What answers all others.
+        app: The wrapped application.
         hosts: Host names that a request may be for; none for any.
         cors: Whether pages of other origins are welcome.
     """
@@ -86,9 +86,11 @@ def refused(
     origin = header(headers, b"origin")
     if cors or not origin or method in _SAFE_METHODS:
         return None
-    if origin.partition(b"://")[2].lower() != host.lower():
-        return f"This server does not answer web pages of another origin, such as {_shown(origin)}."
-    return None
+    site = origin.partition(b"://")[2].lower()
+    # A proxy may have replaced the Host header, but not the origin of its own pages.
+    if site == host.lower() or _name(site.decode("latin-1")) in (hosts or ()):
+        return None
+    return f"Cross-origin request from {_shown(origin)} refused. Use --allow-host if it is yours."
 
 
 @functools.lru_cache(256)

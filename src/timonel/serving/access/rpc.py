@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Self
@@ -97,12 +96,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             guarded = self._guarded_unary(handler.unary_unary, reader)
             return grpc.unary_unary_rpc_method_handler(guarded, **coders)
         if handler.unary_stream is not None:
-            # Health's Watch is a coroutine that writes its answers to the context.
-            yields = inspect.isasyncgenfunction(handler.unary_stream)
-            guard = self._guarded_answers if yields else self._guarded_unary
-            return grpc.unary_stream_rpc_method_handler(
-                guard(handler.unary_stream, reader), **coders
-            )
+            # Health's Watch, the only one, is a coroutine that writes its answers to the context.
+            watch = self._guarded_unary(handler.unary_stream, reader)
+            return grpc.unary_stream_rpc_method_handler(watch, **coders)
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(
                 self._guarded_stream(handler.stream_stream, reader), **coders
@@ -128,23 +124,6 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             except StatusError as error:
                 _refuse(context, error)
                 return None
-
-        return call
-
-    def _guarded_answers(self, behaviour: Any, reader: Reader) -> Any:
-        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            if self._is_open(reader, request):
-                async for answer in behaviour(request, context):
-                    yield answer
-                return
-            try:
-                async with _Admission(self._control, context) as admission:
-                    await admission.identify()
-                    admission.authorize(reader(request))
-                    async for answer in behaviour(request, context):
-                        yield answer
-            except StatusError as error:
-                _refuse(context, error)
 
         return call
 
@@ -198,7 +177,7 @@ async def _checked(
 
 
 def _resource(reader: Reader, request: Any) -> Resource:
-    """Return what a request is about; one that could not be parsed could be about anything."""
+    """Return the resource to authorize; a request that could not be parsed needs every right."""
     return EVERYTHING_ELSE if isinstance(request, StatusError) else reader(request)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from timonel.units import ByteSize, Seconds
 
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "Ed25519")
 _ALGORITHMS = (*ASYMMETRIC, "ES512", "EdDSA")
+_HOST_NAME = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -155,6 +157,16 @@ class AccessSettings(_Settings):
         repr=False,
         description="A key that only the process knows which starts the server.",
     )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_host_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"expected a host name without scheme, port or wildcard, got {name!r}"
+                )
+        return names
 
     @model_validator(mode="after")
     def _tls_is_said_once(self) -> AccessSettings:

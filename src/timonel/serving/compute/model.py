@@ -162,7 +162,7 @@ class ProcessModel(ScheduledModel):
             self._process = None
             self._unavailable = cause
         in_flight = "; ".join(process.in_flight) or "none"
-        _LOG.error("%s: %s Requests in flight: %s", self._name, cause.message, in_flight)
+        _LOG.error("%s: Requests in flight: %s", self._name, in_flight)
         self._restart(cause)
 
     def _restart(self, cause: StatusError) -> None:

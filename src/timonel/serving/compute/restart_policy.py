@@ -16,7 +16,7 @@ WINDOW_S = 300.0
 
 @dataclass(frozen=True)
 class Restart:
-    """What to do after a crash.
+    """Backoff and crash history after a crash.
 
     Args:
         crashes: Times of the crashes that count, this one included, ascending.
@@ -37,5 +37,4 @@ def after_crash(crashes: tuple[float, ...], now: float) -> Restart:
     recent = (*(at for at in crashes if now - at < WINDOW_S), now)
     if len(recent) == 1:
         return Restart(recent, 0.0)
-    doublings = min(len(recent) - 2, 30)
-    return Restart(recent, min(MAX_DELAY_S, FIRST_DELAY_S * 2.0**doublings))
+    return Restart(recent, min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(len(recent) - 2, 30)))

@@ -1,4 +1,4 @@
-"""Health checking and reflection, as gRPC ships them, for clients that send anything.
+"""Register health checking and reflection; end malformed requests with a status.
 
 A deserializer that raises makes gRPC log a traceback for each request and send the exception's
 class name to the client. Here it does not raise, and the call ends with a status.
@@ -15,10 +15,9 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from timonel.serving.awaiting import AT_ONCE_BYTES
+from timonel.serving.grpc_requests import malformed
 from timonel.serving.grpc_status import refuse
-from timonel.serving.status import Code
-
-_MALFORMED = object()
+from timonel.serving.status import StatusError
 
 
 def add_health(servicer: Any, server: Any) -> None:
@@ -71,19 +70,19 @@ def _guarded(handler: Any) -> Any:
 def _quiet(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def quiet(raw: bytes) -> Any:
         if len(raw) > AT_ONCE_BYTES:  # no name of a service or symbol is that long
-            return _MALFORMED
+            return malformed()
         try:
             return deserialize(raw)
         except DecodeError:
-            return _MALFORMED
+            return malformed()
 
     return quiet
 
 
 def _checked_call(behaviour: Any) -> Any:
     async def call(request: Any, context: Any) -> Any:
-        if request is _MALFORMED:
-            _refuse(context)
+        if isinstance(request, StatusError):
+            refuse(context, request.code, request.message)
             return None
         return await behaviour(request, context)
 
@@ -94,8 +93,8 @@ def _checked_stream(behaviour: Any) -> Any:
     async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         async def checked() -> AsyncIterator[Any]:
             async for request in requests:
-                if request is _MALFORMED:
-                    _refuse(context)
+                if isinstance(request, StatusError):
+                    refuse(context, request.code, request.message)
                     return
                 yield request
 
@@ -103,7 +102,3 @@ def _checked_stream(behaviour: Any) -> Any:
             yield answer
 
     return stream
-
-
-def _refuse(context: Any) -> None:
-    refuse(context, Code.INTERNAL, "Exception deserializing request!")

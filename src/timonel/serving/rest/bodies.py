@@ -24,6 +24,7 @@ Specs = Mapping[str, TensorSpec]
 _UNSAID = frozenset({"text/plain", "application/octet-stream"})
 """What clients call JSON that do not say what they send, such as a browser's ``fetch``."""
 _START = 256
+_MAX_CELLS = 100_000
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 
 
@@ -128,6 +129,10 @@ def decode_request(
     if isinstance(request, RequestBody):
         return decode(request, specs, allocate)
     if request.media.kind == "csv":
+        if request.body.count(b",") + request.body.count(b"\n") > _MAX_CELLS:
+            raise invalid_argument(
+                f"The CSV has more than {_MAX_CELLS} cells. Send fewer rows in a request."
+            )
         text = _text(request.body, request.media)
         return table(text, specs, header=request.media.header)
     return _single(request, specs)

@@ -64,7 +64,7 @@ class Direct:
         self._hosts = hosts
 
     def takes(self, head: Head) -> bool:
-        """Whether a request is small enough, and for this host, to be answered at all."""
+        """Whether the size of the body and the Host header are accepted."""
         return (self._most is None or head.length <= self._most) and is_host_allowed(
             head.host, self._hosts
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ _WRITABLE = frozenset(
 )
 
 
+CHUNK = 2**14
+"""Elements that are written at once; larger answers are never pretty."""
+
+
 def encode(outputs: Mapping[str, Array], *, by_row: bool, dialect: Dialect = TIMONEL) -> bytes:
     """Return the response text for the outputs of a signature.
 
@@ -64,7 +68,7 @@ def encode(outputs: Mapping[str, Array], *, by_row: bool, dialect: Dialect = TIM
         dtype = DTYPE_NAMES.get(array.dtype) or str(array.dtype)
         if dtype not in _WRITABLE and array.size:
             raise invalid_argument(f"Failed to write JSON value for tensor type: {dtype}")
-    if dialect.pretty:
+    if dialect.pretty and sum(array.size for array in outputs.values()) <= CHUNK:
         return _utf8(rows_text(outputs) if by_row else columns_text(outputs))
     return _compact(outputs, by_row=by_row)
 
@@ -145,10 +149,68 @@ def _utf8(text: str) -> bytes:
 
 
 def _compact(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
-    finite = all(map(_is_finite, outputs.values()))
+    pieces = [b'{"predictions":' if by_row else b'{"outputs":']
+    if len(outputs) == 1:
+        ((name, array),) = outputs.items()
+        pieces += array_text(name, array)
+    elif by_row:
+        pieces += _rows_text(outputs)
+    else:
+        for index, (name, array) in enumerate(outputs.items()):
+            pieces.append(b"," if index else b"{")
+            pieces += (orjson.dumps(name), b":", *array_text(name, array))
+        pieces.append(b"}")
+    pieces.append(b"}")
+    return b"".join(pieces)
+
+
+def array_text(name: str, array: Array) -> Iterator[bytes]:
+    """Yield the JSON of an array, in pieces of `CHUNK` elements.
+
+    Both writers hold the interpreter's lock until they are done.
+
+    Args:
+        name: The output's name, by which strings are written as text or in base64.
+        array: Its values.
+    """
+    if array.size <= CHUNK or array.dtype == object:
+        yield _dumps_all({name: array}, lambda values: values[name])
+        return
+    yield b"["
+    step = max(1, CHUNK * len(array) // array.size)
+    for start in range(0, len(array), step):
+        if start:
+            yield b","
+        part = array[start : start + step]
+        if part.size > CHUNK and len(part) == 1:
+            yield from array_text(name, part[0])
+        else:
+            yield _dumps_all({name: part}, lambda values: values[name])[1:-1]
+    yield b"]"
+
+
+def _rows_text(outputs: Mapping[str, Array]) -> Iterator[bytes]:
+    """Yield the JSON of a list with an object for each row."""
+    count = len(next(iter(outputs.values())))
+    size = sum(array.size for array in outputs.values())
+    step = max(1, CHUNK * count // max(size, 1))
+    yield b"["
+    for start in range(0, count, step):
+        if start:
+            yield b","
+        rows = {name: array[start : start + step] for name, array in outputs.items()}
+        yield _dumps_all(rows, _zipped)[1:-1]
+    yield b"]"
+
+
+def _zipped(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def _dumps_all(arrays: Mapping[str, Array], arrange: Callable[[Mapping[str, Any]], Any]) -> bytes:
+    finite = all(map(_is_finite, arrays.values()))
     render = _for_orjson if finite else _for_json
-    values = {name: render(name, array) for name, array in outputs.items()}
-    return _dumps(_arrange(values, by_row=by_row), finite=finite)
+    return _dumps(arrange({n: render(n, array) for n, array in arrays.items()}), finite=finite)
 
 
 def _dumps(content: Any, *, finite: bool) -> bytes:
@@ -168,17 +230,6 @@ def _check_rows(outputs: Mapping[str, Array]) -> None:
                 f"expecting: {batch}"
             )
         batch = array.shape[0]
-
-
-def _arrange(values: Mapping[str, Any], *, by_row: bool) -> dict[str, Any]:
-    key = "predictions" if by_row else "outputs"
-    if len(values) == 1:
-        return {key: next(iter(values.values()))}
-    if not by_row:
-        return {key: values}
-    return {
-        key: [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    }
 
 
 def _is_finite(array: Array) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from timonel.serving.awaiting import AT_ONCE_BYTES
 from timonel.serving.rest.decimals import decimal_text, shortest_text
 from timonel.serving.status import invalid_argument
 
@@ -33,13 +34,11 @@ MAX_TOKENS = 500_000
 count."""
 STEP_BYTES = 2**20
 _TOKENS = (b",", b":", b"[", b"{")
-_UNCOUNTED_BYTES = 2**16
-"""A shorter text is parsed in milliseconds whatever it holds."""
-_LENIENT_BYTES = 2**22
+_LENIENT_BYTES = 2**21
 """A longer text must be strict JSON, but for NaN and Infinity in regular arrays of numbers: the
 lenient parser is slow on some texts."""
 _END_BYTES = 1024
-"""Where the first and last characters of a long text are looked for."""
+"""Bytes at each end of a long text that are searched for the outer braces."""
 _large = threading.Lock()
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -62,37 +61,34 @@ def parse(body: bytes) -> dict[str, Any]:
     Raises:
         StatusError: The text is not JSON, not an object, or has too many values.
     """
-    check_tokens(body)
     if len(body) > _LENIENT_BYTES:
-        value = _parse_large(body)
-    else:
-        try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            value = _parse_leniently(body)
+        _check_ends(body)
+    try:
+        value = parse_strictly(body)
+    except orjson.JSONDecodeError as error:
+        if len(body) > _LENIENT_BYTES:
+            raise invalid_argument(
+                f"JSON Parse error: {error.msg} at offset: {error.pos}"
+            ) from None
+        value = _parse_leniently(body)
     if not isinstance(value, dict):
         raise invalid_argument(f"JSON Value: {echo(value)} Is not object")
     return value
 
 
-def check_tokens(text: bytes) -> None:
-    """Refuse a text with more than `MAX_TOKENS`.
+def parse_strictly(text: bytes) -> Any:
+    """Return the value of a strict JSON text.
 
     Raises:
-        StatusError: It has more.
+        StatusError: It has more than `MAX_TOKENS`.
+        JSONDecodeError: It is not strict JSON.
     """
-    if len(text) <= _UNCOUNTED_BYTES:
-        return
-    count = 0
-    # In steps: other threads run between them, but not while a method of bytes does.
-    for start in range(0, len(text), STEP_BYTES):
-        end = start + STEP_BYTES
-        count += sum(text.count(token, start, end) for token in _TOKENS)
-        if count > MAX_TOKENS:
-            raise invalid_argument(
-                f"The JSON has more than {MAX_TOKENS} values outside regular arrays of numbers. "
-                "Send fewer instances in a request, or send tensors over gRPC."
-            )
+    _check_tokens(text)
+    if len(text) <= _LENIENT_BYTES:
+        return orjson.loads(text)
+    # One at a time: others would wait for the interpreter's lock, and get it before the event loop.
+    with _large:
+        return orjson.loads(text)
 
 
 def contains(text: bytes, word: bytes) -> bool:
@@ -159,20 +155,28 @@ def _enclosed(brackets: str, items: Iterable[tuple[str, object]], margin: str) -
     yield brackets[1] if empty else margin + brackets[1]
 
 
-def _parse_large(body: bytes) -> Any:
+def _check_tokens(text: bytes) -> None:
+    if len(text) <= AT_ONCE_BYTES:
+        return
+    count = 0
+    # In steps: other threads run between them, but not while a method of bytes does.
+    for start in range(0, len(text), STEP_BYTES):
+        end = start + STEP_BYTES
+        count += sum(text.count(token, start, end) for token in _TOKENS)
+        if count > MAX_TOKENS:
+            raise invalid_argument(
+                f"The JSON has more than {MAX_TOKENS} values outside regular arrays of numbers. "
+                "Send fewer instances in a request, or send tensors over gRPC."
+            )
+
+
+def _check_ends(body: bytes) -> None:
+    """Refuse a long text that cannot be an object; the strict parser would need time to tell."""
     ends = body[:_END_BYTES].lstrip(_SPACE)[:1] + body[-_END_BYTES:].rstrip(_SPACE)[-1:]
     if ends != b"{}":
         raise invalid_argument(
             "JSON Parse error: The document does not start with { and end with }"
         )
-    # One at a time: others would wait for the interpreter's lock, and get it before the event loop.
-    with _large:
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise invalid_argument(
-                f"JSON Parse error: {error.msg} at offset: {error.pos}"
-            ) from None
 
 
 def _parse_leniently(body: bytes) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from timonel.serving.rest.jsontext import contains
+from timonel.serving.rest.jsontext import contains, parse_strictly
 
 _Read = Callable[[bytes, int, int], tuple[bytes, tuple[int, ...], bool] | None]
 
@@ -50,7 +50,7 @@ _KEPT_BYTES = 8 * 2**20
 _HOLE = "\0"
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 _BEFORE_ARRAY = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)")
-_REST_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_MOST_ESCAPED, _MOST_BACKSLASHES = 64, 256
 _BACKSLASH = ord("\\")
 
 _kept = threading.local()
@@ -109,7 +109,7 @@ def outline(body: bytes) -> Outline | None:
         return None
     text = b"".join((*pieces, body[done:]))
     try:
-        content = orjson.loads(text)
+        content = parse_strictly(text)
     except orjson.JSONDecodeError:
         return None
     if not isinstance(content, dict):
@@ -141,12 +141,24 @@ def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_string(body: bytes, start: int) -> int:
-    """Return where the closing quotation mark is of a string that starts here; -1 if nowhere."""
-    end = body.find(b'"', start)
-    if end < 0 or body[end - 1] != _BACKSLASH:
-        return end
-    found = _REST_OF_STRING.match(body, start)
-    return -1 if found is None else found.end() - 1
+    """Return where the closing quotation mark is of a string that starts here.
+
+    Returns:
+        -1 if there is none, or it takes long to find: behind very many escapes.
+    """
+    at = start
+    for _ in range(_MOST_ESCAPED):
+        end = body.find(b'"', at)
+        if end < 0 or body[end - 1] != _BACKSLASH:
+            return end
+        before = body[max(start, end - _MOST_BACKSLASHES) : end]
+        backslashes = len(before) - len(before.rstrip(b"\\"))
+        if backslashes == _MOST_BACKSLASHES:
+            return -1
+        if backslashes % 2 == 0:
+            return end
+        at = end + 1
+    return -1
 
 
 def _read(body: bytes, start: int, end: int) -> Numbers | None:

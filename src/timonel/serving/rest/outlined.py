@@ -73,23 +73,26 @@ def _array(outline: Outline, column: Any, spec: TensorSpec, allocate: Allocate) 
     if isinstance(column, Numbers):
         if dtype in FLOATS:
             shape = column.values.shape
-            # What will be refused must not take shared memory first.
-            make = allocate if fits(spec.shape, shape) else allocate_plainly
-            return write_floats(column.values, make(shape, dtype))
+            return write_floats(column.values, _maker(spec, shape, allocate)(shape, dtype))
         return cast_integers(column.values, whole=column.whole, dtype=dtype)
     if not isinstance(column, list) or not column:
         return None
     if isinstance(column[0], Numbers):
-        return _stacked(column, dtype, allocate)
+        return _stacked(column, spec, allocate)
     return None if outline.has_booleans else to_array_fast(column, dtype)
 
 
-def _stacked(rows: Sequence[Any], dtype: str, allocate: Allocate) -> Array | None:
-    shape = rows[0].values.shape
+def _maker(spec: TensorSpec, shape: tuple[int, ...], allocate: Allocate) -> Allocate:
+    """Return what makes an input: one that will be refused must not take shared memory."""
+    return allocate if fits(spec.shape, shape) else allocate_plainly
+
+
+def _stacked(rows: Sequence[Any], spec: TensorSpec, allocate: Allocate) -> Array | None:
+    dtype, shape = spec.dtype, rows[0].values.shape
     if not all(isinstance(row, Numbers) and row.values.shape == shape for row in rows):
         return None
     if dtype in FLOATS:
-        stacked = allocate((len(rows), *shape), dtype)
+        stacked = _maker(spec, (len(rows), *shape), allocate)((len(rows), *shape), dtype)
         for row, place in zip(rows, stacked, strict=True):
             write_floats(row.values, place)
         return stacked

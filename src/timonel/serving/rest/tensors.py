@@ -121,7 +121,11 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
     ``value`` must hold no true or false: numpy would take them for numbers.
     """
     # Strings would first be made an array as wide as the longest of them.
-    if dtype == STRING or not isinstance(value, list) or not isinstance(_leaf(value), int | float):
+    if (
+        dtype == STRING
+        or not isinstance(value, list)
+        or not isinstance(_leaf(value), int | float | list)
+    ):
         return None
     try:
         array = np.asarray(value)

@@ -6,14 +6,14 @@ the JSON is then stands in the header `HEADER_LENGTH`.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
+from timonel.serving.rest.encoding import array_text
 from timonel.serving.rest.jsontext import parse
 from timonel.serving.rest.outline import Numbers, Outline, outline
 from timonel.serving.runtimes.base import Array
@@ -79,15 +79,13 @@ def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | Non
     if request.request_id is not None:
         head["id"] = request.request_id
     contents: list[bytes] = []
-    head["outputs"] = [
-        _output(name, array, request.form(name), contents) for name, array in result.outputs.items()
-    ]
-    written = [array for name, array in result.outputs.items() if not request.form(name).binary]
-    if all(map(_is_finite, written)):
-        text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    else:
-        # NaN and the infinities, which JSON does not have, as bare words, as over /v1.
-        text = json.dumps(head, separators=(",", ":"), ensure_ascii=False, default=_plain).encode()
+    pieces = [orjson.dumps(head)[:-1], b',"outputs":[']
+    for index, (name, array) in enumerate(result.outputs.items()):
+        if index:
+            pieces.append(b",")
+        pieces += _output(name, array, request.form(name), contents)
+    pieces.append(b"]}")
+    text = b"".join(pieces)
     return (b"".join((text, *contents)), len(text)) if contents else (text, None)
 
 
@@ -197,8 +195,8 @@ def _form(asked: Parameters, *, default: bool) -> OutputForm:
     return OutputForm(boolean(BINARY_DATA, asked.get(BINARY_DATA, default)), is_base64(asked))
 
 
-def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) -> dict[str, Any]:
-    """Describe an output, with its values or else with them put at the end of ``contents``."""
+def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) -> Iterator[bytes]:
+    """Yield the JSON of an output, with its values or else with them added to ``contents``."""
     described: dict[str, Any] = {
         "name": name,
         "datatype": datatype_of(name, array),
@@ -211,21 +209,10 @@ def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) ->
         described["data"], in_base64 = to_texts(array, in_base64=form.base64)
         if in_base64:
             described["parameters"] = {CONTENT_TYPE: BASE64}
-    else:
+    yield orjson.dumps(described)[:-1]
+    if not form.binary and array.dtype != object:
         flat = np.ascontiguousarray(array).reshape(-1)
+        yield b',"data":'
         # bfloat16 is not one of the types that orjson knows.
-        described["data"] = flat.astype(np.float32) if flat.dtype.kind == "V" else flat
-    return described
-
-
-def _plain(flat: Array) -> list[Any]:
-    """Return numbers as Python's."""
-    if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
-        # The digits of a float32 read as a float64 are the same digits again when written.
-        return [float(str(number)) for number in flat]
-    values: list[Any] = flat.tolist()
-    return values
-
-
-def _is_finite(array: Array) -> bool:
-    return array.dtype.kind in "iubO" or bool(np.isfinite(array).all())
+        yield from array_text(name, flat.astype(np.float32) if flat.dtype.kind == "V" else flat)
+    yield b"}"

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timonel.serving.rest.encoding import CHUNK
 from timonel.serving.runtimes.base import Array
 from timonel.serving.status import invalid_argument
 from timonel.serving.tensor_protos import packed
@@ -98,7 +99,9 @@ def encode(request: InferRequest, result: InferResult) -> bytes:
     for name, array in result.outputs.items():
         tensor = message.outputs.add(name=name, datatype=datatypes[name], shape=array.shape)
         if not is_raw:
-            getattr(tensor.contents, _FIELDS[datatypes[name]]).extend(array.reshape(-1).tolist())
+            values, flat = getattr(tensor.contents, _FIELDS[datatypes[name]]), array.reshape(-1)
+            for start in range(0, flat.size, CHUNK):
+                values.extend(flat[start : start + CHUNK].tolist())
     parts: list[bytes] = [message.SerializeToString()]
     # Behind the message, instead of in it first: large tensors are copied once.
     for array in result.outputs.values() if is_raw else ():

@@ -12,7 +12,7 @@ from timonel.serving.awaiting import by_size
 from timonel.serving.core import DataPlane, RequestContext
 from timonel.serving.grpc.calls import Answer, accounted, handler
 from timonel.serving.grpc.server import Service
-from timonel.serving.grpc_requests import deserializer
+from timonel.serving.grpc_requests import deserializer, parsed
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.runtimes.base import bytes_of
 from timonel.serving.status import StatusError
@@ -127,7 +127,8 @@ class InferenceService:
 
         A request that fails ends neither the stream nor the others.
         """
-        async for request in requests:
+        async for sent in requests:
+            request = await parsed(sent)
             try:
                 response = await accounted(self.infer, _STREAM, request, context, self._monitor)
             except StatusError as error:

@@ -15,6 +15,7 @@ import numpy as np
 
 from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature
 from timonel.serving.status import invalid_argument
+from timonel.serving.tensor_protos import MAX_STRINGS
 
 BYTES: Final = "BYTES"
 _DATATYPES: Mapping[str, str] = {
@@ -114,6 +115,10 @@ def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview
     target = numpy_of(name, datatype)
     count = math.prod(shape)
     if datatype == BYTES:
+        if count > MAX_STRINGS:
+            raise invalid_argument(
+                f"expected input {name} to have at most {MAX_STRINGS} strings, got {count}"
+            )
         return as_objects(_split(name, content, count)).reshape(shape)
     if count * target.itemsize != len(content):
         raise invalid_argument(
