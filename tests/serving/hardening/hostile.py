@@ -346,6 +346,8 @@ class Fuzzer:
         size = int(2 ** chance.uniform(17, 25.8))
         kind = chance.choice(list(HEAVY))
         head = b'{"signature_name":"%b","instances":' % self._signature().name.encode()
+        if chance.random() < 0.3:
+            return self._unfolding(size)
         if chance.random() < 0.4:
             name = chance.choice(list(HEAVY_PROTOS))
             raw = HEAVY_PROTOS[name](size)
@@ -355,7 +357,28 @@ class Fuzzer:
         path = chance.choice(
             (f"/v1/models/{self._model}:predict", f"/v2/models/{self._model}/infer")
         )
-        return Request(f"REST large: {kind}", path, HEAVY[kind](head, size))
+        headers = {"Content-Type": "text/csv"} if kind == "csv" else {}
+        return Request(f"REST large: {kind}", path, HEAVY[kind](head, size), headers)
+
+    def _unfolding(self, size: int) -> Request:
+        """Make a message whose tensors are larger, or have more elements, than it has bytes."""
+        chance, signature = self._chance, self._signature()
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = self._model
+        request.model_spec.signature_name = signature.name
+        for name, (dtype, shape) in signature.inputs.items():
+            proto = request.inputs[name]
+            proto.dtype = types_pb2.DataType.Value(dtype)
+            for known in shape or (-1,):
+                proto.tensor_shape.dim.add(size=size if known < 0 else known)
+            if dtype != "DT_STRING":
+                proto.float_val.append(1)
+            elif chance.random() < 0.5:
+                proto.string_val.append(b"x")
+            else:
+                proto.tensor_content = bytes(size)
+        raw = request.SerializeToString()
+        return Request("gRPC large: unfolding", _prediction("Predict"), raw, rpc=True)
 
 
 def _prediction(method: str) -> str:
@@ -393,6 +416,16 @@ HEAVY: dict[str, Callable[[bytes, int], bytes]] = {
     "ragged": _repeated(b"[1],", b"[]]}"),
     "booleans": _repeated(b"true,", b"true]}"),
     "digits": lambda head, size: head + b"[" + b"1" * size + b"]}",
+    "escaped quotes": lambda head, size: head + b'"' + b'\\"' * (size // 2) + b'"}',
+    "escaped backslashes": lambda head, size: head + b'"' + b"\\\\" * (size // 2) + b'"}',
+    "open name": lambda _, size: b'{"a\\":' + b"x" * size + b"}",
+    "rows beside numbers": lambda _, size: (
+        b'{"x":[' + b"1," * 999 + b'1],"instances":[' + b'{"a":1},' * (size // 8) + b"{}]}"
+    ),
+    "numbers for any rank": lambda _, size: (
+        b'{"signature_name":"any_rank","instances":[' + b"1.5," * (size // 4) + b"NaN]}"
+    ),
+    "csv": lambda _, size: b"1,2,3\n" * (size // 6),
     "names": lambda _, size: b"{" + b'"a":1,' * (size // 6) + b'"a":1}',
 }
 
