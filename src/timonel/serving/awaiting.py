@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,38 @@ AT_ONCE_BYTES: Final = 64 * 2**10
 """Of this size, messages are read and written in less time than another thread is woken, and text
 in some 0.2 ms."""
 
+_LARGE_BYTES: Final = 2**20
+_LARGE_THREADS: Final = 2
+
 T = TypeVar("T")
+
+
+class SizedPool(ThreadPoolExecutor):
+    """Threads that read and write messages, and two more for those beyond 1 MiB.
+
+    A large message may take a second, which messages of middling size must not wait for.
+
+    Args:
+        threads: Threads for messages of middling size.
+    """
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, "compute")
+        self._large = ThreadPoolExecutor(_LARGE_THREADS, "large")
+
+    def for_size(self, size: int) -> ThreadPoolExecutor:
+        """Return the threads for a message of so many bytes."""
+        return self._large if size > _LARGE_BYTES else self
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End both."""
+        self._large.shutdown(wait, cancel_futures=cancel_futures)
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def pool_for(pool: Executor, size: int) -> Executor:
+    """Return where work on a message of so many bytes is done."""
+    return pool.for_size(size) if isinstance(pool, SizedPool) else pool
 
 
 async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
@@ -75,7 +106,7 @@ async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: 
     """Return what a function returns, which takes as long as ``size`` says."""
     if size <= AT_ONCE_BYTES:
         return function(*args)
-    return await in_pool(pool, function, *args)
+    return await in_pool(pool_for(pool, size), function, *args)
 
 
 class _Wakeups:

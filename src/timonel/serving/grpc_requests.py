@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from timonel.serving.awaiting import AT_ONCE_BYTES, in_pool
+from timonel.serving.awaiting import AT_ONCE_BYTES, in_pool, pool_for
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.wire import read_varint
 
@@ -79,7 +79,8 @@ async def parsed(request: Any) -> Any:
     fields, so that callers can still authenticate and count the request.
     """
     if isinstance(request, Unparsed):
-        return await in_pool(request.pool, _parse, request.raw, request.request_type)
+        pool = pool_for(request.pool, len(request.raw))
+        return await in_pool(pool, _parse, request.raw, request.request_type)
     return request
 
 
@@ -106,8 +107,8 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
                     number = tag >> 3
                     if number in fields.varints:
                         count += length // _PACKED_BYTES
-                    elif (inner := fields.messages.get(number)) is not None:
-                        parts.append((at, min(at + length, end), _Fields.of(inner)))
+                    elif length and number in fields.messages:
+                        parts.append((at, min(at + length, end), fields.inner(number)))
                     at += length
                 else:
                     at += _FIXED_SIZES[kind]
@@ -124,11 +125,19 @@ class _Fields:
     def __init__(self, descriptor: Descriptor) -> None:
         self.messages: dict[int, Descriptor] = {}
         self.varints: set[int] = set()
+        self._inner: dict[int, _Fields] = {}
         for field in descriptor.fields:
             if field.message_type is not None:
                 self.messages[field.number] = field.message_type
             elif field.type in _VARINT_TYPES:
                 self.varints.add(field.number)
+
+    def inner(self, number: int) -> _Fields:
+        """Return the fields of the messages in a field."""
+        found = self._inner.get(number)
+        if found is None:
+            found = self._inner[number] = _Fields.of(self.messages[number])
+        return found
 
     @classmethod
     def of(cls, descriptor: Descriptor) -> _Fields:

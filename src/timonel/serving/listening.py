@@ -11,6 +11,7 @@ from typing import Any
 
 from timonel.errors import ServingError
 from timonel.serving.access.front import Access
+from timonel.serving.awaiting import SizedPool
 from timonel.serving.config import ServerSettings
 from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS
@@ -74,7 +75,7 @@ class Listening:
         Raises:
             ServingError: A port cannot be listened on.
         """
-        with ThreadPoolExecutor(self._settings.compute_threads, "compute") as pool:
+        with SizedPool(self._settings.compute_threads) as pool:
             trimming = asyncio.create_task(trim_when_grown(pool))
             grpc_server = await self._start_grpc(pool)
             rest_server = await self._start_rest(pool)

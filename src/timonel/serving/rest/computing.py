@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from timonel.serving import classification
 from timonel.serving.asgi import Receive
-from timonel.serving.awaiting import AT_ONCE_BYTES, finished
+from timonel.serving.awaiting import AT_ONCE_BYTES, finished, pool_for
 from timonel.serving.classification import CLASSIFY, REGRESS, Classes
 from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
 from timonel.serving.rest.bodies import PlainBody, decode_request, media_of, read_request
@@ -81,7 +81,7 @@ class Computing:
 
     async def unpacked(self, body: bytes, context: RequestContext) -> bytes:
         """Return a compressed request's text."""
-        return await self._in_pool(context, gunzipped, body)
+        return await self._in_pool(len(body), context, gunzipped, body)
 
     async def _predict(
         self, route: Route, body: bytes, context: RequestContext, receive: Receive, read: Read
@@ -122,10 +122,12 @@ class Computing:
         """Call a function, which takes as long as ``size`` says."""
         if size <= AT_ONCE_BYTES:
             return function(*args)
-        return await self._in_pool(context, function, *args)
+        return await self._in_pool(size, context, function, *args)
 
-    async def _in_pool(self, context: RequestContext, function: Callable[..., T], *args: Any) -> T:
-        future = self._pool.submit(function, *args)
+    async def _in_pool(
+        self, size: int, context: RequestContext, function: Callable[..., T], *args: Any
+    ) -> T:
+        future = pool_for(self._pool, size).submit(function, *args)
         await _in_time(future, context)
         return outcome(future)
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from timonel.serving.access.browsers import is_host_allowed
-from timonel.serving.awaiting import AT_ONCE_BYTES, when_finished
+from timonel.serving.awaiting import AT_ONCE_BYTES, pool_for, when_finished
 from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
@@ -121,7 +121,7 @@ class Prediction:
             else:
                 then(result)
             return
-        future = self._pool.submit(work)
+        future = pool_for(self._pool, size).submit(work)
         when_finished(future, partial(self._go_on, then))
 
     def _go_on(self, then: Callable[[T], None], future: Future[T]) -> None:
