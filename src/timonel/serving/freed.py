@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import os
-from concurrent.futures import Executor
+import threading
+import time
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -26,22 +26,22 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-async def trim_when_grown(pool: Executor) -> None:
-    """Give freed memory back whenever the process has grown; runs until it is cancelled.
+def start_trimming() -> None:
+    """Give freed memory back whenever this process has grown, in a thread that ends with it.
 
     What a request of many megabytes was parsed into is freed in pieces, which the allocator would
     keep: hundreds of megabytes after a few such requests.
-
-    Args:
-        pool: Runs `malloc_trim`.
     """
-    loop = asyncio.get_running_loop()
+    threading.Thread(target=_trim_when_grown, name="trim", daemon=True).start()
+
+
+def _trim_when_grown() -> None:
     least = _resident_bytes()
     while True:
-        await asyncio.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)
         resident = _resident_bytes()
         if resident > least + _GROWTH_BYTES:
-            await loop.run_in_executor(pool, give_back)
+            give_back()
             resident = least = _resident_bytes()
         least = min(least, resident)
 

@@ -15,7 +15,6 @@ from timonel.serving.awaiting import SizedPool
 from timonel.serving.config import ServerSettings
 from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS
-from timonel.serving.freed import trim_when_grown
 from timonel.serving.instruments import Instruments
 from timonel.serving.monitoring.endpoint import Pages
 from timonel.serving.page.history import SharedSource
@@ -76,7 +75,6 @@ class Listening:
             ServingError: A port cannot be listened on.
         """
         with SizedPool(self._settings.compute_threads) as pool:
-            trimming = asyncio.create_task(trim_when_grown(pool))
             grpc_server = await self._start_grpc(pool)
             rest_server = await self._start_rest(pool)
             yield
@@ -87,7 +85,6 @@ class Listening:
                 await grpc_server.stop(self._settings.drain_s)
             if rest_server is not None:
                 await rest_server.stop()
-            trimming.cancel()
 
     async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
         grpc = self._settings.grpc

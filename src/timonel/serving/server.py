@@ -29,7 +29,12 @@ from timonel.serving.config import ServerSettings
 from timonel.serving.config_file import followed
 from timonel.serving.core import DataPlane
 from timonel.serving.descriptors import raise_limit
-from timonel.serving.freed import give_back, keep_threads_apart, return_large_blocks
+from timonel.serving.freed import (
+    give_back,
+    keep_threads_apart,
+    return_large_blocks,
+    start_trimming,
+)
 from timonel.serving.instruments import Instruments
 from timonel.serving.listening import Listening
 from timonel.serving.loader import Load, Loader
@@ -78,6 +83,7 @@ def run(
         return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
     else:
         return_large_blocks(mmap_bytes=4 * _MIB, trim_bytes=4 * _MIB)
+    start_trimming()
     with contextlib.ExitStack() as held:
         _run(settings, held, on_ready, leash, log)
 
