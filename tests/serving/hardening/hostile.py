@@ -283,11 +283,15 @@ class Fuzzer:
 
     # gRPC
 
-    def _grpc(self) -> Request:
-        chance, signature = self._chance, self._signature()
+    def _predict_request(self, signature: Signature) -> Any:
         request = predict_pb2.PredictRequest()
         request.model_spec.name = self._model
         request.model_spec.signature_name = signature.name
+        return request
+
+    def _grpc(self) -> Request:
+        chance, signature = self._chance, self._signature()
+        request = self._predict_request(signature)
         for name, (dtype, shape) in signature.inputs.items():
             proto = request.inputs[name]
             proto.dtype = types_pb2.DataType.Value(dtype)
@@ -363,9 +367,7 @@ class Fuzzer:
     def _unfolding(self, size: int) -> Request:
         """Make a message whose tensors are larger, or have more elements, than it has bytes."""
         chance, signature = self._chance, self._signature()
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = self._model
-        request.model_spec.signature_name = signature.name
+        request = self._predict_request(signature)
         for name, (dtype, shape) in signature.inputs.items():
             proto = request.inputs[name]
             proto.dtype = types_pb2.DataType.Value(dtype)

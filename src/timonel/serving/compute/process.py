@@ -67,7 +67,8 @@ class ComputeProcess:
         self._closing = False
         self._verdict: str | None = None
         self._end: StatusError | None = None
-        self._in_flight: list[str] = []
+        self.in_flight: list[str] = []
+        """Signatures, types and shapes of the requests that were in flight when it ended."""
         self._ended = threading.Event()
         self._ended_how: str | None = None
         self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
@@ -80,11 +81,6 @@ class ComputeProcess:
         except BaseException:
             self._thread.join()
             raise
-
-    @property
-    def in_flight(self) -> list[str]:
-        """Signatures, types and shapes of the requests that were in flight when it ended."""
-        return self._in_flight
 
     @property
     def end(self) -> StatusError | None:
@@ -203,7 +199,7 @@ class ComputeProcess:
             self._end = error
             asked = list(self._asked.values())
             self._asked.clear()
-        self._in_flight = [answer.description for answer in asked[:_MAX_DESCRIBED]]
+        self.in_flight = [answer.description for answer in asked[:_MAX_DESCRIBED]]
         self._ended_how = cause
         self._ended.set()
         for answer in asked:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from timonel.serving.asgi import App, Receive, Scope, Send, header
-from timonel.serving.awaiting import by_size, in_pool
+from timonel.serving.awaiting import by_size, in_pool, pool_for
 from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
@@ -189,7 +189,7 @@ class V2App:
         body = await body_of(receive)
         if encoding != b"gzip":
             return body
-        body = await in_pool(self._pool, gunzipped, body)
+        body = await in_pool(pool_for(self._pool, len(body)), gunzipped, body)
         if not body:
             raise invalid_argument("expected a body packed by gzip, of at most 100 MiB unpacked")
         return body
