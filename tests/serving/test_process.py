@@ -102,8 +102,29 @@ def test_an_unknown_model_starts_nothing(workspace, name, message):
 
 def test_a_server_that_dies_while_it_starts_says_where_to_look(workspace, model, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ServingError, match="ended with exit code 1 and said: nothing"):
+    with pytest.raises(
+        ServingError, match=r"ended with code 1 before it was ready\. Its last line: nothing"
+    ):
         start(workspace)
+
+
+def test_a_server_that_is_killed_while_it_starts_says_so(workspace, model, monkeypatch, tmp_path):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -KILL $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ServingError, match=r"was killed by SIGKILL before it was ready\."):
+        start(workspace)
+
+
+def test_starts_that_fail_do_not_delete_the_log_of_a_running_server(workspace, model, monkeypatch):
+    with start(workspace) as server:
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        for _ in range(12):
+            with pytest.raises(ServingError):
+                start(workspace)
+        assert server.log_path.exists()
+        assert len(list(server.log_path.parent.iterdir())) <= 11
 
 
 def ask(url, x, answers):

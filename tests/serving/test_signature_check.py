@@ -38,6 +38,14 @@ def test_shapes_that_fit(declared, given):
 
 
 @pytest.mark.parametrize(
+    ("dtype", "name"), [(np.float64, "DT_DOUBLE"), (np.int32, "DT_INT32"), (object, "DT_STRING")]
+)
+def test_other_types_are_refused(dtype, name):
+    with pytest.raises(StatusError, match=f"x0 has the wrong type: expected DT_FLOAT, got {name}"):
+        check_shapes(signature((-1,)), {"x0": np.zeros(3, dtype)})
+
+
+@pytest.mark.parametrize(
     ("declared", "given"),
     [
         ((-1, 8, 8, 1), (1,)),

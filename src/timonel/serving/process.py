@@ -18,7 +18,7 @@ from typing import Any, Self
 from timonel.errors import ServingError
 from timonel.serving.caller import ANONYMOUS, Caller
 from timonel.serving.config import ServerSettings
-from timonel.serving.registry import ServerRecord, parse_record
+from timonel.serving.registry import ServerRecord, parse_record, running_servers
 from timonel.storage import Workspace
 
 _LOGS_KEPT = 10
@@ -236,15 +236,18 @@ def _failure(process: subprocess.Popen[bytes], report: dict[str, Any], log: Path
         return ServingError(report["error"], hint=report["hint"])
     lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
     last = next((line for line in reversed(lines) if line.strip()), "nothing")
+    ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return ServingError(
-        f"expected the server to start, but it ended with exit code {code} and said: {last}",
+        f"The server {ended} before it was ready. Its last line: {last}",
         hint=f"the whole log is {log}",
     )
 
 
 def _new_log(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    in_use = {record.log for record in running_servers(folder.parent)}
     old = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
     for path in old[: -_LOGS_KEPT + 1]:
-        path.unlink(missing_ok=True)
+        if str(path) not in in_use:
+            path.unlink(missing_ok=True)
     return folder / f"{uuid.uuid4().hex[:12]}.log"

@@ -1,4 +1,4 @@
-"""Check a request against a signature: names of inputs and outputs, ranks and dimensions. Pure.
+"""Check a request against a signature: names of inputs and outputs, types and shapes. Pure.
 
 TensorFlow Serving leaves shapes to the kernels. Some kernels do not check them: a convolution given
 rank 1 aborts the process. So nothing reaches a runtime whose shape differs from the declared one.
@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from timonel.serving.runtimes.base import Array, Signature
+from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, Array, Signature
 from timonel.serving.status import invalid_argument
 
 MAX_RANK = 8
@@ -82,7 +82,7 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
 
 
 def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Return the inputs in their declared shapes.
+    """Return the inputs in their declared shapes, once their types are known to be right.
 
     TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. Such an array
     becomes ``[n, 1]``; `drop_column` takes the added dimension out of the outputs.
@@ -95,11 +95,17 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
         ``inputs`` itself, or a new mapping where an array was reshaped.
 
     Raises:
-        StatusError: A rank or a known dimension differs from the declared one.
+        StatusError: A type, a rank or a known dimension differs from the declared one.
     """
     reshaped: dict[str, Array] = {}
     for name, array in inputs.items():
-        declared = signature.inputs[name].shape
+        spec = signature.inputs[name]
+        if array.dtype != NUMPY_TYPES.get(spec.dtype, array.dtype):
+            raise invalid_argument(
+                f"Input {name} has the wrong type: expected {spec.dtype}, "
+                f"got {DTYPE_NAMES.get(array.dtype, array.dtype)}"
+            )
+        declared = spec.shape
         if fits(declared, array.shape):
             continue
         if declared != _COLUMN or array.ndim > 1:

@@ -31,6 +31,7 @@ def headers(**values):
         "[::1]:8501",
         "LOCALHOST:1",
         "models.localhost",
+        "localhost.:8501",
     ],
 )
 def test_loopback_names_are_answered(host):

@@ -323,10 +323,11 @@ def test_only_new_tls_is_spoken(server, place):
 def test_bodies_have_a_limit(rest, keys):
     key = bearer(keys["dogs"])
     assert rest(PREDICT, body=b" " * (MAX_BODY - len(BODY)) + BODY, **key)[0] == 200
-    too_large = (413, {"error": f"expected a body of at most {MAX_BODY} bytes"})
-    assert rest(PREDICT, body=b" " * (MAX_BODY + 1), **key)[:2] == too_large
-    chunks = (b" " * 10_000 for _ in range(11))
-    assert rest(PREDICT, body=chunks, **key)[:2] == too_large
+    for body in (b" " * (MAX_BODY + 1), (b" " * 10_000 for _ in range(11))):
+        status, content, _ = rest(PREDICT, body=body, **key)
+        assert status == 413
+        assert content["error"].startswith(f"The request body is larger than {MAX_BODY} bytes.")
+        assert "--max-body" in content["error"]
 
 
 def test_a_body_is_refused_before_it_is_there(server, place, keys):
@@ -346,10 +347,8 @@ def test_compressed_bodies(rest, keys):
     bomb = packer.compress(bytes(50 * 2**20)) + packer.flush()
     assert len(bomb) < MAX_BODY
     status, content, _ = rest(PREDICT, body=bomb, **key)
-    assert (status, content["error"]) == (
-        413,
-        f"expected a body of at most {MAX_BODY} bytes when unpacked",
-    )
+    assert status == 413
+    assert f"larger than {MAX_BODY} bytes when unpacked." in content["error"]
     for damaged in (b"nonsense", gzip.compress(BODY)[:-9], gzip.compress(BODY)[:5]):
         status, content, _ = rest(PREDICT, body=damaged, **key)
         assert (status, content["error"]) == (400, "JSON Parse error: The document is empty")

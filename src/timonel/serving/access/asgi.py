@@ -108,7 +108,7 @@ class AccessMiddleware:
         if most is None:
             return receive, scope
         if (declared_length(scope) or 0) > most:
-            raise BodyTooLargeError(f"expected a body of at most {most} bytes")
+            raise BodyTooLargeError(most)
         bounded: Receive = BoundedBody(receive, most)
         if is_gzipped(scope["headers"]):
             bounded, scope = UnpackedBody(bounded, most), without_encoding(scope)

@@ -14,7 +14,18 @@ _CODED = frozenset({b"content-encoding", b"transfer-encoding"})
 
 
 class BodyTooLargeError(Exception):
-    """A body is larger than allowed, or grows so large when it is unpacked."""
+    """A body is larger than allowed, or grows so large when it is unpacked.
+
+    Args:
+        most: Bytes of the largest body that is allowed.
+        when: When it was too large, such as `` when unpacked``.
+    """
+
+    def __init__(self, most: int, when: str = "") -> None:
+        super().__init__(
+            f"The request body is larger than {most} bytes{when}. "
+            "Send smaller batches, or start the server with a larger --max-body."
+        )
 
 
 class Gunzip:
@@ -90,7 +101,7 @@ class BoundedBody:
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             if self._size > self._most:
-                raise BodyTooLargeError(f"expected a body of at most {self._most} bytes")
+                raise BodyTooLargeError(self._most)
         return message
 
 
@@ -118,9 +129,7 @@ class UnpackedBody:
             for piece in gunzip.feed(message.get("body", b"")):
                 size += len(piece)
                 if size > self._most:
-                    raise BodyTooLargeError(
-                        f"expected a body of at most {self._most} bytes when unpacked"
-                    )
+                    raise BodyTooLargeError(self._most, " when unpacked")
                 slices.append(piece)
                 # Others have their turn while a large one is unpacked.
                 await asyncio.sleep(0)

@@ -98,7 +98,7 @@ def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
     """Tell whether a ``Host`` header names this server; a client that sends none is no browser."""
     if hosts is None or not host:
         return True
-    name = _name(host.decode("latin-1").lower())
+    name = _name(host.decode("latin-1").lower()).removesuffix(".")
     return name in hosts or name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 

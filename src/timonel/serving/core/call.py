@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future
 
 from timonel.serving.core.context import NO_CONTEXT, RequestContext
 from timonel.serving.exchange import Exchange, Recorder
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, INIT_OP, Array, Signature
 from timonel.serving.servables import Servable
 from timonel.serving.signature_check import (
     check_shapes,
@@ -22,10 +22,6 @@ from timonel.serving.status import Code, StatusError, outcome
 _LOG = logging.getLogger(__name__)
 
 Outputs = dict[str, Array]
-
-INIT_OP = "__saved_model_init_op"
-"""Listed among the signatures of TensorFlow 2's exports. It initializes the model's variables and
-has no outputs, so it is not for clients."""
 
 
 class Call:

@@ -14,9 +14,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from timonel.serving.messages import saved_model_pb2
+from timonel.serving.runtimes.base import INIT_OP
 from timonel.serving.safety.graph import Graph
 
-_INIT = "__saved_model_init_op"
 _LACKING = re.compile(
     r"(Decode(AndCrop|Jpeg|Png|Gif|Bmp|Image|Webp|Wav|CSV|Compressed|Base64|JSON|Proto)\w*"
     r"|Parse(Single)?(Sequence)?Example\w*|ParseTensor|AsString|Regex\w+|String\w+|Unicode\w+"
@@ -42,7 +42,7 @@ def _lacking(meta_graph: Any) -> list[str]:
     roots = [
         info.name
         for name, signature in meta_graph.signature_def.items()
-        if name != _INIT
+        if name != INIT_OP
         for info in signature.outputs.values()
     ]
     running = graph.reached_from(roots)

@@ -22,6 +22,9 @@ from timonel.serving.status import StatusError
 
 Array = NDArray[Any]
 DEFAULT_SIGNATURE = "serving_default"
+INIT_OP = "__saved_model_init_op"
+"""Listed among the signatures of TensorFlow 2's exports. It initializes the model's variables and
+has no outputs, so it is not for clients."""
 STRING = "DT_STRING"
 
 NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
