@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.serving.freeing import freed_by_reference_counts
 from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.batching.workers import Batcher
 from timonel.serving.batching.wrap import Submitter, batched, batcher_for
@@ -695,3 +696,20 @@ def attempt(model, choose, values, deadline):
         return error.code
     assert answer["y"].ravel().tolist() == [2 * value for value in values]
     return "ok"
+
+
+@pytest.mark.parametrize("signature", ["s", "fixed"])
+def test_a_refused_request_is_freed_without_garbage_collection(wrapped, signature):
+    # A thread of the batcher keeps its last batch until the next one: hence the second request.
+    shape = (1, 1) if signature == "s" else (2,)
+    with freed_by_reference_counts(np.full(shape, -1, np.float32)) as inputs:
+        assert wrapped.submit(signature, dict(inputs)).exception(WAIT_S).message == "negative"
+        wrapped.submit(signature, {"x": np.ones(shape, np.float32)}).result(WAIT_S)
+
+
+def test_requests_that_are_refused_together_are_freed(wrapped):
+    with freed_by_reference_counts(np.full((1, 1), -1, np.float32)) as inputs:
+        asked = [Asked("s", dict(inputs), None, None), Asked("s", dict(inputs), None, None)]
+        assert [each.exception(WAIT_S).message for each in wrapped.submit_all(asked)]
+        del asked
+        wrapped.submit("s", rows(1)).result(WAIT_S)

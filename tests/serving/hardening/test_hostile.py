@@ -145,7 +145,9 @@ def _wait_for(target, process):
     deadline = time.monotonic() + 400
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            http.client.HTTPConnection(target.rest_url.removeprefix("http://")).connect()
+            connection = http.client.HTTPConnection(target.rest_url.removeprefix("http://"))
+            connection.connect()
+            connection.close()
             return
         time.sleep(0.2)
     raise AssertionError(target.log.read_text(errors="replace")[-3000:])

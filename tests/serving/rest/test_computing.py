@@ -135,7 +135,7 @@ def test_five_hundred_wait_without_a_thread_and_are_one_batch(asked):
         threads = threading.active_count()
         others = [asyncio.create_task(served.ask(instances(n))) for n in range(500)]
         await queued(served, 501)
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads  # those of earlier tests may end meanwhile
         served.slow.may_go_on.set()
         return await asyncio.gather(first, *others)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.serving.compute.faults import DoublerRuntime
+from tests.serving.freeing import freed_by_reference_counts
 from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.batching.settings import NoBatching
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, LoadedModel, Signature, TensorSpec
@@ -158,3 +159,9 @@ def test_what_may_take_any_time_is_never_computed_by_who_submits_it(inner):
         model.submit("s", ONE).result(60)
         assert inner.thread is not threading.current_thread()
     model.close()
+
+
+def test_a_refused_request_is_freed_without_garbage_collection(model, held):
+    held.may_go_on.set()
+    with freed_by_reference_counts(-np.ones(1)) as inputs:
+        assert ask(model, dict(inputs)).exception(60).message == "negative"

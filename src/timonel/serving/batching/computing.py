@@ -112,6 +112,7 @@ class Computing:
         )
         if failure is not None:
             self._after_failure(signature, outputs, pieces, failure)
+            del failure  # its traceback refers to this frame
 
     def _run_apart(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None

@@ -9,7 +9,6 @@ import numpy as np
 
 from timonel.serving.batching.queue import Piece, Task
 from timonel.serving.runtimes.base import Array, Pending
-from timonel.serving.status import StatusError
 
 Answer = dict[str, Array]
 
@@ -83,7 +82,4 @@ class Request(Task):
         """Answer with an error, unless it is answered."""
         with self._lock:
             if not self.future.done():
-                # Each caller raises its own: a raised error collects its caller's frames.
-                if isinstance(error, StatusError):
-                    error = StatusError(error.code, error.message)
                 self.future.set_exception(error)

@@ -157,6 +157,11 @@ class _Answering:
             # The front counts what it is owed, by which it knows a process that hangs.
             _post_error(self._link, number, StatusError(Code.CANCELLED, "nobody waits for it"))
             return
+        # Not raised by ``result()``: the error would refer to this frame, and so to the future.
+        error = future.exception()
+        if error is not None:
+            _post_error(self._link, number, error, compute_s=_compute_s(future))
+            return
         try:
             outputs = future.result()
             _check_types(outputs)

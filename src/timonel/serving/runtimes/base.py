@@ -148,6 +148,16 @@ class Pending(Future[dict[str, Array]]):
     compute_s: float | None = None
     """Seconds that the model itself took, known when the request is done; none if nobody told."""
 
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Store an error; of a `StatusError` a copy without its traceback.
+
+        The traceback's frames refer to the request, and often to this future. Such a cycle would
+        keep the inputs until the next full garbage collection.
+        """
+        if isinstance(exception, StatusError):
+            exception = StatusError(exception.code, exception.message)
+        super().set_exception(exception)
+
 
 def refused(error: Exception) -> Pending:
     """Return the future of a request that is not computed."""
