@@ -168,8 +168,6 @@ def infer(
         if check_method:
             _check_method(signature, task.method)
         wanted = _OUTPUTS_OF[task.method](signature)
-        if plans and signature.inputs[_INPUTS].tensor != plans[0][1].inputs[_INPUTS].tensor:
-            raise invalid_argument("Input tensor must be the same for all Signatures.")
         plans.append((task, signature, wanted))
     batch = serialized(examples, context)
     return [

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import os
 import subprocess
 import sys
+import types
 import weakref
 
 import numpy as np
 import pytest
 
+from timonel.serving.classification import CLASSIFY, REGRESS, Task, infer
 from timonel.serving.config import RuntimeSettings
-from timonel.serving.runtimes import _private
+from timonel.serving.runtimes import _private, tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
@@ -203,3 +206,53 @@ def test_operations_have_as_many_threads_as_asked(exports):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     # Others are for operations side by side, as many as there are cores.
     assert 40 <= int(done.stdout) <= 40 + (os.cpu_count() or 1) + 4
+
+
+def test_choices_of_outputs_do_not_add_up(exports, monkeypatch):
+    monkeypatch.setattr(tensorflow, "_MOST_CALLABLES", 1)
+    model = TensorFlowRuntime().load(exports / "shapes", SETTINGS)
+    inputs = {"n": np.array(3, np.int32)}
+    names = list(model.signatures["serving_default"].outputs)
+    choices = [c for n in range(1, len(names) + 1) for c in itertools.permutations(names, n)]
+    together = model.run("serving_default", inputs)
+    for chosen in choices:
+        found = model.run("serving_default", inputs, list(chosen))
+        assert list(found) == list(chosen)
+        assert all(repr(found[name]) == repr(together[name]) for name in chosen)
+    assert len(choices) > 10
+    assert len(model._callables) <= 1 + len(model.signatures) + 1
+    model.close()
+
+
+def test_multi_inference_feeds_every_signature_of_tensorflow_2(tmp_path):
+    import tensorflow as tf
+
+    module = tf.Module()
+    features = {"x": tf.io.FixedLenFeature([], tf.float32)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+    def regress(inputs):
+        return {"outputs": tf.io.parse_example(inputs, features)["x"] * 2}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+    def classify(inputs):
+        x = tf.io.parse_example(inputs, features)["x"]
+        return {"scores": tf.stack([x, -x], 1)}
+
+    module.kept = regress, classify
+    signatures = {"regress": regress, "classify": classify}
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=signatures)
+    model = TensorFlowRuntime().load(tmp_path / "1", SETTINGS)
+    tensors = {each.inputs["inputs"].tensor for each in model.signatures.values() if each.inputs}
+    assert len(tensors) == 2
+    example = tf.train.Example()
+    example.features.feature["x"].float_list.value.append(1.5)
+    plane = types.SimpleNamespace(find=model.signatures.get)
+    tasks = [Task("m", "regress", REGRESS), Task("m", "classify", CLASSIFY)]
+    values, classes = (
+        question.read(model.run(question.signature.name, question.inputs, question.outputs))
+        for question in infer(plane, tasks, [example.SerializeToString()])
+    )
+    assert values.tolist() == [3]
+    assert [score for _, score in classes.rows()[0]] == [1.5, -1.5]
+    model.close()

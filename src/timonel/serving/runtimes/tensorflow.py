@@ -29,6 +29,8 @@ _Key = tuple[str, tuple[str, ...]]
 _QUICK_S = 1e-3
 """What takes less is run in the caller's thread: handing its operations to the session's threads,
 and waiting for them, takes longer than they gain by running side by side."""
+_MOST_CALLABLES = 32
+"""Choices of outputs that get a callable of their own; others compute all outputs."""
 _LOOPS = ("While", "Enter", "LoopCond", "MapDefun")
 
 
@@ -105,7 +107,8 @@ class _SessionModel(LoadedModel):
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:
         spec = self._own[signature]
-        names = tuple(spec.outputs if outputs is None else outputs)
+        wanted = spec.outputs if outputs is None else outputs
+        names = tuple(sorted(wanted))
         call = self._callables.get((signature, names)) or self._make(spec, names)
         try:
             values = call([inputs[name] for name in spec.inputs])
@@ -114,7 +117,8 @@ class _SessionModel(LoadedModel):
         except (TypeError, ValueError) as error:
             # What numpy or the conversion to a C++ tensor refuses is the caller's array.
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from error
-        return dict(zip(names, map(_as_array, values), strict=True))
+        found = dict(zip(call.names, values, strict=True))
+        return {name: _as_array(found[name]) for name in wanted}
 
     def close(self) -> None:
         self._callables.clear()
@@ -125,11 +129,12 @@ class _SessionModel(LoadedModel):
 
     def _make(self, spec: Signature, names: tuple[str, ...]) -> _Call:
         with self._lock:
+            if len(self._callables) >= _MOST_CALLABLES + len(self._own):
+                # Clients choose outputs: each choice would keep a graph of its own.
+                names = tuple(sorted(spec.outputs))
             key = (spec.name, names)
             if key not in self._callables:
-                feed = [tensor.tensor for tensor in spec.inputs.values()]
-                fetch = [spec.outputs[name].tensor for name in names]
-                self._callables[key] = _Call(self._session, feed, fetch)
+                self._callables[key] = _Call(self._session, spec, names)
             return self._callables[key]
 
 
@@ -140,11 +145,14 @@ class _Call:
 
     Args:
         session: What computes.
-        feed: Names of the tensors that are fed.
-        fetch: Names of the tensors that are returned.
+        spec: The signature, all of whose inputs are fed.
+        names: The outputs that are returned.
     """
 
-    def __init__(self, session: Any, feed: Sequence[str], fetch: Sequence[str]) -> None:
+    def __init__(self, session: Any, spec: Signature, names: tuple[str, ...]) -> None:
+        self.names = names
+        feed = [tensor.tensor for tensor in spec.inputs.values()]
+        fetch = [spec.outputs[name].tensor for name in names]
         self._session, self._feed, self._fetch = session, feed, fetch
         self._quick = Quick(_QUICK_S)
         self._lock = threading.Lock()
