@@ -13,8 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import h5py
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from timonel.data import Dataset
@@ -117,6 +120,41 @@ def test_two_workers_with_layers_that_keep_averages(
     for ours, theirs in zip(found["chief-0"]["weights"], found["worker-0"]["weights"], strict=True):
         assert np.array_equal(ours, theirs)
     assert np.allclose(found["chief-0"]["predicted"], found["chief-0"]["called"], atol=1e-5)
+
+
+def test_files_that_every_worker_saves_are_the_chiefs(
+    jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path
+) -> None:
+    run = train(
+        SCRIPTS / "saving.py",
+        args=[str(tmp_path)],
+        workspace=jobs_workspace,
+        engine=engine,
+        workers=3,
+    )
+    found = results(run)
+    assert len(found) == 3
+    kernel = np.array(found["chief-0"]["kernel"], np.float32)
+    for task in found.values():
+        assert task["same"]
+        assert task["latest"] == str(tmp_path / "ckpt" / "ckpt-3")
+        assert np.array_equal(task["kernel"], kernel)
+    names = [*(f"epoch-{n}.keras" for n in (1, 2, 3, 4)), *(f"again-{n}.keras" for n in range(5))]
+    for name in (*names, "model.keras"):
+        first = keras.models.load_model(tmp_path / name).get_weights()[0]
+        assert np.array_equal(first, kernel) == (name not in names[:3]), name
+    for name in ("best.weights.h5", "last.weights.h5", "backup/latest.weights.h5"):
+        with h5py.File(tmp_path / name) as file:
+            assert "layers" in file
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 5
+    for name in ("exported", "saved"):
+        assert tf.saved_model.load(str(tmp_path / name)).signatures["serving_default"]
+    checkpoint = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(tmp_path / "ckpt")))
+    assert any(
+        np.array_equal(checkpoint.get_tensor(key), kernel)
+        for key in checkpoint.get_variable_to_shape_map()
+    )
+    assert not list((jobs_workspace.jobs / run.id).rglob("scratch"))
 
 
 def test_the_users_error_is_shown_once_and_nothing_else(

@@ -158,9 +158,9 @@ class _Answering:
             _post_error(self._link, number, StatusError(Code.CANCELLED, "nobody waits for it"))
             return
         # Not raised by ``result()``: the error would refer to this frame, and so to the future.
-        error = future.exception()
-        if error is not None:
-            _post_error(self._link, number, error, compute_s=_compute_s(future))
+        failure = future.exception()
+        if failure is not None:
+            _post_error(self._link, number, failure, compute_s=_compute_s(future))
             return
         try:
             outputs = future.result()

@@ -143,7 +143,7 @@ def _run_alone(task: Task) -> None:
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
-    from timonel.training.worker import managed, seen  # noqa: PLC0415 - imports TensorFlow
+    from timonel.training.worker import managed, scratch, seen  # noqa: PLC0415 - imports TensorFlow
 
     settings = task.spec.settings
     granted = devices.configure(
@@ -183,7 +183,12 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         shown.install(fits)
         (task.task_dir / "ready").touch()
         alive.begin(task.task_dir)
-        with until_exit():
+        own_copies = (
+            contextlib.nullcontext()
+            if context.is_chief
+            else scratch.redirected(keras, task.task_dir / "scratch")
+        )
+        with own_copies, until_exit():
             run_program_of(task, run)
         if run is not None and settings.evaluation.evaluator:
             Records(task.job_dir).mark_trained()

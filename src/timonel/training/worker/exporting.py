@@ -22,6 +22,7 @@ from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.reference import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
+from timonel.training.worker import scratch
 from timonel.training.worker.fit.fits import Fitted
 from timonel.training.worker.inputs import building
 from timonel.training.worker.inputs.loaded import find_loaded
@@ -52,7 +53,7 @@ def export_own(
     """Export what the script itself has chosen; the last such model is the one that stays."""
     record = session.loads[-1] if session.loads else None
     _exported_by_script.append(model)
-    with surrounding(model):
+    with surrounding(model), scratch.suspended():
         if own is None:
             _export(folder, model, record, None, labels)
             return

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from timonel.training.worker import scratch
 from timonel.training.worker.state import tree
 
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
@@ -47,7 +48,9 @@ def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> lis
             callback.set_state(copy.deepcopy(found["state"]))
         else:
             for name in found["state"].keys() - _NOT_STATE:
-                setattr(callback, name, copy.deepcopy(found["state"][name]))
+                # What was saved is the chief's: its paths are not those of other tasks.
+                if not scratch.holds(getattr(callback, name, None)):
+                    setattr(callback, name, copy.deepcopy(found["state"][name]))
     others += [str(found["class"]) for found in saved[len(callbacks) :]]
     return others
 

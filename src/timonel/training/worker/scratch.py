@@ -1,0 +1,258 @@
+"""Redirect the files that a script saves outside the chief to a scratch folder.
+
+Every task runs the whole script, so several processes would write ``model.save("final.keras")`` at
+once. TensorFlow's rule for MultiWorkerMirroredStrategy is followed: every task saves, as reading a
+variable may take all of them; only the chief's file stays, and the others write to a folder of
+their own that is removed (https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras).
+Loading a path that this task has saved reads its own copy: the chief may not be through with its
+file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from timonel.training.worker.private import backups
+
+_BUDGET_BYTES = 2**30
+"""Older copies are deleted beyond this. The chief finished those files long ago."""
+_SCHEME = re.compile(r"^([a-z0-9]+)://", re.IGNORECASE)
+
+
+class Scratch:
+    """A task's own copies of the files that its script saves. Not thread-safe.
+
+    Args:
+        folder: Where they are; emptied at the start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: list[Path] = []
+        self.remove()
+
+    def remove(self) -> None:
+        """Delete all copies."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def for_writing(self, path: Any) -> Any:
+        """Return where to write instead of ``path``; the parent folders of both exist.
+
+        Args:
+            path: A path or URI. Anything else, such as an open file, is returned as it is.
+        """
+        copy = self._copy_of(path)
+        if copy is None:
+            return path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if not _SCHEME.match(os.fsdecode(path)):
+            # A CheckpointManager writes its list there, and scripts remove their temporary folders.
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return str(copy)
+
+    def note_written(self, path: Any) -> None:
+        """Keep a copy for reading, and delete the oldest ones beyond the budget."""
+        copy = Path(path)
+        if copy in self._written:
+            self._written.remove(copy)
+        self._written.append(copy)
+        sizes = [sum(map(_size, _files_of(each))) for each in self._written]
+        while len(self._written) > 1 and sum(sizes) > _BUDGET_BYTES:
+            del sizes[0]
+            for each in _files_of(self._written.pop(0)):
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+    def for_reading(self, path: Any) -> Any:
+        """Return this task's copy of ``path``, or ``path`` if it has saved none."""
+        copy = self._copy_of(path)
+        return path if copy is None or not _files_of(copy) else str(copy)
+
+    def holds(self, path: str) -> bool:
+        """Tell whether a path is one of a copy."""
+        return Path(path).is_relative_to(self._folder)
+
+    def _copy_of(self, path: Any) -> Path | None:
+        if not isinstance(path, str | os.PathLike):
+            return None
+        text = os.fsdecode(path)
+        if not _SCHEME.match(text):
+            text = os.path.abspath(text)  # noqa: PTH100 - Path.resolve would follow links
+            if self.holds(text):
+                return None
+        return self._folder / _SCHEME.sub(r"\1/", text).lstrip("/")
+
+
+_scratch: list[Scratch] = []
+
+
+def holds(path: Any) -> bool:
+    """Tell whether a value is a path in this task's scratch folder."""
+    return bool(_scratch) and isinstance(path, str) and _scratch[0].holds(path)
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Save to the real paths within the block, for timonel's own exports."""
+    held, _scratch[:] = list(_scratch), []
+    try:
+        yield
+    finally:
+        _scratch[:] = held
+
+
+@contextlib.contextmanager
+def redirected(keras: Any, folder: Path) -> Iterator[None]:
+    """Redirect what Keras and TensorFlow save, and read it back from there, within the block.
+
+    Args:
+        keras: The Keras module that the script uses.
+        folder: The scratch folder; removed at the end.
+    """
+    scratch = Scratch(folder)
+    _scratch[:] = [scratch]
+    with contextlib.ExitStack() as stack:
+        for holder, name, position, keyword in _savers(keras):
+            stack.enter_context(_replaced(holder, name, _saving, position, keyword))
+        for holder, name, position, keyword in _loaders(keras):
+            stack.enter_context(_replaced(holder, name, _loading, position, keyword))
+        try:
+            yield
+        finally:
+            _scratch.clear()
+            scratch.remove()
+
+
+@contextlib.contextmanager
+def redirected_callbacks(keras: Any, callbacks: list[Any]) -> Iterator[None]:
+    """Redirect callbacks that open files themselves, within the block."""
+    if not _scratch:
+        yield
+        return
+    scratch = _scratch[0]
+    with contextlib.ExitStack() as stack:
+        for callback in callbacks:
+            if isinstance(callback, keras.callbacks.CSVLogger):
+                stack.enter_context(_with(callback, "filename", scratch))
+            elif keras.__name__ != "keras":
+                continue  # tf_keras' own callbacks follow TensorFlow's rule
+            elif isinstance(callback, keras.callbacks.TensorBoard):
+                stack.enter_context(_with(callback, "log_dir", scratch))
+            elif isinstance(callback, keras.callbacks.BackupAndRestore):
+                stack.enter_context(backups.moved(callback, scratch.for_writing))
+        yield
+
+
+@contextlib.contextmanager
+def _with(callback: Any, name: str, scratch: Scratch) -> Iterator[None]:
+    held = getattr(callback, name)
+    setattr(callback, name, scratch.for_writing(held))
+    try:
+        yield
+    finally:
+        setattr(callback, name, held)
+
+
+_Place = tuple[Any, str, int, str]
+"""A module or class, a function's name, and the position and keyword of its path."""
+
+
+def _savers(keras: Any) -> Iterator[_Place]:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    for name in ("save", "save_weights", "export"):
+        yield keras.Model, name, 1, "filepath"
+    for module in (keras.models, keras.saving):
+        for name in ("save_model", "save_weights"):
+            if hasattr(module, name):
+                yield module, name, 1, "filepath"
+    yield tf.saved_model, "save", 1, "export_dir"
+    yield backups.checkpoint_saver(), "save", 1, "file_prefix"
+
+
+def _loaders(keras: Any) -> Iterator[_Place]:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    yield keras.Model, "load_weights", 1, "filepath"
+    for module in (keras.models, keras.saving):
+        yield module, "load_model", 0, "filepath"
+        if hasattr(module, "load_weights"):
+            yield module, "load_weights", 1, "filepath"
+    yield tf.saved_model, "load", 0, "export_dir"
+    for name in ("restore", "read"):
+        yield tf.train.Checkpoint, name, 1, "save_path"
+
+
+_Wrap = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def _replaced(holder: Any, name: str, wrap: _Wrap, position: int, keyword: str) -> Iterator[None]:
+    original = getattr(holder, name)
+    setattr(holder, name, wrap(original, position, keyword))
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)
+
+
+def _saving(original: _Wrap, position: int, keyword: str) -> _Wrap:
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        asked = _argument(args, kwargs, position, keyword)
+        if not _scratch or asked is None:
+            return original(*args, **kwargs)
+        scratch = _scratch[0]
+        copy = scratch.for_writing(asked)
+        args, kwargs = _with_path(args, kwargs, position, keyword, copy)
+        result = original(*args, **kwargs)
+        if copy is asked:
+            return result
+        scratch.note_written(copy)
+        # A checkpoint's saver returns its path.
+        return result if result is None else asked
+
+    return save
+
+
+def _loading(original: _Wrap, position: int, keyword: str) -> _Wrap:
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        asked = _argument(args, kwargs, position, keyword)
+        if _scratch and asked is not None:
+            own = _scratch[0].for_reading(asked)
+            args, kwargs = _with_path(args, kwargs, position, keyword, own)
+        return original(*args, **kwargs)
+
+    return load
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, keyword: str) -> Any:
+    return args[position] if len(args) > position else kwargs.get(keyword)
+
+
+def _with_path(
+    args: tuple[Any, ...], kwargs: dict[str, Any], position: int, keyword: str, path: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if len(args) > position:
+        return (*args[:position], path, *args[position + 1 :]), kwargs
+    return args, {**kwargs, keyword: path}
+
+
+def _files_of(copy: Path) -> list[Path]:
+    """Return what lies at a path: a file, a folder, or the files of a TensorFlow checkpoint."""
+    if copy.exists():
+        return [copy]
+    return list(copy.parent.glob(f"{glob.escape(copy.name)}.*"))
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
