@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(
 THREADS = min(100, 8 * (os.cpu_count() or 1) + 8)
 COUNT = f"""
 import ctypes, tempfile, threading
-from timonel.serving.freed import keep_threads_apart
+from timonel.serving.freed import share_arenas
 
-keep_threads_apart()
+share_arenas()
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
 library.fopen.restype = ctypes.c_void_p
@@ -53,8 +53,8 @@ def arenas(**env):
     return int(done.stdout)
 
 
-def test_threads_have_arenas_of_their_own():
-    assert arenas() > THREADS
+def test_threads_share_two_arenas():
+    assert arenas() == 2
 
 
 def test_the_environments_limit_of_arenas_holds():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt, as malloc.h has them."""
-_ARENAS = 128
+_ARENAS = 2
 _LOOK_S = 1.0
 _GROWTH_BYTES = 8 * 2**20
 
@@ -70,18 +70,16 @@ def return_large_blocks(*, mmap_bytes: int, trim_bytes: int) -> None:
     _mallopt(_TRIM_THRESHOLD, trim_bytes)
 
 
-def keep_threads_apart() -> None:
-    """Have each thread take its memory from an arena of its own, up to 128 of them.
+def share_arenas() -> None:
+    """Have all threads take their memory from two arenas.
 
-    By default glibc has 8 a core, after which threads share them: 16 on two cores, where a server
-    with TensorFlow has more threads than that. Arenas take address space, and memory only as they
-    are used.
-
-    To be called before there are many threads. The environment's own limit holds.
+    By default glibc makes up to 8 a core. Each keeps every page that one of its blocks still uses,
+    so a server of 15 threads that answers requests of many sizes grows by tens of MiB. The
+    environment's own limit holds. To be called before there are many threads.
     """
     if os.environ.get("MALLOC_ARENA_MAX") or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
-    _mallopt(_ARENA_MAX, max(_ARENAS, 8 * (os.cpu_count() or 1)))
+    _mallopt(_ARENA_MAX, _ARENAS)
 
 
 def _mallopt(parameter: int, value: int) -> None:

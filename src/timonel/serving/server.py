@@ -31,14 +31,13 @@ from timonel.serving.core import DataPlane
 from timonel.serving.descriptors import raise_limit
 from timonel.serving.freed import (
     give_back,
-    keep_threads_apart,
     return_large_blocks,
+    share_arenas,
     start_trimming,
 )
 from timonel.serving.instruments import Instruments
 from timonel.serving.listening import Listening
 from timonel.serving.loader import Load, Loader
-from timonel.serving.own_thread import in_own_thread
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest_server import bind_rest
@@ -77,8 +76,8 @@ def run(
         ServingError: A port cannot be taken, or a model has no version that can be loaded.
     """
     raise_limit()
+    share_arenas()
     if settings.isolation == "none":
-        keep_threads_apart()
         # TensorFlow's own buffers are in this process: mapping each of them anew would slow it.
         return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
     else:
@@ -109,8 +108,6 @@ def _run(
     load = instruments.loading(
         lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
     )
-    if settings.isolation == "none":
-        load = in_own_thread(load)
     loader = Loader(settings.models, _load_when(prepared, load), settings.load, catalogue)
     # The disk is watched while TensorFlow is imported.
     loader.start()

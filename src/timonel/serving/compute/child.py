@@ -19,7 +19,7 @@ from timonel.serving.compute.link import Link
 from timonel.serving.compute.metadata import to_fields
 from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.config import RuntimeSettings
-from timonel.serving.freed import give_back, return_large_blocks, start_trimming
+from timonel.serving.freed import give_back, return_large_blocks, share_arenas, start_trimming
 from timonel.serving.python.hooks import HookedModel, Hooks
 from timonel.serving.runtimes.base import DTYPE_NAMES, Array, Asked, Runtime, ScheduledModel
 from timonel.serving.runtimes.threaded import scheduled
@@ -49,6 +49,7 @@ def compute(
         memory_limit: Bytes of shared memory for the answers that go over one connection.
     """
     # As in the only process: TensorFlow's own buffers are here.
+    share_arenas()
     return_large_blocks(mmap_bytes=32 << 20, trim_bytes=16 << 20)
     start_trimming()
     fronts = _Fronts(memory_limit)
