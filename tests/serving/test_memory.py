@@ -168,4 +168,6 @@ def test_memory_comes_back_after_fifty_swaps_under_load(
         )
         assert load.failures == []
         assert load.answered > SWAPS
-        assert end < 1.1 * start
+        # The first swaps take room for two versions at once; nothing may be added by later ones.
+        assert end < 1.05 * seen[10]
+        assert end < 1.15 * start

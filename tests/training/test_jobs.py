@@ -157,6 +157,45 @@ def test_files_that_every_worker_saves_are_the_chiefs(
     assert not list((jobs_workspace.jobs / run.id).rglob("scratch"))
 
 
+def test_a_script_that_builds_the_jobs_strategy_itself(
+    jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path
+) -> None:
+    run = train(
+        SCRIPTS / "distributed.py",
+        args=[str(tmp_path)],
+        workspace=jobs_workspace,
+        engine=engine,
+        workers=2,
+    )
+    found = results(run)
+    assert found["chief-0"] == found["worker-0"]
+    assert len(found["chief-0"]["losses"]) == 5
+    assert np.isfinite(found["chief-0"]["losses"]).all()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["ckpt", "model.keras"]
+    saved = keras.models.load_model(tmp_path / "model.keras").get_weights()
+    assert np.allclose(saved[0], found["chief-0"]["weights"][0])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tf.distribute.MirroredStrategy()", "creates a MirroredStrategy, but .*--strategy none"),
+        (
+            "with tf.GradientTape() as tape: value = v * 2\ntape.gradient(value, v)",
+            r"must run its step with context\(\).strategy.run",
+        ),
+    ],
+)
+def test_what_goes_against_the_jobs_strategy_is_one_line(
+    line: str, message: str, jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path
+) -> None:
+    script = tmp_path / "against.py"
+    script.write_text(f"import tensorflow as tf\nimport keras\nv = tf.Variable(1.0)\n{line}\n")
+    with pytest.raises(UserCodeError, match=message) as caught:
+        train(script, workspace=jobs_workspace, engine=engine, workers=2)
+    assert str(caught.value).count("\n") <= 8
+
+
 def test_the_users_error_is_shown_once_and_nothing_else(
     jobs_workspace: Workspace, engine: BareEngine
 ) -> None:

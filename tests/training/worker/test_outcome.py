@@ -14,7 +14,7 @@ from tensorflow.errors import (
 )
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause
-from timonel.errors import CorruptError
+from timonel.errors import CorruptError, SpecError
 from timonel.training.worker import outcome
 from timonel.training.worker.outcome import of_exception, write_report
 from timonel.training.worker.termination import Terminated
@@ -107,3 +107,17 @@ def test_what_the_engine_is_told(tmp_path: Path) -> None:
         "message": "asked to leave",
         "traceback": None,
     }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("DistributedVariable.handle is not available outside the replica context or a"),
+        AttributeError("'NoneType' object has no attribute 'merge_call'"),
+    ],
+)
+def test_a_step_outside_the_strategy_is_told_with_its_cure(error):
+    found = outcome.explained(error, [])
+    assert isinstance(found, SpecError)
+    assert "strategy.run(step" in str(found)
+    assert "\n" not in str(found)

@@ -31,7 +31,7 @@ from timonel.training.worker.fit import other_keras
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.outcome import EXIT_FAILED, Outcome
 from timonel.training.worker.state.writer import is_writing
-from timonel.training.worker.strategy import devices, strategies
+from timonel.training.worker.strategy import adoption, devices, strategies
 from timonel.training.worker.task import alive, results
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.task.script import run_program
@@ -160,6 +160,8 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     if task.peers:
         stuck.watch(lambda: termination.is_leaving, is_writing)
     strategy = strategies.build(name, task.cluster, settings)
+    if strategy is not None:
+        adoption.adopt(strategy, name)
     # The coordination service of several workers has put a handler of its own in the place of ours,
     # one that only takes note of SIGTERM.
     termination.install()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
-from timonel.errors import TimonelError
+from timonel.errors import SpecError, TimonelError
 from timonel.storage import write_text
 from timonel.training.worker.termination import Terminated
 from timonel.training.worker.tracebacks import chain, summary, user_traceback
@@ -39,6 +39,17 @@ _LOST_PEER_WORDS = (
     "socket closed",
     "remote worker",
     "barrier",
+)
+# What a step of the script's own raises that does not run in `Strategy.run`.
+_OUTSIDE_REPLICAS = (
+    "DistributedVariable.handle is not available outside the replica context",
+    "'NoneType' object has no attribute 'merge_call'",
+)
+_OWN_LOOP = (
+    "A training loop of your own must run its step with "
+    "context().strategy.run(step, args=(batch,)) on several workers: "
+    "see https://www.tensorflow.org/tutorials/distribute/custom_training, or "
+    "train with model.fit."
 )
 _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
@@ -90,12 +101,14 @@ def of_exception(
 
 
 def explained(error: BaseException, faults: Sequence[TimonelError]) -> BaseException:
-    """Return the error of ours that TensorFlow has passed on as text, if it was one.
+    """Return the error of ours that an error of TensorFlow stands for, if there is one.
 
     Args:
         error: What came out of the user's program.
-        faults: What was raised inside TensorFlow's operations.
+        faults: What was raised inside TensorFlow's operations, which pass it on as text.
     """
+    if any(words in str(error) for words in _OUTSIDE_REPLICAS):
+        return SpecError(_OWN_LOOP)
     texts = [str(found) for found in chain(error) if _is_tensorflows(type(found))]
     for fault in faults:
         if any(fault.message in text for text in texts):

@@ -1,0 +1,72 @@
+"""Give the job's strategy to a script that creates one itself.
+
+Scripts written for several workers, such as TensorFlow's tutorials, build a strategy and enter its
+scope. The job has built one already, and TensorFlow cannot mix two.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from timonel.errors import SpecError
+from timonel.training.settings import StrategyName
+
+_CLASSES: Mapping[StrategyName, tuple[str, ...]] = {
+    StrategyName.MULTI_WORKER: (
+        "MultiWorkerMirroredStrategy",
+        "experimental.MultiWorkerMirroredStrategy",
+    ),
+    StrategyName.MIRRORED: ("MirroredStrategy",),
+    StrategyName.PARAMETER_SERVER: (
+        "ParameterServerStrategy",
+        "experimental.ParameterServerStrategy",
+    ),
+    StrategyName.CENTRAL_STORAGE: ("experimental.CentralStorageStrategy",),
+    StrategyName.ONE_DEVICE: ("OneDeviceStrategy",),
+    StrategyName.TPU: ("TPUStrategy", "experimental.TPUStrategy"),
+}
+"""Names in `tf.distribute`."""
+
+
+def adopt(strategy: Any, name: StrategyName) -> None:
+    """Make constructors of `tf.distribute` return the job's strategy, for good.
+
+    A strategy of another kind raises a SpecError from then on.
+
+    Args:
+        strategy: The job's ``tf.distribute.Strategy``.
+        name: Its kind.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    def find(path: str) -> Any:
+        return operator.attrgetter(path)(tf.distribute)
+
+    own = {find(path) for path in _CLASSES[name]}
+
+    def create(cls: type, *_args: Any, **_kwargs: Any) -> Any:
+        if cls in own:
+            return strategy
+        raise SpecError(
+            f"The script creates a {cls.__name__}, but this job trains with the strategy "
+            f"'{name.value}'. Remove it from the script, or let the script distribute itself "
+            "with --strategy none."
+        )
+
+    for cls in {find(path) for paths in _CLASSES.values() for path in paths}:
+        cls.__new__ = create
+    _keep_as_it_is(strategy)
+
+
+def _keep_as_it_is(strategy: Any) -> None:
+    """Do nothing where Python initializes the strategy that `create` has returned."""
+    cls = type(strategy)
+    original = cls.__init__
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self is not strategy:
+            original(self, *args, **kwargs)
+
+    cls.__init__ = initialize
