@@ -15,7 +15,7 @@ import pytest
 from timonel.serving.classification import CLASSIFY, REGRESS, Task, infer
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.runtimes import _private, tensorflow
-from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 
@@ -61,7 +61,31 @@ def test_kernel_errors_keep_their_text(exports):
     with pytest.raises(StatusError, match="Unknown image file format") as caught:
         model.run("serving_default", {"image_bytes": images})
     assert caught.value.code is Code.INVALID_ARGUMENT
+    assert "[[" not in caught.value.message
+    assert "node" not in caught.value.message
     model.close()
+
+
+SEVERAL = """2 root error(s) found.
+  (0) INVALID_ARGUMENT: Bad size [2,3]
+\t [[{{node a}}]]
+  (1) INVALID_ARGUMENT: Bad size [2,3]
+\t [[{{node b}}]]
+0 successful operations.
+0 derived errors ignored."""
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("No.\n\t [[{{function_node map_body_29}}{{node map/Decode}}]]\n\t [[map/while]]", "No."),
+        (SEVERAL, "Bad size [2,3]"),
+        ("{{function_node __wrapped__MatMul}} In[0]: [1,2] [Op:MatMul]", "In[0]: [1,2]"),
+        ("expected [[1, 2], [3, 4]], got [[1]]", "expected [[1, 2], [3, 4]], got [[1]]"),
+    ],
+)
+def test_clients_are_not_told_of_graphs(message, expected):
+    assert without_graph(message) == expected
 
 
 def test_a_damaged_graph_and_missing_variables_are_told(exports, tmp_path):
@@ -192,7 +216,7 @@ _THREADS = """
 import os, sys
 from pathlib import Path
 from timonel.serving.config import RuntimeSettings
-from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 TensorFlowRuntime().prepare()
 before = len(os.listdir("/proc/self/task"))
 TensorFlowRuntime().load(Path(sys.argv[1]), RuntimeSettings(intra_op_threads=40))

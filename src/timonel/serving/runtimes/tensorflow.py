@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,15 @@ _QUICK_S = 1e-3
 and waiting for them, takes longer than they gain by running side by side."""
 _MOST_CALLABLES = 32
 """Choices of outputs that get a callable of their own; others compute all outputs."""
+_NODES = re.compile(
+    r"\s*\[\[\{\{.*?\}\}\]\]|\n\t \[\[.*?\]\]|\s*\{\{(function_)?node [^}]*\}\}|\s*\[Op:\w+\]"
+)
+"""The parts of a message that name nodes: ``[[{{function_node f}}{{node g}}]]``."""
+_SEVERAL = re.compile(
+    r"\d+ root error\(s\) found\.\s*\(0\) [A-Z_]+: (?P<first>.*?)\s*(?:\(1\) [A-Z_]+: |\Z)",
+    re.DOTALL,
+)
+"""The same problem, found by several operations at once."""
 _LOOPS = ("While", "Enter", "LoopCond", "MapDefun")
 
 
@@ -205,4 +215,11 @@ def _as_array(value: Any) -> Array:
 
 def _status(error: Any) -> StatusError:
     code = error.error_code if error.error_code in set(Code) else Code.UNKNOWN
-    return StatusError(Code(code), error.message or type(error).__name__)
+    return StatusError(Code(code), without_graph(error.message or "") or type(error).__name__)
+
+
+def without_graph(message: str) -> str:
+    """Return TensorFlow's message without the nodes and functions of a graph that clients lack."""
+    several = _SEVERAL.match(message)
+    first = several["first"] if several else message
+    return _NODES.sub("", first).strip()
