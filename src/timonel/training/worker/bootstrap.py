@@ -32,7 +32,7 @@ from timonel.training.worker.numerics import precision
 from timonel.training.worker.outcome import EXIT_FAILED, Outcome
 from timonel.training.worker.state.writer import is_writing
 from timonel.training.worker.strategy import adoption, devices, strategies
-from timonel.training.worker.task import alive, results
+from timonel.training.worker.task import alive, parameters, results
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.task.script import run_program
 from timonel.training.worker.termination import Termination
@@ -202,8 +202,13 @@ def run_program_of(task: Task, run: RunWriter | None) -> None:
     cluster, job_dir = task.cluster, str(task.job_dir)
     argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
-    value = run_program(task.spec, argv, keywords)
-    if run is not None and value is not None:
+    if run is None:
+        run_program(task.spec, argv, keywords)
+        return
+    known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
+    with parameters.recorded(run.params, known):
+        value = run_program(task.spec, argv, keywords)
+    if value is not None:
         results.record(run, value)
 
 

@@ -1,0 +1,42 @@
+"""Parameters that a script parses from its command line, defaults included."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+
+@contextlib.contextmanager
+def recorded(
+    record: Callable[[Mapping[str, Any]], None], known: Collection[str] = ()
+) -> Iterator[None]:
+    """Record what ``argparse`` makes of the process's command line within this block.
+
+    Args:
+        record: Takes the parameters by the names of their attributes.
+        known: Names that are recorded already, as flags have them.
+    """
+    original = argparse.ArgumentParser.parse_known_args
+    left_out = {name.replace("-", "_") for name in known}
+
+    def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = original(self, args, namespace)
+        # A parser of a command's part, or of other words, is not the script's command line.
+        if args is None or list(args) == sys.argv[1:]:
+            values = {
+                name: value if isinstance(value, bool | int | float | str) else str(value)
+                for name, value in vars(parsed).items()
+                if name not in left_out and value is not None and not callable(value)
+            }
+            record(values)
+        return parsed, rest
+
+    patched: Any = argparse.ArgumentParser
+    patched.parse_known_args = parse_known_args
+    try:
+        yield
+    finally:
+        patched.parse_known_args = original
