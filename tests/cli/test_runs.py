@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,76 @@ def test_a_workspace_of_a_newer_format_is_refused(here: Path, timonel: Timonel) 
     outcome = timonel("runs")
     assert outcome.exit_code == 4
     assert "upgrade timonel" in outcome.error_line
+
+
+@pytest.fixture
+def history(here: Path) -> dict[str, str]:
+    """Two trainings, one of which became a model version; by name."""
+    workspace = find_workspace(here / ".timonel")
+    ids = {}
+    for name, lr, loss in (("slow", 0.01, 1.5), ("fast", 0.1, 0.5)):
+        with start_run(workspace, "train", name=name, params={"lr": lr, "epochs": 3}) as run:
+            run.metrics({"loss": loss}, epoch=0)
+            ids[name] = run.run_id
+    with start_run(workspace, "export", params={"model": "digits", "run": ids["fast"]}) as run:
+        run.output(Artifact("model", here / ".timonel/models/digits/1", None, name="digits/1"))
+        ids["export"] = run.run_id
+    with pytest.raises(ValueError), start_run(workspace, "convert", name="data"):
+        raise ValueError("no")
+    return ids
+
+
+def listed(outcome) -> list[str]:
+    return [line.split()[0] for line in outcome.out.splitlines()[1:]]
+
+
+def test_the_list_shows_when_and_which_model(timonel: Timonel, history, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    header, *lines = timonel("runs").out.splitlines()
+    assert header.split() == ["RUN", "NAME", "STATUS", "STARTED", "TIME", "MODEL", "RESULT"]
+    (line,) = [line for line in lines if history["fast"] in line]
+    assert time.strftime("%Y-%m-%d") in line
+    assert "digits/1" in line
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = timonel("runs").out.splitlines()
+    assert "MODEL" in narrow[0]
+    assert "RESULT" in narrow[0]
+    assert max(map(len, narrow)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model", "digits"], ["export", "fast"]),
+        (["--model", "digits/1", "--kind", "train"], ["fast"]),
+        (["--model", "digits/2"], []),
+        (["--name", "*low"], ["slow"]),
+        (["--status", "succeeded"], ["export", "fast", "slow"]),
+        (["--since", "1h", "--kind", "train"], ["fast", "slow"]),
+        (["--since", "2999-01-01"], []),
+    ],
+)
+def test_the_list_is_filtered(words, expected, timonel: Timonel, history) -> None:
+    found = json.loads(timonel("runs", "--json", *words).out)["runs"]
+    assert {run["id"] for run in found} == {history[name] for name in expected}
+    if not expected:
+        assert "no run fits, of 4" in timonel("runs", *words).out
+
+
+def test_a_wrong_date_is_one_line(timonel: Timonel, history) -> None:
+    outcome = timonel("runs", "--since", "yesterday")
+    assert outcome.exit_code == 2
+    assert "2026-01-31" in outcome.error_line
+
+
+def test_runs_are_compared(timonel: Timonel, history) -> None:
+    value = json.loads(timonel("runs", "compare", "slow", "fast", "--json").out)
+    assert value == {
+        "runs": [history["slow"], history["fast"]],
+        "params": {"lr": [0.01, 0.1]},
+        "metrics": {"loss": [1.5, 0.5]},
+    }
+    out = timonel("runs", "compare", "slow", "fast").out
+    assert "lr" in out
+    assert "epochs" not in out
+    assert "two runs or more" in timonel("runs", "compare", "slow").error_line

@@ -19,13 +19,78 @@ from timonel.units import format_seconds
 if TYPE_CHECKING:
     from timonel.tracking import Artifact, RunRecord
 
+_WIDE = 110
 _SHOWN_FIRST = ("val_accuracy", "accuracy", "val_loss", "loss")
 
 
-def run_list(runs: Sequence[RunRecord]) -> Table:
-    """Return runs as a table, newest first."""
-    rows = [(run.id, run.name, status(run.status), _time(run), result(run)) for run in runs]
-    return table(("RUN", "NAME", "STATUS", "TIME", "RESULT"), rows, wide=4)
+def run_list(
+    runs: Sequence[RunRecord], models: Mapping[str, Sequence[str]], width: int = 120
+) -> Table:
+    """Return runs as a table, newest first.
+
+    Args:
+        runs: The runs.
+        models: The model versions that came of each, by its id.
+        width: Columns of the terminal; names and durations are left out where it is narrow.
+    """
+    columns = {
+        "RUN": [run.id for run in runs],
+        "NAME": [run.name for run in runs],
+        "STATUS": [status(run.status) for run in runs],
+        "STARTED": [clock(run.started_at)[:-3] for run in runs],
+        "TIME": [_time(run) for run in runs],
+        "MODEL": [", ".join(models.get(run.id, ())) or None for run in runs],
+        "RESULT": [result(run) for run in runs],
+    }
+    if width < _WIDE:
+        del columns["NAME"], columns["TIME"]
+    rows = zip(*columns.values(), strict=True)
+    return table(tuple(columns), rows, wide=len(columns) - 1)
+
+
+def comparison(runs: Sequence[RunRecord]) -> RenderableType:
+    """Return runs side by side: parameters that differ, then metrics; a column for each."""
+    ids = [run.id for run in runs]
+    facts = [
+        ("status", *(status(run.status) for run in runs)),
+        ("started", *(clock(run.started_at)[:-3] for run in runs)),
+        ("took", *(_time(run) for run in runs)),
+    ]
+    parts: list[RenderableType] = [table(("", *ids), facts)]
+    params = [(name, *values) for name, values in _differing(runs).items()]
+    if params:
+        parts += [Text(), table(("PARAMETER", *ids), params)]
+    else:
+        parts += [Text("\nthe same parameters")]
+    if metrics := _last_values(runs):
+        parts += [
+            Text(),
+            table(("METRIC", *ids), [(name, *found) for name, found in metrics.items()]),
+        ]
+    return Group(*parts)
+
+
+def comparison_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the same as JSON: lists in the order of the runs, null where a run lacks a value."""
+    return {
+        "runs": [run.id for run in runs],
+        "params": _differing(runs),
+        "metrics": {
+            name: [None if value is None else _json_number(value) for value in values]
+            for name, values in _last_values(runs).items()
+        },
+    }
+
+
+def _differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for run in runs for name in run.params)
+    values = {name: [run.params.get(name) for run in runs] for name in names}
+    return {name: found for name, found in values.items() if len({*map(str, found)}) > 1}
+
+
+def _last_values(runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
+    names = sorted({name for run in runs for name in run.metrics}, key=_metric_order)
+    return {name: [run.metrics.get(name) for run in runs] for name in names}
 
 
 def result(run: RunRecord) -> str:

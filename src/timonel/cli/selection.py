@@ -1,0 +1,86 @@
+"""Choose runs of a list: by status, name, model, and age."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fnmatch
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from timonel.errors import SpecError
+from timonel.units import parse_seconds
+
+if TYPE_CHECKING:
+    from timonel.tracking import RunRecord
+
+Models = Mapping[str, Sequence[str]]
+"""The model versions that came of each run, by the run's id."""
+
+
+def models_of(runs: Sequence[RunRecord]) -> Models:
+    """Return the versions that each run published, or that were exported from it."""
+    exports = [run for run in runs if run.kind == "export"]
+    made: dict[str, list[str]] = {}
+    for run in reversed(exports):
+        versions = [item.label for item in run.outputs if item.type == "model"]
+        for source in (run.id, str(run.params.get("run", ""))):
+            made.setdefault(source, []).extend(versions)
+    return made
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What runs of a list are wanted.
+
+    Attributes:
+        status: Only runs that ended so, or ``running``.
+        name: Only runs of this name; ``*`` stands for any letters.
+        model: Only runs that a model, or one version of it, came from.
+        since: Only runs that began since this moment, in Unix seconds.
+    """
+
+    status: str | None = None
+    name: str | None = None
+    model: str | None = None
+    since: float | None = None
+
+    def of(self, runs: Sequence[RunRecord], models: Models) -> list[RunRecord]:
+        """Return the runs that fit, in their order."""
+        return [run for run in runs if self._fits(run, models.get(run.id, ()))]
+
+    def _fits(self, run: RunRecord, versions: Sequence[str]) -> bool:
+        return (
+            self.status in {None, run.status}
+            and (self.name is None or fnmatch.fnmatchcase(run.name or "", self.name))
+            and (
+                self.model is None
+                or any(self.model in {each, each.partition("/")[0]} for each in versions)
+            )
+            and (self.since is None or run.started_at >= self.since)
+        )
+
+
+def parse_since(text: str | None, now: float | None = None) -> float | None:
+    """Return the moment that a date, such as 2026-01-31, or an age, such as 2d, names.
+
+    Args:
+        text: The date in local time, or the age with its unit.
+        now: The present moment in Unix seconds.
+
+    Raises:
+        SpecError: It is neither.
+    """
+    if text is None:
+        return None
+    try:
+        return dt.datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        pass
+    try:
+        return (time.time() if now is None else now) - parse_seconds(text)
+    except SpecError:
+        raise SpecError(
+            f"--since {text!r} is neither a date nor an age", hint="as in 2026-01-31, 12h or 7d"
+        ) from None
