@@ -224,11 +224,27 @@ def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path
     assert "signatures" in json.loads(timonel("models", "show", "digits/1", "--json").out)
     for wrong in ("digits", "digits/x", "/1", "digits/2"):
         assert timonel("models", "delete", wrong).exit_code == 2
-    assert timonel("models", "delete", "digits/1").out == (
+    refused = timonel("models", "delete", "digits/1")
+    assert refused.exit_code == 2
+    assert "--yes" in refused.error_line
+    assert timonel("models", "delete", "digits/1", "--yes").out == (
         "deleted digits/1; versions left: none\n"
     )
     assert not published.exists()
     assert "no models yet" in timonel("models").out
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
+def test_deleting_asks_on_a_terminal(answer, code, published: Path, place: Workspace) -> None:
+    argv = [sys.executable, "-m", "timonel", "models", "delete", "digits/1"]
+    parent, terminal = os.openpty()
+    os.write(parent, f"{answer}\n".encode())
+    done = subprocess.run(argv, stdin=terminal, capture_output=True, text=True, check=False)
+    os.close(parent)
+    os.close(terminal)
+    assert "Delete digits/1" in done.stdout + done.stderr
+    assert done.returncode == code
+    assert published.exists() == (answer == "n")
 
 
 def test_a_server_that_cannot_be_reached(timonel: Timonel, place: Workspace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from timonel.cli.settings import Settings
 from timonel.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
-    from timonel.models import ModelRepository
+    from timonel.models import ModelRepository, ModelVersion
 
 app = noun("Model versions: list, show, add, check, optimize, delete.")
 
@@ -141,10 +142,11 @@ def optimize(
 def delete(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="The version to delete, as in digits/2.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a version; a running server goes back to the one before.
 
-    Its number is not used again.
+    It cannot be undone, and its number is not used again. On a terminal it asks first.
     """
     name, _, number = model.rpartition("/")
     if not name or not number.isdecimal():
@@ -153,9 +155,27 @@ def delete(
             hint="'timonel models' lists the versions",
         )
     repository = _repository(ctx)
+    version = repository.get(name, int(number))
+    if not yes and not _is_confirmed(version):
+        typer.echo(f"kept {model}")
+        raise typer.Exit(1)
     repository.delete(name, int(number))
     left = ", ".join(str(version.number) for version in repository.versions(name))
     typer.echo(f"deleted {model}; versions left: {left or 'none'}")
+
+
+def _is_confirmed(version: ModelVersion) -> bool:
+    """Ask whether a version shall be deleted.
+
+    Raises:
+        SpecError: Nobody can be asked.
+    """
+    if not sys.stdin.isatty():
+        raise SpecError(
+            f"deleting {version} cannot be undone, and nobody can be asked here",
+            hint="give --yes to delete it",
+        )
+    return typer.confirm(f"Delete {version} at {version.uri}? This cannot be undone.")
 
 
 def _repository(ctx: typer.Context) -> ModelRepository:

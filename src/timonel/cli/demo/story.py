@@ -59,7 +59,7 @@ def tell(folder: Path, out: Console) -> None:
         _ask(shell, server)
         tally, change = _switch(shell, workspace, server)
         shell.run(f"timonel lineage {NAME}/{change[0]}", step="lineage")
-        ending = Ending(folder, workspace, NAME, tally, change, dict(shell.took_s))
+        ending = Ending(folder, workspace, NAME, TRAIN, tally, change, dict(shell.took_s))
     print_ending(ending, out, time.monotonic() - started)
 
 
@@ -192,7 +192,7 @@ def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[A
         newest = _newest(workspace)
         _expect(hammer, newest)
         shell.run(f"timonel predict {NAME} {image}", step="predict")
-        shell.run(f"timonel models delete {NAME}/{newest}", step="roll back")
+        shell.run(f"timonel models delete {NAME}/{newest} --yes", step="roll back")
         _expect(hammer, before)
         hammer.stop()
     return hammer.tally, (before, newest)
