@@ -24,8 +24,10 @@ from timonel.cli import samples
 from timonel.cli.demo import hammer as hammer_module
 from timonel.cli.demo import story
 from timonel.cli.demo.hammer import Hammer, Tally
+from timonel.cli.demo.report import Ending, next_lines
 from timonel.cli.demo.shell import Shell, to_argv
 from timonel.errors import AlreadyExistsError, Interrupted, TimonelError
+from timonel.storage import find_workspace
 
 COMMANDS = (
     "init image",
@@ -103,6 +105,51 @@ def test_what_runs_in_the_background_ends_with_the_shell(shell: Shell) -> None:
         time.sleep(0.01)
     shell.close()
     assert child.poll() is not None
+
+
+def test_lines_from_the_background_wait_for_the_command_that_runs(shell: Shell) -> None:
+    lines: list[str] = []
+    shell.background("echo up; while [ ! -e go ]; do sleep 0.05; done; echo late", lines.append)
+    while lines != ["up"]:
+        time.sleep(0.01)
+    waiting = threading.Thread(
+        target=shell.run, args=("touch go && until [ -e done ]; do sleep 0.05; done",),
+        kwargs={"step": "lineage"},
+    )  # fmt: skip
+    waiting.start()
+    while shell._children[0].poll() is None:
+        time.sleep(0.01)
+    assert lines == ["up"]
+    (shell.folder / "done").touch()
+    waiting.join()
+    while lines != ["up", "late"]:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def ending(tmp_path: Path) -> Ending:
+    """A demo that has ended, after two training runs."""
+    workspace = find_workspace(tmp_path / "demo" / ".timonel")
+    return Ending(tmp_path / "demo", workspace, "digits", story.TRAIN, Tally(), (1, 2), {})
+
+
+def test_what_to_try_next_begins_with_finding_timonel(ending: Ending, monkeypatch) -> None:
+    scripts = Path(sys.executable).parent
+    monkeypatch.chdir(scripts.parents[1])
+    first, second, *_ = next_lines(ending, "train-1", path="/nowhere")
+    assert first.split("  #")[0].strip() == f". {scripts.parent.name}/bin/activate"
+    assert second.startswith("cd ")
+    on_path = next_lines(ending, "train-1", path=str(scripts))
+    assert on_path[0].startswith("cd ")
+
+
+def test_what_to_try_next_names_one_run_and_only_what_is_there(ending: Ending) -> None:
+    lines = "\n".join(next_lines(ending, "train-20260101-120000-abcd", path=""))
+    assert "timonel runs show train-20260101-120000-abcd" in lines
+    assert "mlflow" not in lines
+    assert "init table ../patients" in lines
+    (ending.folder.parent / "patients").mkdir()
+    assert "init table" not in "\n".join(next_lines(ending, None, path=""))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -230,7 +277,7 @@ def test_latencies_are_ranked() -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(700)
 def test_the_whole_demo_and_what_it_leaves(here: Path) -> None:
     argv = [sys.executable, "-m", "timonel", "demo"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=480, check=False)
@@ -249,7 +296,32 @@ def test_the_whole_demo_and_what_it_leaves(here: Path) -> None:
     assert "files digits" in out
     assert Path(re.search(r"as a picture: (\S+)", out)[1]).is_file()
     assert "TensorFlow binary is optimized" not in out + done.stderr
+    lineage = out[out.index("$ timonel lineage") : out.index("Held-out accuracy")]
+    assert "loaded version" not in lineage.partition("\n\n")[0]
+    run_what_to_try_next(out.partition("What to try next\n")[2], here)
     wait_until_alone(here)
+
+
+def run_what_to_try_next(text: str, folder: Path) -> None:
+    """Run the lines as they are printed, in a shell that knows nothing of this environment."""
+    serve = "timonel serve digits"
+    lines = [line.strip() for line in text.splitlines()]
+    assert any(line.startswith(serve) for line in lines)
+    # Other tests may have the ports.
+    lines = [line.replace(serve, f"{serve} --rest-port 0 --grpc-port 0 --detach") for line in lines]
+    lines += ["timonel servers stop digits"]
+    scripts = str(Path(sys.executable).parent)
+    path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != scripts)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.e2e

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import shlex
+import shutil
+import sysconfig
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +35,7 @@ class Ending:
         folder: Where.
         workspace: Its workspace.
         model: The model's name.
+        train: The command that trains it.
         tally: What the clients have seen.
         change: The version before and the one that took its place for a while.
         took_s: Seconds of each step.
@@ -38,6 +44,7 @@ class Ending:
     folder: Path
     workspace: Workspace
     model: str
+    train: str
     tally: Tally
     change: tuple[int, int]
     took_s: Mapping[str, float]
@@ -58,7 +65,7 @@ def print_ending(ending: Ending, out: Console, total_s: float) -> None:
     out.print("\n[bold]Where everything lies[/]")
     out.print(pairs(_places(version, ending)))
     out.print("\n[bold]What to try next[/]")
-    for line in _next(ending):
+    for line in next_lines(ending, version.run_id, os.environ.get("PATH", "")):
         out.print(f"  {line}", soft_wrap=True, markup=False)
 
 
@@ -143,13 +150,38 @@ def _places(version: ModelVersion, ending: Ending) -> dict[str, str]:
     return {name: shorter(path) for name, path in places.items() if path.exists()}
 
 
-def _next(ending: Ending) -> list[str]:
-    return [
-        f"cd {shorter(ending.folder)}",
-        "timonel runs show train                # parameters, metrics and their curves",
-        f"timonel models show {ending.model}             # what the version takes and gives",
-        f"timonel serve {ending.model}                   # it has ended with the demo",
-        "edit train.py, then train and export again",
-        "timonel init table ../patients         # the same path for a CSV file",
-        "mlflow ui --backend-store-uri sqlite:///.timonel/mlflow.db",
+def next_lines(ending: Ending, run_id: str | None, path: str) -> list[str]:
+    """Return commands to go on with, in the order of a shell: each works as it is printed.
+
+    Args:
+        ending: What the demo has done.
+        run_id: The run that made the model's newest version.
+        path: The search path of the reader's shell.
+    """
+    name, patients = ending.model, ending.folder.parent / "patients"
+    lines = [
+        (f"cd {shlex.quote(shorter(ending.folder))}", ""),
+        (f"timonel runs show {run_id or 'last'}", "parameters, metrics and their curves"),
+        (f"timonel models show {name}", "what the version takes and gives"),
+        (f"timonel serve {name}", "until Ctrl-C"),
+        (ending.train, "again, after you have edited train.py"),
     ]
+    if not patients.exists():
+        lines.append(("timonel init table ../patients", "the same path for a CSV file"))
+    if importlib.util.find_spec("mlflow") and (ending.workspace.root / "mlflow.db").exists():
+        lines.append(("mlflow ui --backend-store-uri sqlite:///.timonel/mlflow.db", "the runs"))
+    if (found := _activation(path)) is not None:
+        lines.insert(0, (found, "finds timonel"))
+    wide = max(len(line) for line, _ in lines)
+    return [f"{line:<{wide}}  # {remark}" if remark else line for line, remark in lines]
+
+
+def _activation(path: str) -> str | None:
+    """Return the command that lets the reader's shell find this installation; None if it does."""
+    scripts = Path(sysconfig.get_path("scripts"))
+    found = shutil.which("timonel", path=path)
+    if found is not None and Path(found).resolve() == (scripts / "timonel").resolve():
+        return None
+    if (scripts / "activate").is_file():
+        return f". {shlex.quote(shorter(scripts / 'activate'))}"
+    return f'PATH={shlex.quote(str(scripts))}:"$PATH"'

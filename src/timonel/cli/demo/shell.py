@@ -41,6 +41,7 @@ class Shell:
     took_s: dict[str, float] = field(default_factory=dict)
     is_ending: bool = False
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _quiet: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, line: str, *, step: str) -> None:
         """Run one command to its end.
@@ -53,14 +54,16 @@ class Shell:
             Interrupted: Ctrl-C has ended it.
             TimonelError: It failed; what it said is on the screen.
         """
-        self.prompt(line)
-        started = time.monotonic()
-        child = self._start(to_argv(line))
-        code = self._wait(child, line)
-        self.took_s[step] = self.took_s.get(step, 0.0) + time.monotonic() - started
-        if code == Interrupted.exit_code:
-            raise _interrupted(line, code)
-        self.out.print()
+        # Lines of commands in the background wait meanwhile.
+        with self._quiet:
+            self.prompt(line)
+            started = time.monotonic()
+            child = self._start(to_argv(line))
+            code = self._wait(child, line)
+            self.took_s[step] = self.took_s.get(step, 0.0) + time.monotonic() - started
+            if code == Interrupted.exit_code:
+                raise _interrupted(line, code)
+            self.out.print()
         if code != 0:
             raise TimonelError(
                 f"expected '{line}' to succeed, but it ended with exit code {code}",
@@ -68,7 +71,10 @@ class Shell:
             )
 
     def background(self, line: str, tell: Callable[[str], None]) -> subprocess.Popen[bytes]:
-        """Start one command and go on; each line that it prints goes to ``tell``."""
+        """Start one command and go on; each line that it prints goes to ``tell``.
+
+        While another command runs, its lines wait: they would stand within that one's output.
+        """
         self.prompt(f"{line} &")
         child = self._start(to_argv(line), capture=True)
         threading.Thread(target=self._pass_on, args=(child, tell), daemon=True).start()
@@ -118,8 +124,9 @@ class Shell:
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
-                if not self.is_ending:
-                    tell(line.decode(errors="replace").rstrip())
+                with self._quiet:
+                    if not self.is_ending:
+                        tell(line.decode(errors="replace").rstrip())
 
     def _wait(self, child: subprocess.Popen[bytes], line: str) -> int:
         try:
