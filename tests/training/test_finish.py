@@ -38,15 +38,15 @@ def save(job: Path, *names: str, fit: int = 0) -> None:
 
 def test_success_with_what_was_made(workspace: Workspace, run_id: str) -> None:
     job = workspace.jobs / run_id
-    save(job, "epoch-0000", "final")
-    save(job, "epoch-0000", fit=1)
+    save(job, "epoch-0001", "final")
+    save(job, "epoch-0001", fit=1)
     finish_run(workspace, run_id, outcome(JobState.SUCCEEDED))
 
     record = read_run(workspace, run_id)
     assert record.status == "succeeded"
     assert [(a.type, a.uri, a.metadata) for a in record.outputs] == [
         ("checkpoint", str(job / "checkpoints/fit-000/final"), {"epochs": 2}),
-        ("checkpoint", str(job / "checkpoints/fit-001/epoch-0000"), {"epochs": 1}),
+        ("checkpoint", str(job / "checkpoints/fit-001/epoch-0001"), {"epochs": 1}),
     ]
     assert record.outputs[0].digest
 
@@ -58,7 +58,7 @@ def test_the_end_of_an_epoch_is_newer_than_its_steps(workspace: Workspace, run_i
         files.write(folder / files.name_of(progress), FitState(progress, [np.ones(2)]))
     finish_run(workspace, run_id, outcome(JobState.FAILED))
     (artifact,) = read_run(workspace, run_id).outputs
-    assert artifact.uri == str(folder / "epoch-0000")
+    assert artifact.uri == str(folder / "epoch-0001")
 
 
 def test_the_best_checkpoint_by_an_evaluator(workspace: Workspace, run_id: str) -> None:
@@ -67,11 +67,11 @@ def test_the_best_checkpoint_by_an_evaluator(workspace: Workspace, run_id: str) 
         run_id=run_id, workspace=str(workspace.root), script="s.py", settings=Settings.of(given)
     ).write(workspace.runs / run_id)
     job = workspace.jobs / run_id
-    save(job, "epoch-0000", "epoch-0001", "final")
-    Records(job).write(0, Record(best="epoch-0001"))
+    save(job, "epoch-0001", "epoch-0002", "final")
+    Records(job).write(0, Record(best="epoch-0002"))
     finish_run(workspace, run_id, outcome(JobState.SUCCEEDED))
     assert [(a.uri, a.metadata) for a in read_run(workspace, run_id).outputs] == [
-        (str(job / "checkpoints/fit-000/epoch-0001"), {"epochs": 2, "best": True}),
+        (str(job / "checkpoints/fit-000/epoch-0002"), {"epochs": 2, "best": True}),
         (str(job / "checkpoints/fit-000/final"), {"epochs": 3}),
     ]
 

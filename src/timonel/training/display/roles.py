@@ -114,7 +114,8 @@ def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> list
     waits = [pace.wait_ms for pace in paces if pace.wait_ms is not None]
     each = " each" if len(tasks) > 1 and rates and _is_even(rates) else ""
     parts = [
-        f"{_range(rates, '{:,.0f}')} examples/s{each}" if rates else "",
+        # Where tasks step together it is the same for all, and the line above has their sum.
+        f"{_range(rates, '{:,.0f}')} examples/s{each}" if rates and not waits else "",
         f"{_range_ms(works)} a step" if works else "",
         f"{_range_ms(waits)} waiting" if waits else "",
     ]

@@ -16,7 +16,7 @@ def entry(name: str, **metrics: float):
 def test_a_record_comes_back_with_every_number(tmp_path: Path) -> None:
     records = Records(tmp_path)
     assert records.read(2) == Record()
-    done = (entry("epoch-0000", val_loss=math.inf, val_a=math.nan), entry("final", val_loss=0.5))
+    done = (entry("epoch-0001", val_loss=math.inf, val_a=math.nan), entry("final", val_loss=0.5))
     record = Record(evaluating="x", best="final", skipped=3, done=done)
     records.write(2, record)
     assert records.read(2) == record
@@ -26,9 +26,9 @@ def test_a_record_comes_back_with_every_number(tmp_path: Path) -> None:
 
 def test_what_is_evaluated_now_and_what_is_best_are_held() -> None:
     assert Record().held == frozenset()
-    assert Record(evaluating="epoch-0004", best="epoch-0001").held == {"epoch-0004", "epoch-0001"}
+    assert Record(evaluating="epoch-0005", best="epoch-0002").held == {"epoch-0005", "epoch-0002"}
     record = Record(done=(entry("final"),))
-    assert (record.has("final"), record.has("epoch-0000")) == (True, False)
+    assert (record.has("final"), record.has("epoch-0001")) == (True, False)
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

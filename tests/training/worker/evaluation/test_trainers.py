@@ -74,7 +74,7 @@ def test_results_come_into_the_history(made, tmp_path: Path) -> None:
     assert arguments["validation_freq"] is NEVER
     alive(tmp_path)
     done = (
-        entry("epoch-0000", 0, 3.0),
+        entry("epoch-0001", 0, 3.0),
         entry("epoch-0001-step-0000005", 1, 2.5, whole=False),
         entry("final", 2, 1.0),
     )
@@ -130,5 +130,5 @@ def test_one_that_lives_is_not_waited_for_for_ever(
     leave.fit_ends(None, history())
     assert 600 <= clock.now < 601
     assert "still at work after" in caplog.text
-    slow = entry("epoch-0000", 0, 1.0).model_copy(update={"seconds": 500.0})
+    slow = entry("epoch-0001", 0, 1.0).model_copy(update={"seconds": 500.0})
     assert patience_s(Record(done=(slow,))) == 5000.0

@@ -100,7 +100,7 @@ def test_each_checkpoint_is_evaluated_as_it_comes_and_the_last_one_given_back(jo
     final = job.follower().follow(0, losses(3.0, 2.5, 2.0, 1.0))
     assert final is not None
     assert final.state.variables[0] == [30.0]
-    assert job.names == ["epoch-0000", "epoch-0001-step-0000005", "epoch-0001", "final"]
+    assert job.names == ["epoch-0001", "epoch-0001-step-0000005", "epoch-0002", "final"]
     assert (job.checkpoints.root.parent / "progress").read_text() == "30 resting"
     record = job.records.read(0)
     assert [(one.epoch, one.step, one.is_epochs_end) for one in record.done] == [
@@ -122,13 +122,13 @@ def test_of_several_the_newest_is_evaluated_and_the_others_are_counted(job: Job)
 
     job.next = [job.epoch]
     assert job.follower().follow(0, three) is not None
-    assert job.names == ["epoch-0000", "final"]
+    assert job.names == ["epoch-0001", "final"]
     assert job.records.read(0).skipped == 2
 
 
 def test_passed_over() -> None:
-    saved = ["epoch-0000", "epoch-0001-step-0000005", "epoch-0001", "epoch-0002"]
-    assert passed_over(saved, ["epoch-0001"]) == {"epoch-0000", "epoch-0001-step-0000005"}
+    saved = ["epoch-0001", "epoch-0001-step-0000005", "epoch-0002", "epoch-0003"]
+    assert passed_over(saved, ["epoch-0002"]) == {"epoch-0001", "epoch-0001-step-0000005"}
     assert passed_over(saved, []) == set()
 
 
@@ -145,9 +145,9 @@ def test_what_is_evaluated_and_what_is_best_are_kept(tmp_path: Path) -> None:
 
     job.next = [job.epoch, job.epoch, job.epoch, lambda: job.epoch(last=True)]
     job.follower(best=parse_best("val_loss")).follow(0, evaluate)
-    assert job.records.read(0).best == "epoch-0001"
-    assert job.there == {"epoch-0001", "final"}
-    assert job.checkpoints.best_folder(0) == job.folder / "epoch-0001"
+    assert job.records.read(0).best == "epoch-0002"
+    assert job.there == {"epoch-0002", "final"}
+    assert job.checkpoints.best_folder(0) == job.folder / "epoch-0002"
     assert job.records.read(0).skipped == 1
 
 
@@ -179,7 +179,7 @@ def test_a_process_that_goes_on_evaluates_nothing_twice_and_tells_everything(job
     assert job.names == []
     job.next = [lambda: job.epoch(last=True)]
     job.follower().follow(0, losses(1.0))
-    assert job.names == ["epoch-0000", "final"]
+    assert job.names == ["epoch-0001", "final"]
     # Once more, when all is done: nothing is evaluated, the weights are there.
     assert job.follower().follow(0, losses()) is not None
     assert [one.metrics for one in job.records.read(0).done] == [
@@ -221,11 +221,11 @@ def test_a_damaged_checkpoint_is_left_out_but_for_the_last(
         (job.folder / name / "arrays.bin").write_bytes(b"")
 
     job.epoch()
-    damage("epoch-0000")
+    damage("epoch-0001")
     job.next = [lambda: None, job.epoch, lambda: (job.epoch(last=True), damage("final"))]
     with pytest.raises(CorruptError):
         job.follower().follow(0, losses(1.0))
-    assert job.names == ["epoch-0001"]
+    assert job.names == ["epoch-0002"]
     assert sum("is left out" in message for message in caplog.messages) == 1
 
 
@@ -233,7 +233,7 @@ def test_one_that_is_removed_before_it_is_read_is_no_error(
     job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.epoch()
-    folder, newest = job.folder / "epoch-0000", job.checkpoints.newest_folder
+    folder, newest = job.folder / "epoch-0001", job.checkpoints.newest_folder
 
     def vanishing(fit: int) -> Path | None:
         found = newest(fit)

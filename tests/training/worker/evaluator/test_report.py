@@ -54,10 +54,10 @@ def test_each_result_is_told_once_also_by_a_process_that_goes_on(run: RunWriter)
         report = Report(run, "evaluator-0", summaries)  # type: ignore[arg-type] # a fake
         report.fit_begins(is_shared=False)
         for _ in range(2):
-            report.tell(0, found("epoch-0001", 1))
+            report.tell(0, found("epoch-0002", 1))
             report.tell(0, found("epoch-0002-step-0000003", 2, whole=False))
     assert [(e["checkpoint"], e["epoch"], e["step"]) for e in told(run)] == [
-        ("epoch-0001", 1, 10),
+        ("epoch-0002", 1, 10),
         ("epoch-0002-step-0000003", 2, 20),
     ]
     assert summaries.written == [({"loss": 0.5}, 10), ({"loss": 0.5}, 20)]
@@ -67,7 +67,7 @@ def test_epochs_of_later_calls_are_counted_on(run: RunWriter) -> None:
     report = Report(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
     report.fit_begins(is_shared=False)
     report.fit_ends(final(4))
-    report.tell(1, found("epoch-0000", 0))
+    report.tell(1, found("epoch-0001", 0))
     (event,) = told(run)
     assert (event["fit"], event["epoch"], event["fit_epoch"]) == (1, 4, 1)
 
@@ -75,7 +75,7 @@ def test_epochs_of_later_calls_are_counted_on(run: RunWriter) -> None:
 def test_what_the_trainers_tell_themselves_is_not_told_again(run: RunWriter) -> None:
     report = Report(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
     report.fit_begins(is_shared=True)
-    report.tell(0, found("epoch-0000", 0))
+    report.tell(0, found("epoch-0001", 0))
     report.tell(0, found("epoch-0001-step-0000003", 1, whole=False))
     assert [event["checkpoint"] for event in told(run)] == ["epoch-0001-step-0000003"]
 
@@ -83,6 +83,6 @@ def test_what_the_trainers_tell_themselves_is_not_told_again(run: RunWriter) -> 
 def test_checkpoints_that_were_saved_are_known_by_name(run: RunWriter) -> None:
     report = Report(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
     assert report.saved(0) == set()
-    run.event("checkpoint", fit=0, epochs=1, path="/job/checkpoints/fit-000/epoch-0000")
+    run.event("checkpoint", fit=0, epochs=1, path="/job/checkpoints/fit-000/epoch-0001")
     run.event("checkpoint", fit=1, epochs=1, path="/job/checkpoints/fit-001/final")
-    assert report.saved(0) == {"epoch-0000"}
+    assert report.saved(0) == {"epoch-0001"}

@@ -62,7 +62,7 @@ def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
         save(checkpoints, 0, [epochs], after(epochs))
     save(checkpoints, 1, [0], after(1))
     names = sorted(path.name for path in (checkpoints.root / "fit-000").iterdir())
-    assert names == ["epoch-0003", "epoch-0004"]
+    assert names == ["epoch-0004", "epoch-0005"]
     assert len(names) == checkpoints.policy.keep_checkpoints
     save(checkpoints, 0, [9], after(5).as_finished())
     found = checkpoints.latest(0)
@@ -123,7 +123,7 @@ def test_what_a_killed_chief_left_half_written_is_removed(checkpoints: Checkpoin
     folder = checkpoints.root / "fit-000"
     writer = os.fork()
     if writer == 0:
-        (folder / aside_name("epoch-0001")).mkdir()
+        (folder / aside_name("epoch-0002")).mkdir()
         os._exit(0)
     os.waitpid(writer, 0)
     assert len(list(folder.iterdir())) == 2
@@ -131,4 +131,4 @@ def test_what_a_killed_chief_left_half_written_is_removed(checkpoints: Checkpoin
     other.tidy()
     assert len(list(folder.iterdir())) == 2
     checkpoints.tidy()
-    assert [path.name for path in folder.iterdir()] == ["epoch-0000"]
+    assert [path.name for path in folder.iterdir()] == ["epoch-0001"]

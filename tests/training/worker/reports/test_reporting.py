@@ -75,6 +75,30 @@ def test_the_end_of_an_epoch(run: RunWriter, workspace: Workspace, tmp_path: Pat
     assert math.isnan(scalars["train", "epoch_loss"][0][1])
 
 
+def test_the_rate_of_an_epoch_is_one_number_without_validation_and_compiling(
+    run: RunWriter, workspace: Workspace, tmp_path: Path
+) -> None:
+    clock = Clock()
+    plan = Plan(fit=0, epochs=2, steps=10, batch_size=8)
+    reporter = Reporter(run, Summaries(tmp_path / "tensorboard"), plan, clock)
+    for epoch in range(2):
+        begun = clock.now
+        reporter.epoch_begins(epoch)
+        clock.now += 5.0 if epoch == 0 else 0.0  # compiles
+        for step in range(1, 11):
+            clock.now += 0.1
+            reporter.batch(step, {"loss": 1.0})
+        took_s = clock.now - begun
+        clock.now += 30.0  # validates
+        reporter.epoch_ends(epoch, {"loss": 1.0}, steps=10, took_s=took_s)
+    events = read_run(workspace, "train-1").events()
+    rates = [e.get("examples_per_s") for e in events if e["type"] == "progress"]
+    epochs = [e["metrics"]["examples_per_s"] for e in events if e["type"] == "metrics"]
+    assert rates[0] is None
+    assert rates[1:] == pytest.approx([80.0] * (len(rates) - 1))
+    assert epochs == pytest.approx([80.0, 80.0])
+
+
 def test_what_tensorboard_shows(run: RunWriter, workspace: Workspace, tmp_path: Path) -> None:
     clock = Clock()
     plan = Plan(fit=0, epochs=1, steps=100, batch_size=8, steps_before=1000)

@@ -61,7 +61,7 @@ def test_what_is_kept_is_there_and_nothing_else(machine: Make, uri: str) -> None
     for epochs in range(1, 5):
         save(checkpoints, epochs=epochs)
         checkpoints.wait()
-    assert names_at(uri) == ["epoch-0002", "epoch-0003"]
+    assert names_at(uri) == ["epoch-0003", "epoch-0004"]
 
 
 def test_another_machine_has_those_of_fit_calls_and_of_loops(machine: Make, uri: str) -> None:
@@ -115,13 +115,13 @@ def test_a_bucket_that_refuses_for_a_while(
     with caplog.at_level(logging.WARNING):
         save(checkpoints, epochs=1)
         checkpoints.wait()
-    assert "epoch-0000 is not copied; training goes on: expected to write" in caplog.text
+    assert "epoch-0001 is not copied; training goes on: expected to write" in caplog.text
     assert names_at(uri) == []
     monkeypatch.setattr(remote, "publish", publish)
     save(checkpoints, epochs=2)
     checkpoints.wait()
     # The one that was refused is kept still, so it is brought too.
-    assert names_at(uri) == ["epoch-0000", "epoch-0001"]
+    assert names_at(uri) == ["epoch-0001", "epoch-0002"]
 
 
 def test_a_bucket_that_hangs_holds_nothing_up(
@@ -149,9 +149,9 @@ def test_a_bucket_that_hangs_holds_nothing_up(
     assert caplog.text.count("the newest checkpoint is not copied") == 1
     lets_go.set()
     deadline = time.monotonic() + 20
-    while names_at(uri) != ["epoch-0003", "epoch-0004"] and time.monotonic() < deadline:
+    while names_at(uri) != ["epoch-0004", "epoch-0005"] and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert names_at(uri) == ["epoch-0003", "epoch-0004"]
+    assert names_at(uri) == ["epoch-0004", "epoch-0005"]
 
 
 def test_what_an_earlier_process_has_copied_is_not_copied_again(
@@ -173,4 +173,4 @@ def test_what_an_earlier_process_has_copied_is_not_copied_again(
     )
     save(again, epochs=2)
     again.wait()
-    assert made == ["epoch-0001"]
+    assert made == ["epoch-0002"]

@@ -39,8 +39,8 @@ def test_all_types_of_arrays_come_back(tmp_path: Path) -> None:
         np.array([[True], [False]]),
         np.asfortranarray(np.arange(6, dtype=np.int8).reshape(2, 3)),
     ]
-    files.write(tmp_path / "epoch-0000", FitState(Progress((0,)), arrays))
-    found = files.read(tmp_path / "epoch-0000").state.variables
+    files.write(tmp_path / "epoch-0001", FitState(Progress((0,)), arrays))
+    found = files.read(tmp_path / "epoch-0001").state.variables
     for ours, theirs in zip(found, arrays, strict=True):
         assert ours.dtype == theirs.dtype
         assert np.array_equal(ours, theirs)
@@ -49,7 +49,7 @@ def test_all_types_of_arrays_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 64])
 def test_arrays_that_were_cut_off_are_noticed(tmp_path: Path, cut: int) -> None:
-    folder = tmp_path / "epoch-0000"
+    folder = tmp_path / "epoch-0001"
     files.write(folder, FitState(Progress((0,)), [np.arange(100)]))
     content = (folder / "arrays.bin").read_bytes()
     (folder / "arrays.bin").write_bytes(content[:-cut])
@@ -64,17 +64,17 @@ def test_copies_are_fetched_where_there_is_nothing(tmp_path: Path) -> None:
     copies = Copies((tmp_path / "bucket").as_uri())
     local = tmp_path / "checkpoints" / "fit-000"
     for epoch in range(2):
-        target = local / f"epoch-{epoch:04d}"
+        target = local / f"epoch-{epoch + 1:04d}"
         files.write(target, FitState(Progress((epoch,)), [np.array(epoch)]))
         copies.add([target])
         copies.wait()
-    assert not (tmp_path / "bucket" / "fit-000" / "epoch-0000" / "state.json").exists()
+    assert not (tmp_path / "bucket" / "fit-000" / "epoch-0001" / "state.json").exists()
     # A copy that broke off has no manifest, and is none.
-    (tmp_path / "bucket" / "fit-000" / "epoch-0002").mkdir()
-    (tmp_path / "bucket" / "fit-000" / "epoch-0002" / "arrays.bin").write_bytes(b"1")
+    (tmp_path / "bucket" / "fit-000" / "epoch-0003").mkdir()
+    (tmp_path / "bucket" / "fit-000" / "epoch-0003" / "arrays.bin").write_bytes(b"1")
     copies.fetch(tmp_path / "other")
-    assert [path.name for path in (tmp_path / "other" / "fit-000").iterdir()] == ["epoch-0001"]
-    found = files.read(tmp_path / "other" / "fit-000" / "epoch-0001")
+    assert [path.name for path in (tmp_path / "other" / "fit-000").iterdir()] == ["epoch-0002"]
+    found = files.read(tmp_path / "other" / "fit-000" / "epoch-0002")
     assert found.state.variables[0] == 1
     Copies(None).fetch(tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -1,7 +1,7 @@
 """The checkpoints of a job: a folder for each that is kept, of each numbered ``fit`` call.
 
-<job folder>/checkpoints/fit-000/epoch-0003/                 the end of an epoch, counting from 0
-<job folder>/checkpoints/fit-000/epoch-0004-step-0000050/    fifty steps of the next one
+<job folder>/checkpoints/fit-000/epoch-0003/                 the end of the third epoch
+<job folder>/checkpoints/fit-000/epoch-0003-step-0000050/    fifty steps of the next one
 <job folder>/checkpoints/fit-000/final/                      the call has returned
 
 A folder appears whole or not at all, and its digest is verified before it is used. Every task

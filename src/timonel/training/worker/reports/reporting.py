@@ -103,6 +103,7 @@ class Reporter:
         self._clock = clock
         self._learning_rate = learning_rate
         self._epoch = plan.first_epoch
+        self._epoch_begun = 0.0
         self._due = 0.0
         self._steps_before_epoch = 0
         # When and at how many steps measuring began: for the whole call, and for this epoch.
@@ -119,9 +120,9 @@ class Reporter:
 
     def epoch_begins(self, epoch: int) -> None:
         """Note that an epoch begins, counting from 0."""
-        self._epoch = epoch
+        self._epoch, self._epoch_begun = epoch, self._clock()
         if self._call_mark is not None:
-            self._epoch_mark = self._clock(), self._steps_before_epoch
+            self._epoch_mark = self._epoch_begun, self._steps_before_epoch
 
     def batch(self, step: int, logs: Mapping[str, Any]) -> None:
         """Note that ``step`` steps of the epoch are done."""
@@ -133,7 +134,8 @@ class Reporter:
         if self._call_mark is None:
             # The first step was traced and compiled: it says nothing of those to come.
             self._call_mark = self._epoch_mark = now, total
-        self._tell(step, logs, now, total)
+        recent = self._pace_since(self._epoch_mark, step, now, total)
+        self._tell(step, logs, recent, total)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, steps: int, took_s: float) -> None:
         """Report an epoch's metrics.
@@ -149,10 +151,15 @@ class Reporter:
         number = self.plan.epochs_before + epoch
         self._steps_before_epoch += steps
         taken = steps - (self.plan.first_step if epoch == self.plan.first_epoch else 0)
-        if taken > 0 and took_s > 0:
-            values["step_ms"] = took_s / taken * 1000
-            if self.plan.batch_size:
-                values["examples_per_s"] = taken * self.plan.batch_size / took_s
+        # Validation and callbacks after the last step are no part of its pace.
+        ended = min(self._clock(), self._epoch_begun + took_s)
+        recent = self._pace_since(self._epoch_mark, steps, ended, self._steps_before_epoch)
+        if recent.steps_per_s is None:
+            recent = pace(self.plan, epoch=epoch, step=steps, steps_done=taken, elapsed_s=took_s)
+        if recent.steps_per_s is not None:
+            values["step_ms"] = 1000 / recent.steps_per_s
+        if recent.examples_per_s is not None:
+            values["examples_per_s"] = recent.examples_per_s
         rate = self._learning_rate()
         if rate is not None:
             # The one that updates are made with: a callback may have told its own in the logs.
@@ -160,12 +167,12 @@ class Reporter:
         self._run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )
-        self._tell(steps, logs, self._clock(), self._steps_before_epoch)
+        self._tell(steps, logs, recent, self._steps_before_epoch)
         self._summaries.epoch(values, number)
 
-    def _tell(self, step: int, logs: Mapping[str, Any], now: float, total: int) -> None:
-        whole = self._pace_since(self._call_mark, step, now, total)
-        recent = self._pace_since(self._epoch_mark, step, now, total)
+    def _tell(self, step: int, logs: Mapping[str, Any], recent: Pace, total: int) -> None:
+        # What is left has validation in it as well, and so has the time since the call began.
+        whole = self._pace_since(self._call_mark, step, self._clock(), total)
         metrics = {**_finite(logs), **self.beside()}
         self._write_step(metrics, recent, total)
         fields = {

@@ -65,12 +65,11 @@ class Checkpoint:
 
 
 def name_of(progress: Progress) -> str:
-    """Return the name of the folder for a call's state."""
+    """Return the name of the folder for a call's state: epochs that are done, steps of the next."""
     if progress.finished:
         return FINAL
-    if progress.step:
-        return f"epoch-{progress.next_epoch:04d}-step-{progress.step:07d}"
-    return f"epoch-{progress.next_epoch - 1:04d}"
+    step = f"-step-{progress.step:07d}" if progress.step else ""
+    return f"epoch-{progress.next_epoch:04d}{step}"
 
 
 def age(name: str) -> tuple[int, int]:
@@ -78,7 +77,7 @@ def age(name: str) -> tuple[int, int]:
     if name == FINAL:
         return (1 << 62, 0)
     epoch, _, step = name.removeprefix("epoch-").partition("-step-")
-    return (int(epoch), int(step)) if step else (int(epoch) + 1, 0)
+    return int(epoch), int(step or 0)
 
 
 def is_name(name: str) -> bool:
