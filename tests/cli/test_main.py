@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
+from PIL import Image
 
 from tests.cli.conftest import Timonel
 from timonel.cli import main as main_module
@@ -74,6 +76,59 @@ def test_the_catalogue_says_what_the_command_says(entry, timonel: Timonel) -> No
     assert command is not None
     assert command.help.splitlines()[0] == entry.line
     assert timonel(entry.name, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["train", "serve"])
+def test_options_of_large_commands_are_in_sections(command, timonel, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    help_text = timonel(command, "--help").out
+    sections = re.split(r"^(?=\S.*:$)", help_text, flags=re.MULTILINE)[1:]
+    assert sections[0].startswith("Arguments:")
+    assert sections[-1].startswith("Options:")
+    assert len(sections) > 5
+    assert max(len(re.findall(r"^  -", part, re.MULTILINE)) for part in sections) <= 10
+    assert re.findall(r"^  -", sections[-1], re.MULTILINE) == ["  -"]  # --help alone
+
+
+def test_help_has_the_width_of_the_terminal(timonel: Timonel, monkeypatch) -> None:
+    widths = {}
+    for columns in (60, 110, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        widths[columns] = max(map(len, timonel("convert", "--help").out.splitlines()))
+    assert widths[60] <= 60
+    assert 80 < widths[110] <= 110
+    assert widths[200] <= 120
+
+
+def test_quiet_prints_results_and_no_hints(here: Path, timonel: Timonel) -> None:
+    for name in "ab":
+        (here / "raw" / name).mkdir(parents=True)
+        for number in range(6):
+            Image.new("L", (2, 2), 40 * number).save(here / "raw" / name / f"{number}.png")
+    assert "next: " in timonel("convert", "raw", "one").out
+    for words in (["-q", "convert", "raw", "two"], ["convert", "raw", "three", "--quiet"]):
+        out = timonel(*words).out
+        assert "12 images" in out
+        assert "next: " not in out
+
+
+def leaves(command, context, path=()):
+    """Yield each command that runs something, with its path."""
+    if not hasattr(command, "list_commands"):
+        yield path, command
+        return
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), context, (*path, name))
+
+
+def test_commands_have_json() -> None:
+    group = typer.main.get_command(main_module.app)
+    without = {
+        " ".join(path)
+        for path, command in leaves(group, typer.Context(group))
+        if not any("--json" in param.opts for param in command.params)
+    }
+    assert without == {"init", "demo", "serve"}
 
 
 def test_version(timonel: Timonel) -> None:

@@ -17,17 +17,34 @@ from typer.core import TyperCommand, TyperGroup
 from timonel.cli.catalogue import BY_NAME, ENTRIES
 from timonel.errors import Interrupted, SpecError
 
-CONTEXT = {"help_option_names": ["-h", "--help"]}
-_HEADING = re.compile(r"^(Usage|[A-Z][a-z ]+):", re.MULTILINE)
+MAX_HELP_WIDTH = 120
+"""Help takes the terminal's width up to this: longer lines are hard to read."""
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH}
+_HEADING = re.compile(r"^[A-Z][A-Za-z, ]+:", re.MULTILINE)
 _TERM = re.compile(r"^  (-\S+(?:, -\S+)*|[a-z]+)(?=\s)", re.MULTILINE)
 
 
 class Command(TyperCommand):
-    """A command whose help has colours where there is a terminal."""
+    """A command whose help has sections of options, and colours where there is a terminal."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help text."""
         return colour(super().get_help(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options by their panels, in the order of their first options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            is_option = param.param_type_name == "option"
+            title = getattr(param, "rich_help_panel", None) or (
+                "Options" if is_option else "Arguments"
+            )
+            if record is not None:
+                sections.setdefault(title, []).append(record)
+        for title in sorted(sections, key=lambda title: (title != "Arguments", title == "Options")):
+            with formatter.section(title):
+                formatter.write_dl(sections[title])
 
 
 class Group(TyperGroup):

@@ -21,6 +21,7 @@ import typer
 
 from timonel._version import __version__
 from timonel.cli import process
+from timonel.cli.defaults import CONFIG_NAME, read_defaults
 from timonel.cli.groups import CONTEXT, LazyGroup
 from timonel.cli.ranks import is_told_by_first
 from timonel.cli.settings import Settings, hoist
@@ -36,7 +37,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
-    epilog="The options above may stand anywhere before '--'. Each command has its own --help.",
+    epilog="The options above may stand anywhere before '--'. Each command has its own --help. "
+    "Options may also be in timonel.toml of the present folder.",
 )
 
 
@@ -90,6 +92,12 @@ def options(
             help="The folder of jobs, runs and models; else the nearest .timonel upwards.",
         ),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print results only: no progress, no hints.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what is done, to the standard error.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error and log more.")
     ] = False,
@@ -102,11 +110,18 @@ def options(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    ctx.obj = replace(Settings.of(ctx), workspace=workspace, debug=debug)
-    if debug:
+    given = read_defaults(ctx, Path(CONFIG_NAME))
+    ctx.default_map = dict(given.commands)
+    ctx.obj = replace(
+        Settings.of(ctx), workspace=workspace or given.workspace, debug=debug, quiet=quiet
+    )
+    if debug or verbose:
         import logging
 
-        logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
+        level = logging.DEBUG if debug else logging.INFO
+        logging.basicConfig(level=level, format="%(name)s: %(message)s")
+        if given.commands or given.workspace:
+            logging.getLogger(__name__).info("options from %s", Path(CONFIG_NAME).absolute())
 
 
 def _report(error: BaseException) -> int:

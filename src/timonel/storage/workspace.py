@@ -77,7 +77,7 @@ def find_workspace(
         InputError: It cannot be written, or is in a bucket, which no engine of this release reads.
     """
     named = location or os.environ.get(ENVIRONMENT_VARIABLE)
-    root = _local_root(named) if named else _nearest(Path.cwd())
+    root = _local_root(named) if named else nearest_workspace(Path.cwd())
     if root is not None and (root / "FORMAT").exists():
         read_document(root / "FORMAT", "workspace")
         return Workspace(root)
@@ -98,7 +98,9 @@ def _local_root(location: str | os.PathLike[str]) -> Path:
     return local_path(location)
 
 
-def _nearest(start: Path) -> Path | None:
+def nearest_workspace(start: Path) -> Path | None:
+    """Return the nearest ``.timonel`` from a folder upwards, None if there is none."""
+    start = start.absolute()
     for folder in (start, *start.parents):
         if (folder / FOLDER_NAME / "FORMAT").is_file():
             return folder / FOLDER_NAME

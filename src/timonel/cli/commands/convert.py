@@ -65,7 +65,9 @@ def convert(
     from timonel.cli.render.progress import Counter
     from timonel.data import summarise
 
-    with Counter(console(stderr=json), "converting", "records") as progress:
+    settings = Settings.of(ctx)
+    settings.tell_shared()
+    with Counter(settings.remarks(stderr=json), "converting", "records") as progress:
         dataset = timonel.convert(
             source,
             destination,
@@ -79,15 +81,16 @@ def convert(
             skip_bad=skip_bad,
             columns=parse_columns(columns or []),
             task=task,
-            workspace=Settings.of(ctx).workspace,
+            workspace=settings.workspace,
             progress=progress,
         )
     if json:
         print_json(render.dataset_json(dataset))
         return
-    out = console()
-    out.print(render.dataset_page(summarise(dataset)))
-    out.print(f"next: timonel train train.py --data {destination}", style="dim", soft_wrap=True)
+    console().print(render.dataset_page(summarise(dataset)))
+    settings.remarks().print(
+        f"next: timonel train train.py --data {destination}", style="dim", soft_wrap=True
+    )
 
 
 def parse_splits(text: str) -> tuple[float, ...]:

@@ -67,11 +67,15 @@ def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) 
 
 
 @app.command(cls=Command)
-def verify(dataset: Annotated[str, DATASET]) -> None:
+def verify(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) -> None:
     """Check that every shard is as it was written."""
+    from timonel.cli.render.output import print_json
     from timonel.data import Dataset
 
     opened = Dataset.open(dataset)
     opened.verify()
     shards = len(opened.manifest.shards)
+    if json:
+        print_json({"uri": opened.uri, "shards": shards, "records": opened.count()})
+        return
     typer.echo(f"{dataset}: {shards} shards, {opened.count():,} records, all as written")

@@ -49,7 +49,7 @@ def export(
     from timonel.cli.render.status import Steps
 
     settings = Settings.of(ctx)
-    with Steps(console(stderr=json)) as steps:
+    with Steps(settings.remarks(stderr=json)) as steps:
         version = timonel.export(
             run,
             name=name,
@@ -64,6 +64,5 @@ def export(
     if json:
         print_json(render.version_json(version))
         return
-    out = console()
-    out.print(render.version_page(version))
-    out.print(f"next: timonel serve {version.name}", style="dim", soft_wrap=True)
+    console().print(render.version_page(version))
+    settings.remarks().print(f"next: timonel serve {version.name}", style="dim", soft_wrap=True)

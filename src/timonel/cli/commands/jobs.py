@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from timonel.cli.commands.logs import logs
 from timonel.cli.commands.stop import stop
 from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from timonel.storage import Workspace
 
 app = noun("Jobs and their tasks: state, logs, size, stop, resume.")
 
@@ -65,6 +68,7 @@ def scale(
     ctx: typer.Context,
     job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")],
     workers: Annotated[int, typer.Argument(help="As many workers as --workers counts.")],
+    json: Annotated[bool, JSON] = False,
 ) -> None:
     """Let a running job of '--workers MIN:MAX' go on with more or fewer workers.
 
@@ -76,6 +80,9 @@ def scale(
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
     scale_workers(engine_of(workspace), job_id, workers)
+    if json:
+        _print_job(workspace, job_id)
+        return
     typer.echo(f"{job_id} is asked to go on with {workers} worker{'s' * (workers != 1)}")
 
 
@@ -83,6 +90,7 @@ def scale(
 def resume(
     ctx: typer.Context,
     job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    json: Annotated[bool, JSON] = False,
 ) -> None:
     """Start a job again that has failed or was stopped; it goes on from its checkpoints.
 
@@ -94,7 +102,18 @@ def resume(
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
     resume_job(workspace, engine_of(workspace), job_id)
+    if json:
+        _print_job(workspace, job_id)
+        return
     typer.echo(f"{job_id} goes on: see 'timonel logs {job_id} --follow'")
+
+
+def _print_job(workspace: Workspace, job_id: str) -> None:
+    from timonel.cli.jobs import engine_of
+    from timonel.cli.render import jobs as render
+    from timonel.cli.render.output import print_json
+
+    print_json(render.job_json(engine_of(workspace).status(job_id)))
 
 
 app.command("logs", cls=Command)(logs)

@@ -125,8 +125,10 @@ def revoke(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(help="The id, or the name if only one key has it.")],
     file: Annotated[Path | None, FILE] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Take a key back; servers that run refuse it within a second."""
+    from timonel.cli.render.output import print_json
     from timonel.serving.access.keyfile import change_entries, read_entries
     from timonel.serving.access.keys import Entry
 
@@ -147,6 +149,9 @@ def revoke(
         return [entry for entry in entries if entry is not found[0]]
 
     change_entries(path, without)
+    if json:
+        print_json({"id": revoked[0].id, "name": revoked[0].name, "file": str(path)})
+        return
     typer.echo(f"revoked {revoked[0].id} of {revoked[0].name}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
     ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each line: task, text.")
+    ] = False,
 ) -> None:
     """Print what the tasks of a job have written."""
     from timonel.cli.jobs import engine_of, find_job
@@ -33,4 +37,7 @@ def logs(
     several = task is None and len(names) > 1
     wide = max(map(len, names), default=0)
     for line in engine.logs(job_id, task_id=task, follow=follow):
+        if json:
+            typer.echo(dumps({"task": line.task_id, "text": line.text}, ensure_ascii=False))
+            continue
         typer.echo(f"{line.task_id:<{wide}}  {line.text}" if several else line.text)

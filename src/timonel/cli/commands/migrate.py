@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from timonel.cli.groups import Command, single
@@ -11,15 +13,31 @@ app = single()
 
 
 @app.command(cls=Command)
-def migrate(ctx: typer.Context) -> None:
+def migrate(
+    ctx: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Lift the workspace to the formats of this release.
 
     All or nothing: a document that cannot be lifted leaves everything as it was.
     """
+    from timonel.cli.render.output import print_json
     from timonel.storage.migrations import migrate_workspace
 
     root = Settings.of(ctx).find().root
     lifted = migrate_workspace(root)
+    if json:
+        documents = [
+            {
+                "path": str(each.path),
+                "kind": each.kind,
+                "from_format": each.from_format,
+                "to_format": each.to_format,
+            }
+            for each in lifted
+        ]
+        print_json({"workspace": str(root), "lifted": documents})
+        return
     for each in lifted:
         place = each.path.relative_to(root)
         typer.echo(f"{place}: {each.kind} format {each.from_format} to {each.to_format}")

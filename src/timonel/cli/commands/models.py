@@ -79,7 +79,7 @@ def add(
         return
     console().print(render.version_page(version))
     option = f" --allow-python {name}" if version.is_python else ""
-    console().print(f"next: timonel serve {name}{option}", style="dim", soft_wrap=True)
+    settings.remarks().print(f"next: timonel serve {name}{option}", style="dim", soft_wrap=True)
 
 
 @app.command(cls=Command)
@@ -129,7 +129,7 @@ def optimize(
     # A folder needs no workspace around it.
     version = open_version(Path(model)) if Path(model).is_dir() else None
     version = version or _repository(ctx).resolve(model)
-    with Steps(console(stderr=json)) as steps:
+    with Steps(Settings.of(ctx).remarks(stderr=json)) as steps:
         steps(f"measuring what computes {version} best")
         evidence = measure(version, samples)
     if json:
@@ -143,11 +143,14 @@ def delete(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="The version to delete, as in digits/2.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Annotated[bool, JSON] = False,
 ) -> None:
     """Delete a version; a running server goes back to the one before.
 
     It cannot be undone, and its number is not used again. On a terminal it asks first.
     """
+    from timonel.cli.render.output import print_json
+
     name, _, number = model.rpartition("/")
     if not name or not number.isdecimal():
         raise SpecError(
@@ -160,8 +163,11 @@ def delete(
         typer.echo(f"kept {model}")
         raise typer.Exit(1)
     repository.delete(name, int(number))
-    left = ", ".join(str(version.number) for version in repository.versions(name))
-    typer.echo(f"deleted {model}; versions left: {left or 'none'}")
+    left = [version.number for version in repository.versions(name)]
+    if json:
+        print_json({"deleted": model, "left": left})
+        return
+    typer.echo(f"deleted {model}; versions left: {', '.join(map(str, left)) or 'none'}")
 
 
 def _is_confirmed(version: ModelVersion) -> bool:

@@ -48,7 +48,7 @@ def predict(
     from timonel.cli.render import predictions as render
     from timonel.cli.render.output import console, print_json
 
-    remarks = console(stderr=True)
+    remarks = Settings.of(ctx).remarks(stderr=True)
     answers = timonel.predict(
         model,
         inputs[0] if len(inputs) == 1 else inputs,

@@ -19,6 +19,15 @@ app = single()
 
 GRPC_OFF = -1
 
+# The sections of the help.
+MODELS = "Models and versions"
+ADDRESSES = "Addresses"
+COMPUTE = "Compute"
+TRUST = "What models may do"
+ACCESS = "TLS, keys and tokens"
+LIMITS = "Limits"
+TELEMETRY = "Traces and logs"
+
 
 @app.command(cls=Command)
 def serve(
@@ -32,31 +41,54 @@ def serve(
     *,
     config: Annotated[
         str | None,
-        typer.Option(help="Instead of models: a ModelServerConfig as text, which is followed."),
+        typer.Option(
+            help="Instead of models: a ModelServerConfig as text, which is followed.",
+            rich_help_panel=MODELS,
+        ),
     ] = None,
     resource_preserving: Annotated[
         list[str] | None,
-        typer.Option(help="A model of which never two versions are in memory; * for all."),
+        typer.Option(
+            help="A model of which never two versions are in memory; * for all.",
+            rich_help_panel=MODELS,
+        ),
     ] = None,
-    version: Annotated[int | None, typer.Option(help="Serve this version only.")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Serve this version only.", rich_help_panel=MODELS)
+    ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; 0.0.0.0 for every one.")
+        str,
+        typer.Option(
+            help="The address to listen on; 0.0.0.0 for every one.", rich_help_panel=ADDRESSES
+        ),
     ] = "127.0.0.1",
-    rest_port: Annotated[int, typer.Option(help="The REST port; 0 picks a free one.")] = 8501,
+    rest_port: Annotated[
+        int, typer.Option(help="The REST port; 0 picks a free one.", rich_help_panel=ADDRESSES)
+    ] = 8501,
     grpc_port: Annotated[
-        int, typer.Option(help=f"The gRPC port; 0 picks a free one, {GRPC_OFF} turns gRPC off.")
+        int,
+        typer.Option(
+            help=f"The gRPC port; 0 picks a free one, {GRPC_OFF} turns gRPC off.",
+            rich_help_panel=ADDRESSES,
+        ),
     ] = 8500,
-    poll_s: Annotated[float, typer.Option(help="Seconds between looks for new versions.")] = 1.0,
+    poll_s: Annotated[
+        float, typer.Option(help="Seconds between looks for new versions.", rich_help_panel=MODELS)
+    ] = 1.0,
     model_cache: Annotated[
-        Path | None, typer.Option(help="The folder that versions from buckets are kept in.")
+        Path | None,
+        typer.Option(
+            help="The folder that versions from buckets are kept in.", rich_help_panel=MODELS
+        ),
     ] = None,
     model_cache_size: Annotated[
-        str, typer.Option(help="How much may be kept there, such as 50GB.")
+        str, typer.Option(help="How much may be kept there, such as 50GB.", rich_help_panel=MODELS)
     ] = "20GiB",
     compute_threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads for large requests, and for what is not batched; by default one per core."
+            help="Threads for large and for unbatched requests; by default one per core.",
+            rich_help_panel=COMPUTE,
         ),
     ] = None,
     op_threads: Annotated[
@@ -65,21 +97,27 @@ def serve(
             min=0,
             help="Threads of one operation of a model; by default one on up to two cores, else as "
             "many as TensorFlow chooses (0).",
+            rich_help_panel=COMPUTE,
         ),
     ] = None,
     drain_s: Annotated[
-        float, typer.Option(help="Seconds that requests under way have at the end.")
+        float,
+        typer.Option(
+            help="Seconds that requests under way have at the end.", rich_help_panel=COMPUTE
+        ),
     ] = 30.0,
     hang_timeout_s: Annotated[
         float | None,
         typer.Option(
-            help="Start a version's process again that owes an answer and was silent for so long."
+            help="Restart a version's process with pending requests that sends nothing this long.",
+            rich_help_panel=COMPUTE,
         ),
     ] = None,
     runtime: Annotated[
         list[str] | None,
         typer.Option(
-            help="What computes: auto (the default), tensorflow, litert; digits=litert for a model."
+            help="auto (the default), tensorflow or litert; digits=litert for one model.",
+            rich_help_panel=COMPUTE,
         ),
     ] = None,
     safe_loading: Annotated[
@@ -87,95 +125,157 @@ def serve(
         typer.Option(
             "--safe-loading/--no-safe-loading",
             help="Refuse models that could do more than compute: touch files, run Python.",
+            rich_help_panel=TRUST,
         ),
     ] = True,
     allow_ops: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow-op", help="An operation to trust all the same: ReadFile, or digits=ReadFile."
+            "--allow-op",
+            help="An operation to trust all the same: ReadFile, or digits=ReadFile.",
+            rich_help_panel=TRUST,
         ),
     ] = None,
     allow_python: Annotated[
         list[str] | None,
-        typer.Option(help="A model whose versions may bring Python, which runs as you; * for all."),
+        typer.Option(
+            help="A model whose versions may bring Python, which runs as you; * for all.",
+            rich_help_panel=TRUST,
+        ),
     ] = None,
     hooks: Annotated[
         list[str] | None,
-        typer.Option(help="Python around models: hooks.py, or digits=hooks.py for one."),
+        typer.Option(
+            help="Python around models: hooks.py, or digits=hooks.py for one.",
+            rich_help_panel=TRUST,
+        ),
     ] = None,
     isolation: Annotated[
         Literal["process", "none"],
         typer.Option(
-            help="'process': a crash costs one version; 'none': versions compute in the server."
+            help="'process': a crash costs one version; 'none': versions compute in the server.",
+            rich_help_panel=COMPUTE,
         ),
     ] = "process",
     workers: Annotated[
         int,
-        typer.Option(min=1, help="Processes that share the ports, where there are many cores."),
+        typer.Option(
+            min=1,
+            help="Processes that share the ports, where there are many cores.",
+            rich_help_panel=COMPUTE,
+        ),
     ] = 1,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Serve over TLS: the certificate and its chain, in PEM.")
+        Path | None,
+        typer.Option(
+            help="Serve over TLS: the certificate and its chain, in PEM.", rich_help_panel=ACCESS
+        ),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's private key.", rich_help_panel=ACCESS)
+    ] = None,
     tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Require client certificates of these authorities.")
+        Path | None,
+        typer.Option(
+            help="Require client certificates of these authorities.", rich_help_panel=ACCESS
+        ),
     ] = None,
     tls_client_optional: Annotated[
         bool,
-        typer.Option("--tls-client-optional", help="Let REST clients do without a certificate."),
+        typer.Option(
+            "--tls-client-optional",
+            help="Let REST clients do without a certificate.",
+            rich_help_panel=ACCESS,
+        ),
     ] = False,
     api_keys: Annotated[
-        Path | None, typer.Option(help="Ask for API keys; the file that 'timonel keys' writes.")
+        Path | None,
+        typer.Option(
+            help="Ask for API keys; the file that 'timonel keys' writes.", rich_help_panel=ACCESS
+        ),
     ] = None,
     jwt_issuer: Annotated[
-        str | None, typer.Option(help="Accept tokens of this issuer, as an OpenID provider's URL.")
+        str | None,
+        typer.Option(
+            help="Accept tokens of this issuer, as an OpenID provider's URL.",
+            rich_help_panel=ACCESS,
+        ),
     ] = None,
     jwt_audience: Annotated[
-        str | None, typer.Option(help="The audience that tokens must be made for.")
+        str | None,
+        typer.Option(help="The audience that tokens must be made for.", rich_help_panel=ACCESS),
     ] = None,
     jwt_jwks: Annotated[
-        str | None, typer.Option(help="The issuer's keys: a file or URL; else the issuer is asked.")
+        str | None,
+        typer.Option(
+            help="The issuer's keys: a file or URL; else the issuer is asked.",
+            rich_help_panel=ACCESS,
+        ),
     ] = None,
     jwt_allow: Annotated[
         list[str] | None,
-        typer.Option(help="What every valid token allows, such as predict:digits-*."),
+        typer.Option(
+            help="What every valid token allows, such as predict:digits-*.", rich_help_panel=ACCESS
+        ),
     ] = None,
     rate_limit: Annotated[
-        str | None, typer.Option(help="Requests of each client, such as 100/s or 600/min:20.")
+        str | None,
+        typer.Option(
+            help="Requests of each client, such as 100/s or 600/min:20.", rich_help_panel=LIMITS
+        ),
     ] = None,
     model_rate_limit: Annotated[
-        str | None, typer.Option(help="Requests to each model, likewise.")
+        str | None, typer.Option(help="Requests to each model, likewise.", rich_help_panel=LIMITS)
     ] = None,
     max_body: Annotated[
-        str | None, typer.Option(help="The largest request, such as 64MiB, or none.")
+        str | None,
+        typer.Option(help="The largest request, such as 64MiB, or none.", rich_help_panel=LIMITS),
     ] = "32MiB",
     max_requests: Annotated[
-        int | None, typer.Option(help="Requests under way at once; more are refused.")
+        int | None,
+        typer.Option(help="Requests under way at once; more are refused.", rich_help_panel=LIMITS),
     ] = None,
     max_connections: Annotated[
-        int | None, typer.Option(help="Connections to each port; more are refused.")
+        int | None,
+        typer.Option(help="Connections to each port; more are refused.", rich_help_panel=LIMITS),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also answer requests whose Host header is this name, as behind a reverse proxy."
+            help="Also answer requests whose Host header is this name, as behind a reverse proxy.",
+            rich_help_panel=ADDRESSES,
         ),
     ] = None,
     page: Annotated[
         bool,
-        typer.Option("--page/--no-page", help="Have a page at / with models, plots and a form."),
+        typer.Option(
+            "--page/--no-page",
+            help="Have a page at / with models, plots and a form.",
+            rich_help_panel=ADDRESSES,
+        ),
     ] = True,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Send OpenTelemetry spans of requests.")
+        bool,
+        typer.Option(
+            "--trace", help="Send OpenTelemetry spans of requests.", rich_help_panel=TELEMETRY
+        ),
     ] = False,
     request_log: Annotated[
-        Path | None, typer.Option(help="A folder for a sample of requests, as PredictionLogs.")
+        Path | None,
+        typer.Option(
+            help="A folder for a sample of requests, as PredictionLogs.", rich_help_panel=TELEMETRY
+        ),
     ] = None,
     request_log_rate: Annotated[
-        float, typer.Option(help="The share of requests in that sample.")
+        float, typer.Option(help="The share of requests in that sample.", rich_help_panel=TELEMETRY)
     ] = 0.01,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return at once; 'timonel servers stop' ends it.")
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return at once; 'timonel servers stop' ends it.",
+            rich_help_panel=ADDRESSES,
+        ),
     ] = False,
 ) -> None:
     """Serve a model over REST and gRPC, as TensorFlow Serving does.
@@ -266,7 +366,7 @@ def _announce(
     from timonel.cli.watch import Watch
     from timonel.errors import ServingError
 
-    out = console()
+    out, remarks = console(), settings.remarks()
     out.print(f"serving [bold]{', '.join(server.models)}[/bold]")
     out.print(f"  REST  {server.rest_url}/v1/models/{server.models[0]}", soft_wrap=True)
     if page:
@@ -275,14 +375,14 @@ def _announce(
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
     for name in server.models if asks else ():
         with contextlib.suppress(ServingError):  # it has ended: whoever waits for it tells how
-            out.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
+            remarks.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
     if not detach:
-        out.print("Ctrl-C stops it", style="dim")
+        remarks.print("Ctrl-C stops it", style="dim")
     if not asks:
         out.print("loads and unloads are in the log only: asking takes a client certificate")
     if detach:
         return
-    for name in server.models if asks else ():
+    for name in server.models if asks and not settings.quiet else ():
         watches.enter_context(Watch(server.rest_url, name, _tell, server.caller))
 
 

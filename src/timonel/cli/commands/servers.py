@@ -60,8 +60,10 @@ def stop(
     ctx: typer.Context,
     server: Annotated[str, typer.Argument(help="A server's pid, or a model that it serves.")],
     timeout: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 60.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Stop a server; the requests under way are answered first."""
+    from timonel.cli.render.output import print_json
     from timonel.serving.registry import running_servers
 
     found = running_servers(Settings.of(ctx).find().servers)
@@ -81,4 +83,7 @@ def stop(
                     hint=f"see its log: {each.log}",
                 )
             time.sleep(POLL_S)
-        typer.echo(f"stopped server {each.pid} of {', '.join(each.models)}")
+        if not json:
+            typer.echo(f"stopped server {each.pid} of {', '.join(each.models)}")
+    if json:
+        print_json({"stopped": [{"pid": s.pid, "models": list(s.models)} for s in chosen]})

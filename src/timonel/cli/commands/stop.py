@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from timonel.cli.groups import Command, single
 from timonel.cli.settings import Settings
 from timonel.errors import JobError
+
+if TYPE_CHECKING:
+    from timonel.engines import Engine
 
 app = single()
 
@@ -23,23 +26,39 @@ def stop(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Return once its tasks have ended.")
     ] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Stop a job; it ends as stopped, with its checkpoints.
 
     A job that has ended stays as it is.
     """
     from timonel.cli.jobs import engine_of, find_job
+    from timonel.cli.render import jobs as render
+    from timonel.cli.render.output import print_json
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
     engine = engine_of(workspace)
-    if engine.status(job_id).state.is_final:
-        typer.echo(f"{job_id} has {engine.status(job_id).state.value} already")
-        return
-    engine.cancel(job_id)
-    if not wait:
+    was_over = engine.status(job_id).state.is_final
+    if not was_over:
+        engine.cancel(job_id)
+        if wait:
+            _wait(engine, job_id)
+    status = engine.status(job_id)
+    if json:
+        print_json(render.job_json(status))
+    elif not was_over and not wait:
         typer.echo(f"{job_id} is asked to stop")
-        return
+    else:
+        typer.echo(f"{job_id} has {status.state.value}{' already' if was_over else ''}")
+
+
+def _wait(engine: Engine, job_id: str) -> None:
+    """Wait until a job has ended.
+
+    Raises:
+        JobError: It goes on for two minutes.
+    """
     # Each task has its grace, then it is killed: two minutes are beyond any of that.
     deadline = time.monotonic() + 120
     while not engine.status(job_id).state.is_final:
@@ -49,4 +68,3 @@ def stop(
                 hint=f"see 'timonel jobs show {job_id}'",
             )
         time.sleep(POLL_S)
-    typer.echo(f"{job_id} has {engine.status(job_id).state.value}")

@@ -12,6 +12,8 @@ from timonel.cli.options import train as options
 from timonel.cli.settings import Settings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from timonel.storage import Workspace
     from timonel.training import Run
 
@@ -37,12 +39,16 @@ def train(
         typer.Option(
             help="A dataset for timonel.data.load(); repeatable with names.",
             metavar="[NAME=]FOLDER",
+            rich_help_panel=options.PROGRAM,
         ),
     ] = None,
     params: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="A parameter: reaches the script as --NAME=VALUE.", metavar="NAME=VALUE"
+            "--set",
+            help="A parameter: reaches the script as --NAME=VALUE.",
+            metavar="NAME=VALUE",
+            rich_help_panel=options.PROGRAM,
         ),
     ] = None,
     strategy: options.Strategy = "auto",
@@ -78,28 +84,71 @@ def train(
     cluster: options.Cluster = None,
     task_type: options.TaskType = None,
     task_index: options.TaskIndex = None,
-    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
-    engine: Annotated[str, typer.Option(help="Where the job runs.")] = "local",
+    name: Annotated[
+        str | None, typer.Option(help="What to call the run.", rich_help_panel=options.JOB)
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Where the job runs.", rich_help_panel=options.JOB)
+    ] = "local",
     max_restarts: Annotated[
-        int, typer.Option(help="How often a job that lost a process goes on.")
+        int,
+        typer.Option(
+            help="How often a job that lost a process goes on.", rich_help_panel=options.JOB
+        ),
     ] = 3,
     warm: Annotated[
-        bool, typer.Option("--warm/--no-warm", help="Start from a process that has TensorFlow.")
+        bool,
+        typer.Option(
+            "--warm/--no-warm",
+            help="Start from a process that has imported TensorFlow; it holds about 700 MB and "
+            "ends 10 minutes after its last job (TIMONEL_WARM_LINGER).",
+            rich_help_panel=options.JOB,
+        ),
     ] = True,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of Keras, NumPy and TensorFlow; else a new one.")
+        int | None,
+        typer.Option(
+            help="Seed of Keras, NumPy and TensorFlow; else a new one.",
+            rich_help_panel=options.PROGRAM,
+        ),
     ] = None,
     wandb: Annotated[
-        bool, typer.Option("--wandb", help="Copy the run to Weights & Biases.")
+        bool,
+        typer.Option(
+            "--wandb", help="Copy the run to Weights & Biases.", rich_help_panel=options.TRACKING
+        ),
     ] = False,
     wandb_project: Annotated[
-        str | None, typer.Option(help="The project there; else what it trains on.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="The project there; else what it trains on.",
+            metavar="NAME",
+            rich_help_panel=options.TRACKING,
+        ),
     ] = None,
     pass_job_dir: Annotated[
-        bool, typer.Option("--pass-job-dir", help="Give the script --job-dir=FOLDER too.")
+        bool,
+        typer.Option(
+            "--pass-job-dir",
+            help="Give the script --job-dir=FOLDER too.",
+            rich_help_panel=options.PROGRAM,
+        ),
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return at once; see 'timonel jobs' and 'logs'.")
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return at once; see 'timonel jobs' and 'logs'.",
+            rich_help_panel=options.JOB,
+        ),
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the run as JSON, and progress to stderr.",
+            rich_help_panel=options.JOB,
+        ),
     ] = False,
 ) -> None:
     """Run a script, notebook or module, on as many workers as you say.
@@ -113,8 +162,10 @@ def train(
     from timonel.errors import Interrupted
     from timonel.training.worker.task.ranks import is_rank
 
-    workspace = Settings.of(ctx).find(create=True)
-    own = {"ctx", "entry", "args", "data", "params", "detach"}
+    settings = Settings.of(ctx)
+    workspace = settings.find(create=True)
+    remarks = settings.remarks(stderr=json)
+    own = {"ctx", "entry", "args", "data", "params", "detach", "json"}
     # A task of one's own cluster, or of mpirun's, has run here, and ended, when this returns.
     is_job = cluster is None and not (launcher == "mpi" and is_rank(os.environ))
     run = timonel.train(
@@ -127,40 +178,53 @@ def train(
         **{name: value for name, value in given.items() if name not in own},
     )
     if not is_job:
-        typer.echo(f"this task of {run.id} is done")
+        remarks.print(f"this task of {run.id} is done")
         return
-    typer.echo(f"job {run.id}, to look in: timonel logs")
+    remarks.print(f"job {run.id}, to look in: timonel logs", soft_wrap=True)
     if wandb:
         from timonel.styles import from_here
         from timonel.tracking.mirrors.wandb_login import described, offline_folder
 
         folder = from_here(offline_folder(os.environ, workspace.root))
-        typer.echo(described(os.environ, folder, run.id))
-    if detach:
-        return
-    try:
-        _watch(run, workspace)
-    except KeyboardInterrupt:
-        run.job.stop()
-        run.job.wait()
-        raise Interrupted(
-            f"interrupted, {run.id} has stopped", hint="its checkpoints are kept"
-        ) from None
+        remarks.print(described(os.environ, folder, run.id), soft_wrap=True)
+    if not detach:
+        try:
+            _watch(run, workspace, remarks)
+        except KeyboardInterrupt:
+            run.job.stop()
+            run.job.wait()
+            raise Interrupted(
+                f"interrupted, {run.id} has stopped", hint="its checkpoints are kept"
+            ) from None
+    _print_run(run, remarks, json=json, detach=detach)
 
 
-def _watch(run: Run, workspace: Workspace) -> None:
+def _watch(run: Run, workspace: Workspace, out: Console) -> None:
     from timonel.cli.follow import follow
-    from timonel.cli.render.output import console
+
+    follow(run, workspace, out=out)
+    run.wait()
+
+
+def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
+    """Print how a run ended, or where it is if nobody waited for its end."""
+    from timonel.cli.render import runs as render
+    from timonel.cli.render.output import console, print_json
     from timonel.training.display import outcome_line
 
-    follow(run, workspace)
-    run.wait()
     record = run.record
+    if json:
+        print_json(render.run_json(record))
+        return
     out = console()
+    if detach:
+        if remarks.quiet:
+            out.print(run.id)
+        return
     line = outcome_line(run.id, record.status, record.duration_s, record.metrics, out.width)
     out.print(line, soft_wrap=True)
     if any(artifact.type == "savedmodel" for artifact in record.outputs):
-        out.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
+        remarks.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
 
 
 def parse_data(words: list[str] | None) -> str | dict[str, str] | None:

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console: colours and the real width on a terminal, plain text into a pipe."""
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console: colours and the real width on a terminal, plain text into a pipe.
+
+    Args:
+        stderr: Write to the standard error.
+        quiet: Write nothing.
+    """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(stderr=stderr, highlight=False, width=width)
+    return Console(stderr=stderr, highlight=False, width=width, quiet=quiet)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
