@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Timonel
 from timonel.cli import samples
 from timonel.cli.project import KINDS, write_project
+from timonel.storage import find_workspace
 
 
 @pytest.fixture
@@ -46,9 +47,40 @@ def test_the_script_is_short_and_has_no_word_of_distribution(kind: str, tmp_path
         assert word not in text.lower()
 
 
-def test_without_data(here: Path, timonel: Timonel) -> None:
-    assert timonel("init", "image", "--no-data").exit_code == 0
-    assert not (here / "digits").exists()
+@pytest.mark.parametrize(("kind", "absent"), [("image", "digits"), ("table", "patients.csv")])
+def test_without_data(kind: str, absent: str, here: Path, timonel: Timonel) -> None:
+    outcome = timonel("init", kind, "--no-data")
+    assert outcome.exit_code == 0
+    assert not (here / absent).exists()
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("next: ")]
+    assert f"convert {absent}" not in line
+    assert "your " in line
+
+
+def test_a_project_in_a_project_has_a_workspace_of_its_own(
+    here: Path, timonel: Timonel, few_digits: None, monkeypatch
+) -> None:
+    find_workspace(here / ".timonel")
+    outcome = timonel("init", "image", "inner")
+    assert f"as {here / '.timonel'} belongs to a project above" in outcome.out
+    monkeypatch.chdir(here / "inner")
+    assert timonel("convert", "digits", "data").err == ""
+    assert len(list((here / "inner" / ".timonel" / "runs").iterdir())) == 1
+    assert list((here / ".timonel" / "runs").iterdir()) == []
+
+
+def test_work_that_goes_to_a_workspace_above_says_so(
+    here: Path, timonel: Timonel, few_digits: None, monkeypatch
+) -> None:
+    timonel("init", "image")
+    find_workspace(here / ".timonel")
+    (here / "below").mkdir()
+    monkeypatch.chdir(here / "below")
+    assert (
+        f"workspace: {here / '.timonel'}, of a folder above"
+        in timonel("convert", "../digits", "data").err
+    )
+    assert timonel("-w", "own", "convert", "../digits", "more").err == ""
 
 
 def test_nothing_is_overwritten_and_the_error_lists_what_is_there(

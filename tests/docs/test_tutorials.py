@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +62,29 @@ def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> No
         assert '"version": 3' in versions[0]
         assert '"version": 1' in versions[1]
         assert "stopped server" in printed[-1]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_certificate_of_the_serving_tutorial_is_one_that_clients_accept(tmp_path) -> None:
+    page = (TUTORIALS / "serving.md").read_text()
+    (command,) = re.findall(r"^openssl .*\n.*$", page, re.MULTILINE)
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True, capture_output=True)
+    shown = re.findall(r"--(?:tls-cert|tls-key|tls-ca) (\S+)", page)
+    assert all((tmp_path / name).is_file() for name in shown)
+    serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serves.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    asks = ssl.create_default_context(cafile=tmp_path / "server.pem")
+
+    def answer(there: socket.socket) -> None:
+        serves.wrap_socket(there, server_side=True).close()
+
+    for name in ("localhost", "127.0.0.1"):
+        here, there = socket.socketpair()
+        with here, there:
+            thread = threading.Thread(target=answer, args=(there,))
+            thread.start()
+            asks.wrap_socket(here, server_hostname=name).close()
+            thread.join()
 
 
 @pytest.mark.e2e

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from timonel.cli.groups import Command, single
+from timonel.cli.settings import Settings
 
 app = single()
 
@@ -20,8 +21,18 @@ class Kind(StrEnum):
     TABLE = "table"
 
 
+_SOURCES = {
+    (Kind.IMAGE, True): "digits data/digits",
+    (Kind.IMAGE, False): "IMAGES data/digits    # IMAGES: your folder, with a folder per label",
+    (Kind.TABLE, True): "patients.csv data/patients --label progression",
+    (Kind.TABLE, False): "ROWS.csv data/patients --label COLUMN    # your file and its label",
+}
+"""What is converted next, with sample data and without."""
+
+
 @app.command(cls=Command)
 def init(
+    ctx: typer.Context,
     kind: Annotated[Kind, typer.Argument(help="What the data is.", metavar="image|table")],
     folder: Annotated[Path, typer.Argument(help="Where to write the project.")] = Path(),
     data: Annotated[
@@ -33,12 +44,18 @@ def init(
     Files that exist are never overwritten.
     """
     from timonel.cli.project import write_project
+    from timonel.storage.workspace import FOLDER_NAME, find_workspace
 
+    settings = Settings.of(ctx)
+    shared = settings.shared_workspace(folder)
     written = write_project(kind.value, folder, with_data=data)
     for path in written:
         typer.echo(f"wrote {path}{'/' if path.is_dir() else ''}")
     place = f"cd {folder} && " if folder != Path() else ""
-    source = {"image": "digits data/digits", "table": "patients.csv data/patients"}[kind]
-    label = " --label progression" if kind is Kind.TABLE else ""
-    typer.echo(f"next: {place}timonel convert {source}{label}")
-    typer.echo(f"then: what {folder / 'README.md'} shows")
+    if shared is not None:
+        # Without one of its own it would share the runs and models of the project above.
+        find_workspace(folder / FOLDER_NAME)
+        typer.echo(f"made {folder / FOLDER_NAME}/, as {shared} belongs to a project above")
+    hints = settings.remarks()
+    hints.print(f"next: {place}timonel convert {_SOURCES[kind, data]}", soft_wrap=True)
+    hints.print(f"then: what {folder / 'README.md'} shows", soft_wrap=True)
