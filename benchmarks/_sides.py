@@ -1,4 +1,4 @@
-"""The sides of the benchmark of serving: ours, the peers', and bounds that none can pass."""
+"""The sides of the benchmark of serving: ours, the peers', and references without a server."""
 
 from __future__ import annotations
 

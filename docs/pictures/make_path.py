@@ -15,17 +15,25 @@ import matplotlib as mpl
 mpl.use("svg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 from PIL import Image
 
 import timonel
 from timonel.units import format_seconds
 
-TEAL, AMBER, GREY = "#00897b", "#ef8a17", "#607d8b"
+TEAL, AMBER = "#00897b", "#ef8a17"
+INK = "#697a83"
+"""The colour of text and axes: it reads on white and on black, and pictures have no background."""
+STYLE = {
+    "svg.hashsalt": "timonel", "font.size": 8, "axes.titlesize": 9, "text.color": INK,
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": INK,
+    "ytick.color": INK,
+}  # fmt: skip
 
 
-def main(folder: Path) -> None:
-    """Write path.svg beside this file."""
-    mpl.rcParams.update({"svg.hashsalt": "timonel", "font.size": 8, "axes.titlesize": 9})
+def main(folder: Path, picture: Path) -> None:
+    """Write the picture of the demo in ``folder``."""
+    mpl.rcParams.update(STYLE)
     figure, axes = plt.subplots(1, 5, figsize=(12.5, 3.0), width_ratios=[1, 1, 1.25, 1, 1.6])
     workspace = timonel.find_workspace(folder / ".timonel", create=False)
     version = timonel.ModelRepository(workspace.models).get("digits")
@@ -38,15 +46,15 @@ def main(folder: Path) -> None:
     for axis in axes[:4]:
         axis.annotate(
             "", (1.22, 0.5), (1.05, 0.5), "axes fraction",
-            arrowprops={"arrowstyle": "-|>", "color": GREY, "lw": 1.5}, annotation_clip=False,
+            arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.5}, annotation_clip=False,
         )  # fmt: skip
     total = format_seconds(sum(report["took_s"].values()))
     figure.text(
         0.5, 0.01, f"one run of 'timonel demo': all of it, twice, in {total} on two cores",
-        ha="center", color=GREY,
+        ha="center", color=INK,
     )  # fmt: skip
     figure.subplots_adjust(left=0.02, right=0.985, top=0.84, bottom=0.25, wspace=0.42)
-    figure.savefig(Path(__file__).with_name("path.svg"), facecolor="white", metadata={"Date": None})
+    figure.savefig(picture, transparent=True, metadata={"Date": None})
 
 
 def draw_files(axis, folder: Path) -> None:
@@ -77,7 +85,7 @@ def draw_dataset(axis, dataset) -> None:
     axis.set_xlim(0, max(left) * 1.25)
     axis.set_yticks([])
     for place, split in enumerate(splits):
-        axis.text(0, place - 0.27, split, va="bottom", fontsize=7, color=GREY)
+        axis.text(0, place - 0.27, split, va="bottom", fontsize=7, color=INK)
     axis.set_xticks([])
     axis.spines[:].set_visible(False)
     axis.set_title("Dataset", fontweight="bold")
@@ -99,7 +107,8 @@ def draw_run(axis, run) -> None:
 def draw_version(axis, version) -> None:
     """Draw the confusion matrix of the check."""
     check = version.check
-    axis.imshow(check.confusion, cmap="Greens")
+    # Cells without a file have no colour: they would be white boxes on a dark page.
+    axis.imshow(np.ma.masked_equal(check.confusion, 0), cmap="Greens", vmin=0)
     for row, counts in enumerate(check.confusion):
         for column, count in enumerate(counts):
             if count:
@@ -135,4 +144,4 @@ def draw_server(axis, report) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(__file__).with_name("path.svg"))

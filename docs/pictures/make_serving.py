@@ -17,16 +17,18 @@ import matplotlib as mpl
 mpl.use("svg")
 
 import matplotlib.pyplot as plt
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Polygon
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parents[1] / "benchmarks" / "results" / "serving.json"
-TEAL, AMBER, GREY = "#00897b", "#ef8a17", "#607d8b"
-COLOURS = {"timonel": TEAL, "bound": "#cfd8dc"}
+TEAL, AMBER = "#00897b", "#ef8a17"
+INK = "#697a83"
+"""The colour of text and axes: it reads on white and on black, and pictures have no background."""
+COLOURS = {"timonel": TEAL, "bound": "#a9b7be"}
 STYLE = {
     "svg.hashsalt": "timonel", "font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.edgecolor": GREY, "xtick.color": GREY,
-    "axes.labelcolor": GREY,
+    "axes.spines.right": False, "axes.edgecolor": INK, "xtick.color": INK,
+    "ytick.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK,
 }  # fmt: skip
 
 
@@ -61,21 +63,34 @@ def draw(tables: Mapping[str, Mapping[str, Any]], picture: Path) -> None:
         most = 1.6 * max(served, default=0) or max(rates, default=1)
         axis.set_xlim(0, most)
         for at, value in enumerate(rates):
-            cut = value > 0.85 * most
-            axis.text(min(value, most) + (-0.01 if cut else 0.01) * most, at, told(value),
-                      ha="right" if cut else "left", va="center", color=GREY)  # fmt: skip
+            inside = value > 0.85 * most
+            axis.text(min(value, most) + (-0.01 if inside else 0.01) * most, at, told(value),
+                      ha="right" if inside else "left", va="center",
+                      color="black" if inside else INK)  # fmt: skip
+            if value > most:
+                mark_cut(axis, 0.62 * most, at)
         axis.invert_yaxis()
         axis.set_title(title, loc="left", x=-0.6)
         axis.tick_params(left=False)
     figure.legend(
         [Patch(color=colour) for colour in (TEAL, AMBER, COLOURS["bound"])],
-        ["timonel", "other servers, each at its fastest", "what none can pass"],
+        ["timonel", "other servers, each at its fastest",
+         "for comparison: no server, or no model (echo); // is a bar cut short"],
         loc="lower center", ncols=3, frameon=False,
     )  # fmt: skip
-    figure.supxlabel("requests/s", color=GREY, fontsize=8, y=0.3 / figure.get_figheight())
+    figure.supxlabel("requests/s", color=INK, fontsize=8, y=0.3 / figure.get_figheight())
     figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
-    figure.savefig(picture, metadata={"Date": None})
+    figure.savefig(picture, transparent=True, metadata={"Date": None})
     plt.close(figure)
+
+
+def mark_cut(axis: Any, x: float, y: float) -> None:
+    """Mark a bar as longer than its plot by two slanted gaps."""
+    width = 0.012 * axis.get_xlim()[1]
+    for left in (x, x + 2.5 * width):
+        corners = [(left, y + 0.42), (left + width, y + 0.42), (left + 3 * width, y - 0.42),
+                   (left + 2 * width, y - 0.42)]  # fmt: skip
+        axis.add_patch(Polygon(corners, color="white", lw=0, gid="cut"))
 
 
 def chosen(sides: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,9 @@ from matplotlib.patches import Patch
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parents[1] / "benchmarks" / "results" / "training.json"
-TEAL, AMBER, RED, GREY = "#00897b", "#ef8a17", "#c62828", "#607d8b"
+TEAL, AMBER, RED = "#00897b", "#ef8a17", "#d34a4a"
+INK = "#697a83"
+"""The colour of text and axes: it reads on white and on black, and pictures have no background."""
 PHASES = {
     "until it is noticed": RED,
     "until all are down": "#ef9a9a",
@@ -31,8 +33,8 @@ PHASES = {
 """What a restart consists of, in its order."""
 STYLE = {
     "svg.hashsalt": "timonel", "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.edgecolor": GREY, "xtick.color": GREY, "ytick.color": GREY,
-    "axes.labelcolor": GREY, "legend.frameon": False,
+    "axes.spines.right": False, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK, "legend.frameon": False,
 }  # fmt: skip
 
 
@@ -65,8 +67,7 @@ def draw_curve(found: Mapping[str, Any]) -> None:
         axis.text(kill["step"], top, f" {kill['task'].partition('-')[0]}", color=RED, fontsize=7.5,
                   va="top")  # fmt: skip
     axis.set_ylabel("loss, mean of the epoch so far")
-    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.9), frameon=True, framealpha=1,
-                edgecolor="none")  # fmt: skip
+    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
     apart = [abs(killed[step] - whole[step]) for step in whole]
     below.plot(whole.keys(), apart, color=TEAL, lw=1.4)
     below.set_ylabel("apart")
@@ -86,7 +87,7 @@ def draw_workers(found: Mapping[str, Mapping[str, float]]) -> None:
         rates = {int(count): rate for count, rate in found[name].items()}
         bars = axis.bar([count + shift for count in rates], rates.values(), 0.36, color=colour,
                         label=name)  # fmt: skip
-        axis.bar_label(bars, fmt="{:,.0f}", fontsize=7.5, color=GREY, padding=2)
+        axis.bar_label(bars, fmt="{:,.0f}", fontsize=7.5, color=INK, padding=2)
     axis.set_xticks([int(count) for count in found["timonel"]])
     axis.set_xlabel("workers, all on the same two cores")
     axis.set_ylabel("examples per second")
@@ -107,7 +108,7 @@ def draw_kill(found: Mapping[str, Any]) -> None:
     for number, kill in enumerate(found["bare"], 1):
         took = kill["resumed_at"] - kill["at"]
         axis.barh(place, took, height=0.6, color=AMBER)
-        axis.text(took, place, f"  {took:.1f} s", va="center", color=GREY)
+        axis.text(took, place, f"  {took:.1f} s", va="center", color=INK)
         ticks.append((place, f"by hand, kill {number}"))
         place += 1
     axis.invert_yaxis()
@@ -135,7 +136,7 @@ def draw_phases(
     for (begin, end), colour in zip(itertools.pairwise(edges), PHASES.values(), strict=True):
         axis.barh(place, end - begin, left=begin - kill["at"], height=0.6, color=colour)
     took = kill["resumed_at"] - kill["at"]
-    axis.text(took, place, f"  {took:.1f} s", va="center", color=GREY)
+    axis.text(took, place, f"  {took:.1f} s", va="center", color=INK)
 
 
 def first(phases: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[str, Any]], bool]) -> float:
@@ -144,9 +145,9 @@ def first(phases: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[str, Any
 
 
 def save(figure: Any, name: str) -> None:
-    """Write a picture, on white: it is read on light and on dark pages."""
+    """Write a picture without a background: it is read on light and on dark pages."""
     figure.tight_layout()
-    figure.savefig(HERE / f"{name}.svg", facecolor="white", metadata={"Date": None})
+    figure.savefig(HERE / f"{name}.svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
 
 

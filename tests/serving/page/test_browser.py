@@ -260,6 +260,14 @@ def test_it_is_fit_for_all(tab, scheme, size):
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
+def test_on_a_phone_a_model_can_be_tried_without_scrolling_past_plots(tab):
+    page = tab("/#images", viewport={"width": 390, "height": 844})
+    form, plots = page.locator("#try"), page.locator(".charts")
+    expect(form).to_be_visible()
+    assert form.bounding_box()["y"] < plots.bounding_box()["y"]
+    assert form.bounding_box()["y"] < 844 / 2
+
+
 def test_the_keyboard_is_enough(tab):
     page = tab("/#table")
     expect(page.locator("#try")).to_be_visible()
