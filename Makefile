@@ -3,10 +3,11 @@ PYTHON ?= python3.11
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 SCHEMATHESIS_VENV ?= .venv-schemathesis
+WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock docs bench bench-main-path bench-training bench-serving bench-peers lock-peers test-soak test-soak-serving test-browser clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-peers lock-peers test-soak test-soak-serving test-browser clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -82,6 +83,14 @@ bench-serving: $(VENV)/.ready ## against other model servers; needs wrk and h2lo
 bench-peers: $(VENV)/.ready ## set up those servers, each in an environment of its own
 	$(BIN)/python benchmarks/serving.py --setup
 
+$(WHEEL_VENV)/.ready: requirements/bootstrap.txt
+	@sh scripts/setup-venv.sh "$(PYTHON)" "$(WHEEL_VENV)"
+	@touch $@
+
+# The wheel is built from the sdist, each in an environment that has setuptools and nothing else.
+wheel: $(WHEEL_VENV)/.ready ## build an sdist and a wheel into dist/, to install elsewhere
+	$(WHEEL_VENV)/bin/uv build --python $(WHEEL_VENV)/bin/python --out-dir dist .
+
 docs: $(VENV)/.ready ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
@@ -92,5 +101,5 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the servers that are m
 	sh benchmarks/peers/lock.sh $(BIN)/uv
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) benchmarks/peers/*/.venv site dist build demo
+	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
 	rm -rf src/*.egg-info src/timonel/serving/rest/_numbers*.so

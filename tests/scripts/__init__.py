@@ -1,0 +1,1 @@
+"""Tests of what sets up environments and builds packages."""
