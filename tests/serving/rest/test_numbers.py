@@ -1,14 +1,11 @@
-"""The compiled reader of arrays of numbers. That requests read with it are right: test_outline."""
+"""The readers of arrays of numbers. That requests read with them are right: test_outline."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import struct
-import sysconfig
 import threading
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -16,23 +13,31 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.serving.rest.readers import NATIVE, READERS, SIMDJSON
 from timonel.serving.rest import outline
 
-_COMPILER = shutil.which("cc") or shutil.which("gcc")
-_CAN_BE_BUILT = _COMPILER and (Path(sysconfig.get_path("include")) / "Python.h").exists()
-# Where it can be built and was not, all of this fails.
-pytestmark = pytest.mark.skipif(
-    outline.NATIVE is None and not _CAN_BE_BUILT, reason="there is no compiler"
+
+@pytest.fixture(autouse=True, scope="module", params=READERS)
+def reader(request):
+    """Each of those that run here."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == SIMDJSON:
+            patch.setattr(outline, "NATIVE", None)
+        else:
+            assert outline.NATIVE is not None, "it can be built here, and was not"
+        yield request.param
+
+
+# It reads a part of a text without the interpreter's lock; simdjson has no such interface.
+of_the_compiled_one = pytest.mark.parametrize(
+    "reader", [NATIVE] if NATIVE in READERS else [], indirect=True
 )
 
 
 def read(text):
     body = text.encode()
-    found = outline.NATIVE(body, 0, len(body))
-    if found is None:
-        return None
-    content, shape, whole = found
-    return np.frombuffer(content).reshape(shape), whole
+    found = outline._read(body, 0, len(body))
+    return None if found is None else (found.values, found.whole)
 
 
 def bits(number):
@@ -96,7 +101,7 @@ def test_minus_zero_is_one_only_with_a_fraction():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1", "[", "[1", "[1,", "[1,]", "[,1]", "[01]", "[-]", "[+1]", "[1.]", "[.5]", "[1e]",
+    ["", "[", "[1", "[1,", "[1,]", "[,1]", "[01]", "[-]", "[+1]", "[1.]", "[.5]", "[1e]",
      "[1e+]", "[0x10]", "[1.5p3]", "[1]]", "[1] 2", "[1 2]", "[1e309]", "[100000000000000000000]",
      "[1.5f]", "[-9223372036854775809]", "[1\0]", "[--1]", "[ ]", "[1][2]", "[inf]",
      "[-NaN]", "[Nan]", "[NaNa]", "[Infinit", "[-Inf]", "[Infinityy]"],
@@ -105,8 +110,12 @@ def test_it_gives_up(text):
     assert read(text) is None
 
 
-def test_words_for_numbers_that_json_does_not_have():
-    values, whole = read("[NaN, Infinity, -Infinity ,1]")
+def test_words_for_numbers_that_json_does_not_have(reader):
+    found = read("[NaN, Infinity, -Infinity ,1]")
+    if reader == SIMDJSON:
+        assert found is None  # the way for small requests reads them
+        return
+    values, whole = found
     assert math.isnan(values[0])
     assert values[1:].tolist() == [math.inf, -math.inf, 1.0]
     assert not whole
@@ -114,21 +123,23 @@ def test_words_for_numbers_that_json_does_not_have():
 
 def test_the_text_around_it_is_not_looked_at():
     body = b"9[1, 2.5]9"
-    content, shape, whole = outline.NATIVE(body, 1, len(body) - 1)
-    assert np.frombuffer(content).tolist() == [1, 2.5]
-    assert shape == (2,)
-    assert not whole
-    assert outline.NATIVE(body, 1, len(body) - 2) is None
+    found = outline._read(body, 1, len(body) - 1)
+    assert found.values.tolist() == [1, 2.5]
+    assert not found.whole
+    assert outline._read(body, 1, len(body) - 2) is None
 
 
+@of_the_compiled_one
 def test_wrong_arguments_are_refused():
     for start, end in [(-1, 3), (0, 4), (3, 2)]:
         with pytest.raises(ValueError, match="part of the text"):
             outline.NATIVE(b"[1]", start, end)
     with pytest.raises(TypeError):
         outline.NATIVE("[1]", 0, 3)
+    assert outline.NATIVE(b"1", 0, 1) is None
 
 
+@of_the_compiled_one
 def test_others_go_on_while_it_reads():
     body = b"[" + b",".join([b"0.1234567890123456789"] * 2_000_000) + b"]"
     begun = threading.Event()
@@ -156,7 +167,7 @@ def test_nothing_is_kept():
 
     def several():
         for body in (good, bad) * 50:
-            outline.NATIVE(body, 0, len(body))
+            outline._read(body, 0, len(body))
 
     several()
     before = psutil.Process().memory_info().rss

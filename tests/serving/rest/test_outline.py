@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.serving.rest.readers import READERS, SIMDJSON
 from tests.serving.rest.test_codec import odd, scalars, specs
 from timonel.serving.rest import outline as module
 from timonel.serving.rest.codec import decode, parse_request
@@ -19,17 +20,15 @@ OTHERS = ["BOOL", "STRING", "HALF"]
 X = specs(x="FLOAT")
 
 
-@pytest.fixture(autouse=True, scope="module", params=["native", "simdjson"])
+@pytest.fixture(autouse=True, scope="module", params=READERS)
 def reader(request):
     """Each of the two, for arrays of any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MIN_BYTES", 2)
-        if request.param == "simdjson":
+        if request.param == SIMDJSON:
             patch.setattr(module, "NATIVE", None)
-            if module.PARSER is None:
-                pytest.skip("no wheel for this platform")
-        elif module.NATIVE is None:
-            pytest.skip("timonel was installed where there is no compiler")
+        else:
+            assert module.NATIVE is not None, "it can be built here, and was not"
         yield request.param
 
 
