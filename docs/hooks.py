@@ -77,14 +77,18 @@ def command_pages(command: Any, path: str, parent: typer.Context) -> list[str]:
 
 
 def options(command: Any, context: typer.Context) -> str:
-    """Return a command's arguments and options as a table."""
-    rows = [param.get_help_record(context) for param in command.get_params(context)]
-    lines = [
-        f"| <code>{escape(html.escape(record[0]))}</code> | {escape(record[1])} |"
-        for record in rows
-        if record and "--help" not in record[0] and "completion" not in record[0]
+    """Return a command's arguments and options as a table for each section of its help."""
+    sections: dict[str, list[str]] = {}
+    for param in command.get_params(context):
+        record = param.get_help_record(context)
+        if record and "--help" not in record[0] and "completion" not in record[0]:
+            line = f"| <code>{escape(html.escape(record[0]))}</code> | {escape(record[1])} |"
+            sections.setdefault(getattr(param, "rich_help_panel", None) or "Name", []).append(line)
+    tables = [
+        "\n".join([f"| {title} | What it is |", "|---|---|", *lines, ""])
+        for title, lines in sections.items()
     ]
-    return "\n".join(["| Name | What it is |", "|---|---|", *lines, ""]) if lines else ""
+    return "\n".join(tables)
 
 
 def errors() -> str:
