@@ -22,6 +22,7 @@ from timonel.engines.spec import RestartPolicy, RoleSpec
 
 DONE = TaskExit(exit_code=0)
 PREEMPTED = TaskExit(signal=15)
+RETRYABLE = TaskExit(exit_code=75)
 OUT_OF_MEMORY = TaskExit(signal=9, oom_killed=True)
 USER_ERROR = TaskExit(exit_code=1, report=TaskReport(FailureCause.USER_ERROR, "no such column"))
 
@@ -79,7 +80,7 @@ def test_a_used_up_budget_is_the_jobs_failure_if_the_task_is_essential(
     job = job_of(essential=essential)
     job.run()
     for _ in range(3):
-        job.exit("worker-1", PREEMPTED)
+        job.exit("worker-1", RETRYABLE)
         if job.task("worker-1").state == "restarting":
             job.wait()
             job.ready("worker-1")
@@ -94,7 +95,7 @@ def test_each_task_has_its_own_budget() -> None:
     job = job_of()
     job.run()
     for name in ("worker-0", "worker-1", "worker-0", "worker-1"):
-        job.exit(name, PREEMPTED)
+        job.exit(name, RETRYABLE)
         job.wait()
         job.ready(name)
     assert job.state.status.state is JobState.RUNNING
@@ -124,7 +125,7 @@ def test_one_that_is_asked_for_is_started_again_after_all() -> None:
     job = job_of(min_replicas=1)
     job.run()
     for _ in range(3):
-        job.exit("worker-1", PREEMPTED)
+        job.exit("worker-1", RETRYABLE)
         if job.task("worker-1").state == "restarting":
             job.wait()
             job.ready("worker-1")

@@ -108,10 +108,10 @@ def test_a_next_start_that_differs_is_no_repetition() -> None:
 
 def test_one_of_many_need_not_say_how_far_it_has_come() -> None:
     policy = RestartPolicy(max_restarts=1, reset_after_s=600)
-    history = decided(policy, RestartHistory(), FailureCause.PREEMPTED, alone=True).history
-    again = decided(policy, history, FailureCause.PREEMPTED, ran_s=600, alone=True)
+    history = decided(policy, RestartHistory(), FailureCause.HUNG, alone=True).history
+    again = decided(policy, history, FailureCause.HUNG, ran_s=600, alone=True)
     assert (again.retry, again.delay_s) == (True, 0.0)
-    assert not decided(policy, history, FailureCause.PREEMPTED, ran_s=599, alone=True).retry
+    assert not decided(policy, history, FailureCause.HUNG, ran_s=599, alone=True).retry
 
 
 def test_delays_grow_for_those_that_get_no_further() -> None:
@@ -124,14 +124,40 @@ def test_delays_grow_for_those_that_get_no_further() -> None:
     assert delays == [0, 0, 0, 1, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("killed", "progress", "retried"),
-    [(True, 9.0, True), (True, None, True), (True, 10.0, False), (False, 9.0, False)],
-)
-def test_only_at_the_very_same_point_is_a_kill_a_repetition(
-    killed: bool, progress: float | None, retried: bool
-) -> None:
-    policy = RestartPolicy(max_restarts=9)
-    first = decided(policy, RestartHistory(), FailureCause.CRASHED, 10.0, killed=killed)
-    again = decided(policy, first.history, FailureCause.CRASHED, progress, killed=killed)
-    assert again.retry is retried
+@pytest.mark.parametrize("progress", [None, 0.0, 10.0])
+def test_a_kill_is_no_repetition(progress: float | None) -> None:
+    policy, history = RestartPolicy(max_restarts=3), RestartHistory()
+    for _ in range(3):
+        killed = decided(policy, history, FailureCause.CRASHED, progress, killed=True)
+        assert killed.retry
+        history = killed.history
+    last = decided(policy, history, FailureCause.CRASHED, progress, killed=True)
+    assert last.reason == "all 3 restarts are used up"
+
+
+LOST = [{"cause": FailureCause.PREEMPTED}, {"cause": FailureCause.CRASHED, "killed": True}]
+
+
+@pytest.mark.parametrize("loss", LOST)
+def test_one_of_many_is_lost_however_often(loss: dict[str, Any]) -> None:
+    policy, history = RestartPolicy(max_restarts=1, backoff_s=1, backoff_max_s=4), RestartHistory()
+    delays = []
+    for ran_s in (0.1, 0.1, 0.1, 0.1, 0.1, 4.0, 0.1):
+        decision = decided(policy, history, **loss, alone=True, ran_s=ran_s)
+        assert decision.retry
+        history = decision.history
+        delays.append(decision.delay_s)
+    assert delays == [0, 1, 2, 4, 4, 0, 1]
+
+
+@pytest.mark.parametrize("loss", LOST)
+def test_no_restarts_means_none(loss: dict[str, Any]) -> None:
+    policy = RestartPolicy(max_restarts=0)
+    assert not decided(policy, RestartHistory(), **loss, alone=True).retry
+
+
+def test_a_crash_that_is_long_ago_does_not_count() -> None:
+    policy = RestartPolicy(max_restarts=1, reset_after_s=600)
+    first = decided(policy, RestartHistory(), FailureCause.CRASHED, alone=True)
+    assert not decided(policy, first.history, FailureCause.CRASHED, alone=True, ran_s=599).retry
+    assert decided(policy, first.history, FailureCause.CRASHED, alone=True, ran_s=600).retry

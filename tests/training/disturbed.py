@@ -17,7 +17,6 @@ from benchmarks import _measure
 
 from timonel.engines import JobState, JobStatus
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.pulse import PROGRESS, steps_of
 from timonel.training import Run
 
 Moment = Literal["start", "step", "checkpoint", "end"]
@@ -75,8 +74,6 @@ class DisturbedJob:
     run: Run
     epochs: int
     disturbances: list[Disturbance] = field(default_factory=list)
-    _killed_at: float = -2.0
-    """Steps that were told of when the last SIGKILL came."""
 
     def strike(
         self, target: str, number: signal.Signals, moment: Moment, chance: random.Random
@@ -85,10 +82,6 @@ class DisturbedJob:
         generation = self.status().restarts + 1
         self.until(lambda: self.status().generation == generation)
         self._await_moment(moment, generation, target, chance)
-        if number is signal.SIGKILL:
-            # A second one at the very same step ends a job, and chance would have it now and then.
-            self.until(lambda: moment in {"start", "end"} or self._steps() > self._killed_at + 1)
-            self._killed_at = self._steps()
         pid = self._pid(target)
         told = Disturbance(
             target=target,
@@ -156,11 +149,6 @@ class DisturbedJob:
         wanted = chance.randint(1, 2)
         self.until(lambda: self.checkpoints(generation) >= wanted)
         time.sleep(chance.uniform(0.0, 0.5 if moment == "step" else 0.02))
-
-    def _steps(self) -> float:
-        """Return how many steps the chief has told of in this generation."""
-        told = self.run.workspace.jobs / self.run.id / "tasks" / "chief-0" / PROGRESS
-        return steps_of(told.read_text() if told.is_file() else None) or 0.0
 
     def _noticed(self, told: Disturbance) -> Disturbance:
         def is_over() -> bool:

@@ -76,7 +76,10 @@ def soak(
     return Soak(dataset, jobs_workspace, engine, undisturbed)
 
 
-@pytest.mark.parametrize("moments", [("start", "step", "end"), ("step", "checkpoint", "step")])
+@pytest.mark.parametrize(
+    "moments",
+    [("start", "step", "end"), ("step", "checkpoint", "step"), ("start", "start", "start")],
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
 @pytest.mark.parametrize("target", ["chief-0", "worker-0"])
 def test_kills_at_random_moments(

@@ -50,8 +50,7 @@ class Loss:
         otherwise: The next start differs from this one, so that even the same failure would be
             another one.
         alone: The others went on meanwhile, so that it need not say itself how far it has come.
-        killed: It got SIGKILL, which no program does to itself: also one that had not come as far
-            as the last one is another case then, and only the very same point is a repetition.
+        killed: It got SIGKILL, which no program does to itself: twice at one point is chance.
     """
 
     cause: FailureCause
@@ -80,6 +79,9 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
     ends soon. Both are asked for: a program that hangs for long does not get further. What got
     further is started again at once; delays double from one restart that did not to the next.
 
+    A task that is killed or pre-empted while the others go on, as a worker of parameter servers,
+    is started again however often; only its delays grow, unless it ran for longer than the longest.
+
     Args:
         policy: The budget and the delays.
         history: What came before.
@@ -90,20 +92,20 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
         return Decision(retry=False, history=history)
     further = _is_further(progress, history.progress) or (loss.alone and progress is None)
     if further and loss.ran_s >= policy.reset_after_s:
-        history = replace(history, restarts=0, in_a_row=0)
-    once = cause in RETRIED_ONCE and not loss.otherwise
-    elsewhere = _is_further(progress, history.crash_progress) or (
-        loss.killed and progress != history.crash_progress
-    )
-    if once and history.crashed and not elsewhere:
+        history = replace(history, restarts=0, in_a_row=0, crashed=False)
+    once = cause in RETRIED_ONCE and not (loss.otherwise or loss.killed)
+    if once and history.crashed and not _is_further(progress, history.crash_progress):
         return Decision(retry=False, history=history, reason="it happened again at the same point")
-    if history.restarts >= policy.max_restarts:
+    # The others went on meanwhile, and the fault is not this task's: nothing is used up.
+    is_free = loss.alone and (loss.killed or cause is FailureCause.PREEMPTED)
+    if history.restarts >= policy.max_restarts and not (is_free and policy.max_restarts):
         reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
         return Decision(retry=False, history=history, reason=reason)
-    in_a_row = 1 if _is_further(progress, history.progress) else history.in_a_row + 1
+    got_on = loss.alone and loss.ran_s >= policy.backoff_max_s
+    in_a_row = 1 if got_on or _is_further(progress, history.progress) else history.in_a_row + 1
     after = replace(
         history,
-        restarts=history.restarts + 1,
+        restarts=history.restarts + (not is_free),
         in_a_row=in_a_row,
         progress=_furthest(progress, history.progress),
     )

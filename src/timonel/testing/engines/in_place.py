@@ -6,6 +6,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from timonel.engines import FailureCause, JobState, JobStatus, RestartPolicy, RoleSpec, TaskStatus
 from timonel.testing.engines.harness import EngineHarness, eventually, pid_of
 
@@ -52,10 +54,21 @@ class InPlaceContract:
         assert (status.failed_task, task(status).attempt) == ("worker-1", 1)
 
     def test_a_task_has_a_budget_of_its_own(self, engine: EngineHarness) -> None:
-        status = engine.run("ready", "worker-1@signal:15", "wait", roles=ROLES)
-        assert (status.state, status.cause) == (JobState.FAILED, FailureCause.PREEMPTED)
+        status = engine.run("ready", "worker-1@exit:75", "wait", roles=ROLES)
+        assert (status.state, status.cause) == (JobState.FAILED, FailureCause.LOST_PEER)
         assert (status.generation, task(status).attempt) == (1, 3)
         assert (status.message or "").endswith("(all 2 restarts are used up)")
+
+    @pytest.mark.parametrize("number", [9, 15])
+    def test_a_task_that_is_killed_comes_back_however_often(
+        self, engine: EngineHarness, number: int
+    ) -> None:
+        restart = RestartPolicy(max_restarts=2, backoff_s=0.01)
+        steps = ("ready", f"worker-1@signal:{number}", "await:go")
+        job_id = engine.submit(*steps, roles=ROLES, restart=restart)
+        engine.wait_until(job_id, lambda now: task(now).attempt >= 6)
+        assert engine.engine.status(job_id).generation == 1
+        engine.engine.cancel(job_id)
 
     def test_a_job_goes_on_without_what_is_not_essential(self, engine: EngineHarness) -> None:
         roles = (

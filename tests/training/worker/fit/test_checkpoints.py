@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.worker.fakes import Variable
+from timonel.engines.local.pulse import RESTING, read_progress, steps_of
 from timonel.errors import TimonelError
 from timonel.storage.atomic import aside_name
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
@@ -55,6 +56,14 @@ def test_what_is_saved_comes_back(checkpoints: Checkpoints) -> None:
     for variable, value in zip(others, values, strict=True):
         assert variable.numpy().dtype == value.dtype
         assert np.array_equal(variable.numpy(), value)
+
+
+def test_the_engine_is_told_of_each_step(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for steps in (9, 10, 8):
+        checkpoints.note_steps(steps)
+        assert steps_of(read_progress(tmp_path)) == steps
+    checkpoints.note_steps(11, resting=True)
+    assert (read_progress(tmp_path) or "").split() == ["11", RESTING]
 
 
 def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
