@@ -91,6 +91,11 @@ class Served:
         tasks = self.run.job.status().tasks
         return next((t.pid for t in tasks if t.task_id == task_id and t.state == "running"), None)
 
+    def attempt(self, task_id: str) -> int:
+        """Return which start of a task this is."""
+        tasks = self.run.job.status().tasks
+        return next((task.attempt for task in tasks if task.task_id == task_id), 0)
+
     @property
     def state(self) -> JobState:
         return self.run.job.status().state
@@ -168,12 +173,14 @@ def test_a_killed_worker_costs_nothing_and_comes_back(start: Starter) -> None:
 @pytest.mark.soak
 def test_a_worker_is_killed_however_often(start: Starter) -> None:
     chance = _chance("however often")
-    job = start("keras", 12, max_restarts=1)
-    for _ in range(6):
-        job.strike("worker-0", signal.SIGKILL, "step", chance)
+    job = start("keras", 16, max_restarts=1)
+    for attempt in range(1, 6):
+        until(lambda attempt=attempt: job.pid("worker-0") and job.attempt("worker-0") == attempt)
+        time.sleep(chance.uniform(0.0, 0.5))
+        job.kill("worker-0", signal.SIGKILL)
     job.run.wait()
     job.assert_each_row_counted_once()
-    assert job.run.job.status().restarts == 0
+    assert (job.run.job.status().restarts, job.attempt("worker-0")) == (0, 6)
 
 
 @pytest.mark.soak
