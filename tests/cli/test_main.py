@@ -198,11 +198,13 @@ def test_an_error_of_the_users_code_is_its_traceback_and_nothing_else(timonel, m
         assert (outcome.exit_code, outcome.err) == (5, f"{text}\n")
 
 
-def test_a_script_that_ended_itself_is_one_line_that_names_its_log(timonel, monkeypatch) -> None:
-    fail_with(UserCodeError("the script ended with exit code 2", hint="see its log"), monkeypatch)
+@pytest.mark.parametrize("said", ["", "usage: train.py\ntrain.py: error: no such flag\n"])
+def test_a_script_that_ended_itself_is_quoted(said: str, timonel, monkeypatch) -> None:
+    error = UserCodeError(f"{said}the script ended with exit code 2", hint="see its log")
+    fail_with(error, monkeypatch)
     outcome = timonel("runs")
     assert outcome.exit_code == 5
-    assert outcome.error_line == "error: the script ended with exit code 2: see its log"
+    assert outcome.err == f"{said}error: the script ended with exit code 2: see its log\n"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])

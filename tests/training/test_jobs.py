@@ -276,6 +276,9 @@ def test_a_killed_worker_costs_one_epoch_at_most(
     assert found["chief-0"]["epochs"] == found["worker-0"]["epochs"] == [0, 1, 2, 3]
     assert len(found["chief-0"]["loss"]) == 4
     assert run.record.restarts == run.job.status().restarts == 1
+    (restart,) = (event for event in run.record.events() if event["type"] == "restart")
+    assert restart["message"] == "worker-0 was ended by signal 9 (SIGKILL)"
+    assert " INFO " not in log_of(run)
     points = run.record.series["loss"]
     assert [(point.epoch, point.step) for point in points] == [(0, 6), (1, 12), (2, 18), (3, 24)]
     assert "goes on at epoch 2" in log_of(run)

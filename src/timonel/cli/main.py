@@ -132,6 +132,13 @@ def _report(error: BaseException) -> int:
         # The message is the user's own traceback; a line of ours would only push it up.
         typer.echo(error.message, err=True)
         return error.exit_code
+    if isinstance(error, UserCodeError):
+        # What the script said before it ended itself, above the line of ours.
+        said, _, message = str(error).rpartition("\n")
+        if said:
+            typer.echo(said, err=True)
+        _print_error(message)
+        return error.exit_code
     if isinstance(error, TimonelError):
         if not (isinstance(error, Interrupted) and error.is_told):
             _print_error(str(error))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from timonel.engines.spec import RoleSpec
 
@@ -23,12 +23,13 @@ class TaskEntry(TypedDict):
 
 
 class Assignment(TypedDict):
-    """What a task is told: the cluster, its own place, and which start of it this is."""
+    """What a task is told: the cluster, its own place, which start of it this is, and why."""
 
     cluster: dict[str, list[str]]
     task: TaskEntry
     generation: int
     attempt: int
+    reason: NotRequired[str]
 
 
 def assign(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from timonel.engines import Engine, FailureCause, JobState, JobStatus, LogLine
-from timonel.errors import EngineError, Interrupted, JobError, UserCodeError
+from timonel.errors import EngineError, Interrupted, JobError, NotFoundError, UserCodeError
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, read_run
+from timonel.tracking.events import RESUME
 from timonel.training.resume import resume_job
 from timonel.training.scale import scale_workers
+from timonel.training.terminal import is_noise
 
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
 
 _POLL_S = 0.1
+_LAST_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,11 @@ def check_outcome(status: JobStatus, run: Run) -> None:
     hint = f"'timonel logs {run.id}' shows what its tasks have written"
     if status.cause is FailureCause.USER_ERROR:
         shown = _traceback(run, status.failed_task)
-        # A script that has ended itself, as for options it does not know, says why in its log.
-        raise UserCodeError(shown) if shown else UserCodeError(message, hint=hint)
+        if shown:
+            raise UserCodeError(shown)
+        # A script that has ended itself, as for options it does not know, said why before.
+        said = _last_lines(run, status.failed_task)
+        raise UserCodeError("\n".join([*said, message]), hint=hint)
     if status.cause is FailureCause.ENGINE:
         raise EngineError(message, hint=hint)
     raise JobError(message, hint=hint)
@@ -150,7 +157,24 @@ def check_outcome(status: JobStatus, run: Run) -> None:
 
 def _traceback(run: Run, task_id: str | None) -> str | None:
     """Return the traceback that a task has reported last."""
-    reported = [event for event in run.record.events() if event["type"] == "error"]
+    reported: list[Mapping[str, Any]] = []
+    for event in run.record.events():
+        if event["type"] == RESUME:
+            reported = []  # of the job before it was started again
+        elif event["type"] == "error":
+            reported.append(event)
     own = [event for event in reported if event.get("task") == task_id]
     found = own or reported
     return str(found[-1]["traceback"]).rstrip() if found else None
+
+
+def _last_lines(run: Run, task_id: str | None) -> list[str]:
+    """Return what a task has written last, since its last start."""
+    lines: list[str] = []
+    with contextlib.suppress(NotFoundError):  # of the job as a whole
+        for line in run.job.logs(task_id=task_id):
+            if line.text.startswith("=== "):
+                lines = []
+            elif not (is_noise(line.text.encode()) or line.text.startswith("timonel: ")):
+                lines.append(line.text)
+    return lines[-_LAST_LINES:]

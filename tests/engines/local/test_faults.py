@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from timonel.engines import CommandSpec, FailureCause, JobState, JobStatus, RoleSpec
+from timonel.engines import (
+    CommandSpec,
+    FailureCause,
+    JobState,
+    JobStatus,
+    RestartPolicy,
+    RoleSpec,
+)
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.warm.client import LINGER
@@ -48,17 +55,64 @@ def agent_of(status: JobStatus, index: int) -> int:
     return parent_of(pid)
 
 
-def test_a_killed_supervisor_fails_the_job_and_leaves_nothing(engine: EngineHarness) -> None:
+def test_a_job_goes_on_under_another_supervisor(engine: EngineHarness) -> None:
     sidecars = (CommandSpec(module=TASK_MODULE, args=("ignore-term", "wait")),)
-    steps = ("ignore-term", "stray", "ready", "wait")
+    steps = ("g1@ignore-term", "stray", "ready", "g2@dump:again.json", "await:go")
     engine.submit(*steps, epilogue=EPILOGUE, sidecars=sidecars)
-    engine.wait_for_state("job", JobState.RUNNING)
+    before = engine.wait_for_state("job", JobState.RUNNING)
     os.kill(record_of(engine).supervisor.pid, signal.SIGKILL)
+    after = engine.wait_until("job", lambda s: s.generation == 2 and s.state is JobState.RUNNING)
+    why = "its supervisor was killed (signal 9)"
+    assert (after.restarts, after.cause, after.message) == (1, FailureCause.ENGINE, why)
+    assert {task.pid for task in before.tasks}.isdisjoint(task.pid for task in after.tasks)
+    # Of what the first one has left nothing is there: one stray for each task, and one sidecar.
+    commands = [command for _, command in engine.processes()]
+    assert len([command for command in commands if "sleep" in command]) == len(after.tasks)
+    eventually(engine.file("again.json").exists)
+    told = json.loads(engine.file("again.json").read_text())["environ"]["TIMONEL_CLUSTER"]
+    assert json.loads(told)["reason"] == why
+    engine.file("go").touch()
+    assert engine.wait("job").state is JobState.SUCCEEDED
+    outcomes = engine.file("outcomes").read_text().splitlines()
+    assert [json.loads(line)["state"] for line in outcomes] == ["succeeded"]
+
+
+def test_a_supervisor_that_is_killed_again_and_again_fails_the_job(engine: EngineHarness) -> None:
+    restart = RestartPolicy(max_restarts=1)
+    engine.submit("ignore-term", "stray", "ready", "wait", epilogue=EPILOGUE, restart=restart)
+    for generation in (1, 2):
+        engine.wait_until(
+            "job", lambda s, n=generation: s.generation == n and s.state is JobState.RUNNING
+        )
+        os.kill(record_of(engine).supervisor.pid, signal.SIGKILL)
     status = engine.wait("job")
     assert (status.state, status.cause) == (JobState.FAILED, FailureCause.ENGINE)
     assert status.message == "supervisor died (signal 9)"
     outcomes = engine.file("outcomes").read_text().splitlines()
     assert [json.loads(line)["state"] for line in outcomes] == ["failed"]
+
+
+def test_a_job_that_was_to_stop_is_not_started_again(engine: EngineHarness) -> None:
+    engine.submit("ignore-term", "ready", "wait", stop_grace_s=30.0)
+    engine.wait_for_state("job", JobState.RUNNING)
+    supervisor = record_of(engine).supervisor.pid
+    engine.engine.cancel("job")
+    engine.wait_for_state("job", JobState.STOPPING)
+    os.kill(supervisor, signal.SIGKILL)
+    status = engine.wait("job")
+    assert (status.state, status.generation) == (JobState.STOPPED, 1)
+
+
+def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: EngineHarness) -> None:
+    sidecar = CommandSpec(module=TASK_MODULE, args=("wait",), patience_s=600.0)
+    engine.submit("ready", "g1@wait", sidecars=(sidecar,))
+    engine.wait_for_state("job", JobState.RUNNING)
+    engine.engine.cancel("job")
+    assert engine.wait("job").state is JobState.STOPPED
+    assert record_of(engine).is_tended
+    LocalEngine(engine.jobs_dir).resume("job")
+    assert engine.wait("job").state is JobState.SUCCEEDED
+    record_of(engine).supervisor.signal(signal.SIGTERM)
 
 
 def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: EngineHarness) -> None:

@@ -46,9 +46,13 @@ class Commands:
             self._epilogue = None
 
     def wind_down(self) -> None:
-        """Let the sidecars come to their end, or end them; nothing of the job is left then."""
+        """Let the sidecars come to their end, or end them; nothing of the job is left then.
+
+        SIGTERM to this process ends them at once: the job is to start again, with sidecars that go
+        on where these were.
+        """
         patience_s = max((sidecar.patience_s for sidecar in self.spec.sidecars), default=0.0)
-        if not self._wait(lambda: bool(self._sidecars), patience_s):
+        if not self._wait(lambda: bool(self._sidecars), patience_s, until=signal.SIGTERM):
             _signal_all(self._sidecars, signal.SIGTERM)
             self._wait(lambda: bool(self._sidecars), SIDECAR_GRACE_S)
         kill_all(lambda: marked(self.token))
@@ -82,16 +86,27 @@ class Commands:
             )
         )
 
-    def _wait(self, is_busy: Callable[[], bool], timeout_s: float) -> bool:
-        """Let the loop run until nothing is busy; return whether that came about in time."""
+    def _wait(
+        self, is_busy: Callable[[], bool], timeout_s: float, until: int | None = None
+    ) -> bool:
+        """Let the loop run until nothing is busy; return whether that came about in time.
+
+        Args:
+            is_busy: Whether something is.
+            timeout_s: How long it may be.
+            until: A signal that ends the wait.
+        """
         deadline = time.monotonic() + timeout_s
         while is_busy():
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
-            if signal.SIGCHLD in self.loop.wait(left_s):
+            signals = self.loop.wait(left_s)
+            if signal.SIGCHLD in signals:
                 for pid, _ in reap():
                     self.died(pid)
+            if until in signals:
+                return not is_busy()
         return True
 
 

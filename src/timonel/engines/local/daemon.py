@@ -1,8 +1,10 @@
 """``python -m timonel.engines.local.daemon <job folder>``: the start of a job, and its guard.
 
 The process that is executed forks the guard and leaves once the job is accepted. The guard forks
-the supervisor and does nothing but wait for it: should the supervisor die before the job has
-ended, the guard kills what it left, runs the epilogue and publishes the end.
+the supervisor and does nothing but wait for it: should the supervisor be killed before the job has
+ended, the guard kills what it left and starts the job again under another one, as an init system
+would. Without a restart left, or after an error of the supervisor's own, it runs the epilogue and
+publishes the end.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from timonel.engines.base import FailureCause
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.environment import role_environment
-from timonel.engines.local.folder import JobFolder, abandoned
+from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
 from timonel.engines.local.loop import Loop
 from timonel.engines.local.processes import (
     Identity,
@@ -33,6 +36,7 @@ from timonel.engines.local.processes import (
 )
 from timonel.engines.local.supervisor import Supervisor
 from timonel.engines.local.warm import WarmUnavailableError, ensure_parent
+from timonel.engines.restarts import Loss, RestartHistory, decide
 from timonel.engines.spec import JobSpec
 
 _ACCEPTED = b"accepted"
@@ -69,14 +73,7 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
         name_process("job guard")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        identity = own_identity()
-        supervisor = os.fork()
-        if supervisor == 0:
-            _supervise(folder, identity, writer)
-        os.close(writer)
-        status = _wait_for(supervisor)
-        if status != 0:
-            _take_over(folder, supervisor, status)
+        _see_to_its_end(folder, writer)
         code = 0
     except BaseException:  # noqa: BLE001 - the last resort; there is nobody to raise it to
         traceback.print_exc()
@@ -84,10 +81,40 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
     os._exit(code)
 
 
-def _supervise(folder: JobFolder, guard: Identity, writer: int) -> NoReturn:
+def _see_to_its_end(folder: JobFolder, writer: int) -> None:
+    """Run supervisors until one has brought the job to its end, or the guard has to."""
+    identity, history = own_identity(), RestartHistory()
+    descriptor: int | None = writer
+    while True:
+        begun = time.monotonic()
+        supervisor = os.fork()
+        if supervisor == 0:
+            _supervise(folder, identity, descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+        descriptor = None
+        status = _wait_for(supervisor)
+        record = _clear_up(folder, supervisor) if status != 0 else None
+        if record is None:
+            return
+        policy = folder.read_spec().restart
+        # It says nothing of its progress, and a job may lose it once in a while for weeks.
+        loss = Loss(FailureCause.LOST_PEER, ran_s=time.monotonic() - begun, alone=True)
+        decision = decide(policy, history, loss)
+        if not (os.WIFSIGNALED(status) and decision.retry):
+            _take_over(folder, record, status)
+            return
+        history = decision.history
+        why = f"its supervisor was killed (signal {os.WTERMSIG(status)})"
+        folder.write(Record(restarted(record.status, why), owner=identity))
+        time.sleep(decision.delay_s)
+
+
+def _supervise(folder: JobFolder, guard: Identity, writer: int | None) -> NoReturn:
     def accepted() -> None:
-        os.write(writer, _ACCEPTED)
-        os.close(writer)
+        if writer is not None:
+            os.write(writer, _ACCEPTED)
+            os.close(writer)
 
     code = 1
     try:
@@ -110,21 +137,25 @@ def _wait_for(supervisor: int) -> int:
             return status
 
 
-def _take_over(folder: JobFolder, supervisor: int, status: int) -> None:
+def _clear_up(folder: JobFolder, supervisor: int) -> Record | None:
+    """Kill what a supervisor has left; return the job's record if the job has not ended."""
     record = folder.read()
     if record.supervisor is None or record.supervisor.pid != supervisor:
-        return  # not begun, or begun again since
-    token = str(record.supervisor)
-    kill_all(lambda: [*descendants(os.getpid()), *marked(token)])
+        return None  # not begun, or begun again since
+    kill_all(lambda: [*descendants(os.getpid()), *marked(str(record.supervisor))])
     for _ in reap():
         pass
-    if record.status.state.is_final:
-        return  # only sidecars were left
+    return None if record.status.state.is_final else record  # only sidecars were left
+
+
+def _take_over(folder: JobFolder, record: Record, status: int) -> None:
+    """Bring a job to its end whose supervisor has died."""
     signalled = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else None
     how = signalled or folder.last_words() or "an error of its own"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())
     if not record.epilogue_done:
-        commands = Commands(folder.read_spec(), folder, Loop((signal.SIGCHLD,)), token)
+        loop = Loop((signal.SIGCHLD,))
+        commands = Commands(folder.read_spec(), folder, loop, str(record.supervisor))
         commands.run_epilogue(outcome)
         commands.wind_down()
     folder.write(replace(record, status=outcome, epilogue_done=True))

@@ -36,6 +36,7 @@ from timonel.storage import exclusive, publish_dir
 _logger = logging.getLogger(__name__)
 
 _WIND_DOWN_S = 30.0
+"""How long a job that has ended may take to end what ran beside it, which is told to leave."""
 _POLL_S = 0.1
 
 
@@ -135,7 +136,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
                 raise JobError(
                     f"expected a job that has failed or was stopped, but {job_id} is {state.value}"
                 )
-            _wait_for_the_last(folder)
+            _end_the_last(folder)
             self._sweep(folder)
             before = folder.read()
             folder.stop_file.unlink(missing_ok=True)
@@ -190,17 +191,21 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             kill_all(lambda: marked(str(supervisor)))
 
 
-def _wait_for_the_last(folder: JobFolder) -> None:
-    """Wait for a job's supervisor and guard, which stay for its sidecars beyond its end.
+def _end_the_last(folder: JobFolder) -> None:
+    """End a job's supervisor and guard, which stay for its sidecars beyond its end.
 
     Raises:
         JobError: They have not ended in time.
     """
+    supervisor = folder.read().supervisor
+    if supervisor is not None:
+        supervisor.signal(signal.SIGTERM)
     deadline = time.monotonic() + _WIND_DOWN_S
     while folder.read().is_tended:
         if time.monotonic() > deadline:
             raise JobError(
-                f"expected {folder.root.name} to be over, but what ran beside it has not ended yet",
-                hint="try again in a minute",
+                f"{folder.root.name} cannot start again: what ran beside it has not ended within "
+                f"{_WIND_DOWN_S:g} s",
+                hint=f"look at {folder.supervisor_log}, and try again",
             )
         time.sleep(_POLL_S)

@@ -228,6 +228,18 @@ def again(status: JobStatus) -> JobStatus:
     )
 
 
+def restarted(status: JobStatus, message: str) -> JobStatus:
+    """Return the status of a job that goes on under another supervisor."""
+    return again(status).model_copy(
+        update={
+            "state": JobState.RESTARTING,
+            "restarts": status.restarts + 1,
+            "cause": FailureCause.ENGINE,
+            "message": message,
+        }
+    )
+
+
 def unknown_job(job_id: str) -> NotFoundError:
     """Return the error that says there is no such job."""
     return NotFoundError(

@@ -79,8 +79,13 @@ class Gang:
         """The agents that this process is the parent of."""
         return {a.pid for a in self._agents.values() if a.is_child and a.pid is not None}
 
-    def start(self, action: StartGeneration) -> None:
-        """Start every task with new addresses."""
+    def start(self, action: StartGeneration, reason: str | None = None) -> None:
+        """Start every task with new addresses.
+
+        Args:
+            action: Which generation, and how large it is.
+            reason: Why the one before it ended, which tasks are told.
+        """
         generation = action.generation
         roles = resized(self.spec.roles, action.sizes)
         names = [task_id for role in roles for task_id in _tasks_of(role)]
@@ -91,6 +96,9 @@ class Gang:
             self.emit(StartFailed(generation, f"cannot reserve {len(names)} ports: {error}"))
             return
         self._assignments = assign(roles, self._addresses, generation)
+        if reason is not None:
+            for assignment in self._assignments.values():
+                assignment["reason"] = reason
         self._dismiss(set(self._agents) - set(names))
         for task_id in names:
             self._order(task_id, generation)

@@ -121,7 +121,7 @@ class Supervisor:
         logger.info("%s", action)
         match action:
             case StartGeneration():
-                self._gang.start(action)
+                self._gang.start(action, self._state.status.message)
             case StartTask():
                 self._gang.start_again(action)
             case StopTasks():

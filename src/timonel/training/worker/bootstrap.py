@@ -145,6 +145,8 @@ def _run_alone(task: Task) -> None:
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
     from timonel.training.worker import managed, scratch, seen  # noqa: PLC0415 - imports TensorFlow
 
+    # It tells of each device and each all-reduce; the script may set another level.
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)
     settings = task.spec.settings
     granted = devices.configure(
         devices.Place(*task.cluster.neighbours, several_workers=task.peers > 0),
@@ -238,7 +240,8 @@ def _open_run(task: Task) -> RunWriter | None:
         return None
     run = open_run(_workspace(task), task.spec.run_id)
     if task.cluster.generation > 1:
-        run.event("restart", generation=task.cluster.generation)
+        why = {"message": task.cluster.reason} if task.cluster.reason else {}
+        run.event("restart", generation=task.cluster.generation, **why)
     return run
 
 

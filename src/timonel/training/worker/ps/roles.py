@@ -75,8 +75,6 @@ def leave_after_saving(
 
 def strategy_for(cluster: Cluster) -> Any:
     """Return the ParameterServerStrategy of a cluster; its coordinator is `coordinator_of` it."""
-    # It tells of each device and each gradient of each function.
-    tf.get_logger().setLevel(logging.WARNING)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec_of(cluster), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )

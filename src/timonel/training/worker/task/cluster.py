@@ -24,12 +24,14 @@ class Cluster:
         role: This task's role.
         index: Its index within the role.
         generation: How often the job was started, counting from 1.
+        reason: Why the generation before this one ended, if that is known.
     """
 
     tasks: Mapping[str, Sequence[str]]
     role: str
     index: int
     generation: int = 1
+    reason: str | None = None
 
     @property
     def task_id(self) -> str:
@@ -89,7 +91,9 @@ def parse_cluster(text: str) -> Cluster:
         role, index = str(value["task"]["type"]), int(value["task"]["index"])
         if role not in _OUTSIDE:
             tasks[role][index]
-        return Cluster(tasks, role, index, int(value.get("generation", 1)))
+        return Cluster(
+            tasks, role, index, int(value.get("generation", 1)), value.get("reason") or None
+        )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise SpecError(
             f"expected {ENVIRONMENT_VARIABLE} with a cluster and a task in it, got {text!r}",
