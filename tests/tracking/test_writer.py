@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,17 @@ def _append_metrics(workspace: Workspace, run_id: str, worker: int) -> None:
     run = open_run(workspace, run_id)
     for step in range(200):
         run.metrics({f"m{worker}": step}, step=step)
+
+
+def test_a_clock_that_is_set_does_not_show(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_run(workspace, "train")
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 86400)
+        run.finish("succeeded")
+    assert read_run(workspace, run.run_id).duration_s < 3600
 
 
 def test_processes_append_to_one_run_without_losing_a_line(workspace: Workspace) -> None:

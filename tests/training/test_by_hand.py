@@ -170,7 +170,7 @@ def test_a_parameter_server_ends_with_the_run(terminals: Terminals, workspace: W
         "print(sys.argv[1:], flush=True)\n"
         "time.sleep(60 if sys.argv[1] == 'ps' else 1)\n"
     )
-    words = (script, "--strategy", "none", "--cluster", place)
+    words = (script, "--strategy", "none", "--cluster", place, "--success-policy", "all-workers")
     asked = ("--", "{job_name}", "{task_index}", "{ps_hosts}", "{worker_hosts}")
     server = terminals.start(*words, "--task-type", "ps", *asked)
     leader = terminals.start(*words, "--task-type", "chief", *asked)

@@ -51,6 +51,12 @@ def test_success_with_what_was_made(workspace: Workspace, run_id: str) -> None:
     assert record.outputs[0].digest
 
 
+def test_the_end_is_by_the_clock_of_the_supervisor(workspace: Workspace, run_id: str) -> None:
+    ended_at = read_run(workspace, run_id).started_at + 5.0
+    finish_run(workspace, run_id, outcome(JobState.SUCCEEDED, ended_at=ended_at))
+    assert read_run(workspace, run_id).duration_s == pytest.approx(5.0)
+
+
 def test_the_end_of_an_epoch_is_newer_than_its_steps(workspace: Workspace, run_id: str) -> None:
     folder = workspace.jobs / run_id / "checkpoints" / "fit-000"
     after = Progress().after(0, {}, steps=9)

@@ -310,6 +310,50 @@ def test_a_script_that_distributes_itself_is_left_alone(
     assert {artifact.type for artifact in run.record.outputs} == set()
 
 
+def test_a_cluster_without_a_chief(jobs_workspace: Workspace, engine: BareEngine) -> None:
+    run = train(
+        SCRIPTS / "alone.py",
+        workspace=jobs_workspace,
+        engine=engine,
+        workers=2,
+        strategy="none",
+        chief="worker",
+        warm=False,
+        pass_job_dir=True,
+    )
+    told = [found["tf_config"] for found in results(run).values()]
+    assert [config["task"] for config in told] == [{"type": "worker", "index": n} for n in (0, 1)]
+    assert {role: len(found) for role, found in told[0]["cluster"].items()} == {"worker": 2}
+
+
+def test_worker_0_leads_where_there_is_no_chief(
+    dataset: Dataset, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    run = _train(dataset, jobs_workspace, engine, workers=2, chief="worker")
+    found = results(run)
+    assert sorted(found) == ["worker-0", "worker-1"]
+    assert found["worker-0"]["weights"] == found["worker-1"]["weights"]
+    assert "savedmodel" in {artifact.type for artifact in run.record.outputs}
+
+
+@pytest.mark.parametrize("options", [{"ps": 1}, {"chief": "worker", "success_policy": "chief"}])
+def test_the_chiefs_end_is_the_jobs(
+    jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    script = tmp_path / "join.py"
+    script.write_text(
+        "import time\n"
+        "from timonel.training import context\n"
+        "while not context().cluster.is_chief:\n"
+        "    time.sleep(0.1)  # as tf.distribute.Server.join\n"
+    )
+    run = train(
+        script, workspace=jobs_workspace, engine=engine, workers=2, strategy="none", **options
+    )
+    ends = [task.state for task in run.job.status().tasks]
+    assert ends == ["succeeded", *["stopped"] * (len(ends) - 1)]
+
+
 def _train(dataset: Dataset, workspace: Workspace, engine: BareEngine, **options: Any) -> Run:
     return train(
         SCRIPTS / "plain.py",

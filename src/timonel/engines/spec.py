@@ -11,6 +11,7 @@ from timonel.units import Seconds
 
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
 OnLoss = Literal["restart-job", "restart-task"]
+Success = Literal["all", "leader"]
 
 
 class _Spec(BaseModel):
@@ -108,6 +109,11 @@ class JobSpec(_Spec):
     module: str = Field(description="The Python module each task runs with -m.")
     args: tuple[str, ...] = Field(default=(), description="Arguments of every task.")
     roles: tuple[RoleSpec, ...] = Field(min_length=1, description="Roles; the first one leads.")
+    success: Success = Field(
+        default="all",
+        description="Which tasks the job's end waits for: all that end by themselves, or the first "
+        "task of the first role alone.",
+    )
     env: Mapping[str, str] = Field(default_factory=dict, description="Environment of every task.")
     working_dir: str = Field(description="The folder in which tasks run.")
     job_dir: str = Field(description="The job's folder, which the engine makes and owns.")

@@ -58,7 +58,12 @@ def is_done(state: State) -> bool:
 
 
 def ending(state: State) -> tuple[TaskStatus, ...]:
-    """Return the tasks whose end is the end of the job: all but those that serve the others."""
+    """Return the tasks whose end is the end of the job.
+
+    The one that leads, where that is enough, or all but those that serve the others.
+    """
+    if state.spec.success == "leader":
+        return tuple(task for task in state.status.tasks if task.task_id == state.spec.task_ids[0])
     serving = {role.name for role in state.spec.roles if role.is_serving}
     alone = len(serving) == len(state.spec.roles)
     return tuple(task for task in state.status.tasks if alone or task.role not in serving)

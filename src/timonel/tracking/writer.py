@@ -114,6 +114,8 @@ class RunWriter:
         self.folder = workspace.runs / run_id
         self._events = self.folder / FILE_NAME
         self._finished = False
+        # Times of one process must not jump when somebody sets the clock: epochs are told by them.
+        self._clock_offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def params(self, params: Mapping[str, Any]) -> None:
         """Record parameters; a later value of the same name counts."""
@@ -148,7 +150,12 @@ class RunWriter:
         self._append(type, redact_value(fields))
 
     def finish(
-        self, status: FinishStatus, message: str | None = None, cause: str | None = None
+        self,
+        status: FinishStatus,
+        message: str | None = None,
+        cause: str | None = None,
+        *,
+        at: float | None = None,
     ) -> None:
         """Record the end of the run. The first end that is recorded counts.
 
@@ -156,11 +163,12 @@ class RunWriter:
             status: How it ended.
             message: Why, in a line for people.
             cause: Why, for programs: a value of ``engines.base.FailureCause``, say.
+            at: When it ended, by the clock of whoever has watched it; now by default.
         """
         self._finished = True
         fields = {"status": status, "message": message and redact_text(message), "cause": cause}
         known = {name: value for name, value in fields.items() if value is not None}
-        self._append(FINISH, known, durable=True)
+        self._append(FINISH, known if at is None else {"t": at, **known}, durable=True)
 
     def __enter__(self) -> Self:
         return self
@@ -181,7 +189,8 @@ class RunWriter:
             self.finish("failed", str(error) or type(error).__name__, type(error).__name__)
 
     def _append(self, type_: str, fields: Mapping[str, Any], *, durable: bool = False) -> None:
-        event = {"t": round(time.time(), 6), "type": type_, **fields}
+        now = self._clock_offset_s + time.clock_gettime(time.CLOCK_BOOTTIME)
+        event = {"t": round(now, 6), "type": type_, **fields}
         append_event(self._events, event, durable=durable)
 
 

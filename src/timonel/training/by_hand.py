@@ -85,7 +85,7 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     try:
         told = joining.follow(request, workspace, prefix, options, cluster.task_id)
     except joining.AlreadyEndedError as error:
-        if not _serves(request.settings, cluster.role):
+        if not _serves(request.settings, cluster):
             raise
         # Who serves others ends when they do.
         return Run(error.run_id, workspace, Job(error.run_id, get_engine("local", workspace)))
@@ -143,14 +143,18 @@ def _run(request: Request, workspace: Workspace, cluster: Cluster, spec: Path, r
         cluster=cluster,
         env=environment(request),
         cwd=request.program.working_dir,
-        serves=_serves(request.settings, cluster.role),
+        serves=_serves(request.settings, cluster),
     )
     run_here(task)
     return Run(run_id, workspace, Job(run_id, get_engine("local", workspace)))
 
 
-def _serves(settings: Settings, role: str) -> bool:
-    return role == "ps" or (role == "worker" and settings.uses_parameter_servers)
+def _serves(settings: Settings, cluster: Cluster) -> bool:
+    """Tell whether a task is to end when the run does."""
+    if cluster.role == "ps":
+        return True
+    needs_no_worker = settings.uses_parameter_servers or settings.ends_with_chief
+    return cluster.role == "worker" and needs_no_worker and not cluster.is_chief
 
 
 def _sized(settings: Settings, cluster: Cluster) -> Settings:

@@ -45,11 +45,12 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
 
 def _finish(writer: RunWriter, outcome: JobStatus) -> None:
     if outcome.state is JobState.SUCCEEDED:
-        writer.finish("succeeded")
+        writer.finish("succeeded", at=outcome.ended_at)
     elif outcome.state is JobState.STOPPED:
-        writer.finish("stopped", outcome.message, "stopped")
+        writer.finish("stopped", outcome.message, "stopped", at=outcome.ended_at)
     else:
-        writer.finish("failed", outcome.message, outcome.cause.value if outcome.cause else None)
+        cause = outcome.cause.value if outcome.cause else None
+        writer.finish("failed", outcome.message, cause, at=outcome.ended_at)
 
 
 def _exports(job_dir: Path) -> Iterator[Artifact]:

@@ -4,6 +4,7 @@
 |---|---|---|
 | parameter servers | gives out the work | N servers; a lost one is started again in place |
 | any other | is the first of N | N - 1; when one is lost all tasks start again |
+| any other, ``--chief worker`` | none: worker 0 leads | N |
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         module=_MPI_MODULE if is_mpi else _TASK_MODULE,
         args=("--spec", str(workspace.runs / run_id / FILE_NAME)),
         roles=tuple(roles(request.settings)),
+        success="leader" if request.settings.ends_with_chief else "all",
         env=environment(request),
         working_dir=str(request.program.working_dir),
         job_dir=str(workspace.jobs / run_id),
@@ -64,7 +66,9 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
 
     Of a job that mpirun starts an engine sees one task, which is all of them.
     """
-    yield RoleSpec(name="chief")
+    has_chief = settings.distribution.chief == "chief"
+    if has_chief:
+        yield RoleSpec(name="chief")
     if settings.distribution.launcher == "mpi":
         return
     most, least = settings.distribution.workers, settings.distribution.min_workers
@@ -76,6 +80,8 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
             on_loss="restart-task",
             serves=True,
         )
+    elif not has_chief:
+        yield RoleSpec(name="worker", replicas=most)
     elif most > 1:
         fewest = least - 1 if least < most else None  # the chief is one of them
         yield RoleSpec(name="worker", replicas=most - 1, min_replicas=fewest)

@@ -35,6 +35,8 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     evaluator: bool = False,
     devices_per_worker: int = 1,
     launcher: str = "processes",
+    chief: str = "chief",
+    success_policy: str = "auto",
     cross_device_ops: str | None = None,
     collectives: str = "auto",
     compress_gradients: str | None = None,
@@ -93,6 +95,10 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         evaluator: Evaluate each new checkpoint beside training, in a process of its own.
         devices_per_worker: Devices of each: GPUs, or logical CPU devices where there are none.
         launcher: ``processes``, or ``mpi`` for tasks that mpirun starts.
+        chief: The role of the process that leads: ``chief``, or ``worker`` for a cluster without
+            a chief, in which worker 0 leads.
+        success_policy: When the job has succeeded: ``chief``, once that has, or ``all-workers``.
+            By default all workers, but with parameter servers and the strategy ``none`` the chief.
         cross_device_ops: How the devices of a process add up: ``nccl``, ``hierarchical`` or
             ``one-device``.
         collectives: How processes add up: ``auto``, ``ring`` or ``nccl``.

@@ -3,8 +3,8 @@
 A cell that is valid Python stays as it is. In the others IPython's own syntax is translated where
 that says something (``%env A=b``, ``%cd``, ``%time``), left out where a job has no use for it
 (``%matplotlib``, ``%pip``, ``!ls``, help), and refused where the code that follows needs its value
-(``files = !ls``). nbconvert and IPython do the same with a shell behind it, which would run once in
-every worker.
+(``files = !ls``). Magics that the notebook registers itself are called, as they are Python.
+nbconvert and IPython do the same with a shell behind it, which would run once in every worker.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _SETTINGS = frozenset(
     }
 )
 
+_REGISTERS = frozenset({"register_cell_magic", "register_line_cell_magic", "register_line_magic"})
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -64,10 +66,45 @@ def read_cells(path: Path) -> list[Cell]:
     Raises:
         SpecError: It is no notebook of Python, or has what cannot be run without a shell.
     """
-    return [
-        _translated(path.name, number, source)
-        for number, source in enumerate(_sources(_read(path), path.name), start=1)
-    ]
+    cells, magics = [], dict[str, str]()
+    for number, source in enumerate(_sources(_read(path), path.name), start=1):
+        cells.append(translate(path.name, number, source, magics))
+        magics.update(_registered(cells[-1].code))
+    return cells
+
+
+def translate(name: str, number: int, source: str, magics: Mapping[str, str]) -> Cell:
+    """Return a cell as Python.
+
+    Args:
+        name: The notebook.
+        number: The number of the cell.
+        source: Its text.
+        magics: The functions of magics that earlier cells have registered, by name.
+
+    Raises:
+        SpecError: It has what cannot be run without a shell.
+    """
+    if _is_python(source):
+        return Cell(number, source, source)
+    lines = source.split("\n")
+    first = next(n for n, line in enumerate(lines) if line.strip())
+    if lines[first].lstrip().startswith("%%"):
+        magic, _, rest = lines[first].strip().removeprefix("%%").partition(" ")
+        if magic in magics:
+            body = "\n".join(lines[first + 1 :])
+            return Cell(number, source, f"{magics[magic]}({rest.strip()!r}, {body!r})")
+        if magic not in _RUNS_ITS_CELL:
+            return Cell(number, source, "", (f"%%{magic} and what follows it",))
+        lines[first] = ""
+    left_out = []
+    for place in _statements(lines):
+        line = lines[place]
+        _refuse_values(name, number, line)
+        lines[place], is_missed = _as_python(line, magics)
+        if is_missed:
+            left_out.append(line.strip())
+    return Cell(number, source, "\n".join(lines), tuple(left_out))
 
 
 def without_outputs(path: Path) -> bytes:
@@ -135,26 +172,6 @@ def _sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
             yield text
 
 
-def _translated(name: str, number: int, source: str) -> Cell:
-    if _is_python(source):
-        return Cell(number, source, source)
-    lines = source.split("\n")
-    first = next(n for n, line in enumerate(lines) if line.strip())
-    if lines[first].lstrip().startswith("%%"):
-        magic = lines[first].strip().removeprefix("%%").partition(" ")[0]
-        if magic not in _RUNS_ITS_CELL:
-            return Cell(number, source, "", (f"%%{magic} and what follows it",))
-        lines[first] = ""
-    left_out = []
-    for place in _statements(lines):
-        line = lines[place]
-        _refuse_values(name, number, line)
-        lines[place], is_missed = _as_python(line)
-        if is_missed:
-            left_out.append(line.strip())
-    return Cell(number, source, "\n".join(lines), tuple(left_out))
-
-
 def _is_python(text: str) -> bool:
     try:
         ast.parse(text)
@@ -200,14 +217,25 @@ def _refuse_values(name: str, number: int, line: str) -> None:
         )
 
 
-def _as_python(line: str) -> tuple[str, bool]:
+def _registered(code: str) -> Iterator[tuple[str, str]]:
+    """Yield the magics that a cell registers, each with the name of its function."""
+    nodes = ast.parse(code).body if _is_python(code) else []
+    for function in [node for node in nodes if isinstance(node, ast.FunctionDef)]:
+        for mark in function.decorator_list:
+            maker = mark.func if isinstance(mark, ast.Call) else mark
+            if ast.unparse(maker).rpartition(".")[2] in _REGISTERS:
+                called = mark.args[0] if isinstance(mark, ast.Call) and mark.args else None
+                yield str(getattr(called, "value", function.name)), function.name
+
+
+def _as_python(line: str, magics: Mapping[str, str]) -> tuple[str, bool]:
     """Return a line as Python, and whether something was left out that may be missed."""
     indent = _INDENT.match(line).group()  # type: ignore[union-attr] # matches the empty text too
     text = line.strip()
     if text.startswith("%"):
         magic, _, rest = text.lstrip("%").partition(" ")
-        if magic in _RUNS_ITS_LINE and rest:
-            return indent + rest, False
+        if magic in magics or (magic in _RUNS_ITS_LINE and rest):
+            return indent + (f"{magics[magic]}({rest!r})" if magic in magics else rest), False
         if magic in {"env", "set_env"} and rest:
             variable, _, value = rest.replace("=", " ", 1).partition(" ")
             return f"{indent}__import__('os').environ[{variable!r}] = {value.strip()!r}", False

@@ -22,6 +22,8 @@ Collectives = Literal["auto", "ring", "nccl"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
 BatchSizeIs = Literal["global", "per-replica"]
 Launcher = Literal["processes", "mpi"]
+ChiefRole = Literal["chief", "worker"]
+SuccessPolicy = Literal["auto", "chief", "all-workers"]
 
 
 class StrategyName(StrEnum):
@@ -49,6 +51,16 @@ class Distribution(_Group):
     min_workers: int = Field(default=1, ge=1, description="The fewest that it goes on with.")
     devices_per_worker: int = Field(default=1, ge=1, description="Devices of each process.")
     launcher: Launcher = Field(default="processes", description="Who starts the processes.")
+    chief: ChiefRole = Field(
+        default="chief",
+        description="The role of the process that leads; worker: a cluster without a chief, in "
+        "which worker 0 leads.",
+    )
+    success_policy: SuccessPolicy = Field(
+        default="auto",
+        description="When the job has succeeded: once its chief has, or once all workers have; "
+        "auto: the chief with parameter servers and the strategy none, else all workers.",
+    )
     cross_device_ops: CrossDeviceOps | None = Field(
         default=None, description="How the devices of one process add up; None: TensorFlow's."
     )
@@ -181,6 +193,13 @@ class Settings(_Group):
         strategy = self.distribution.strategy
         asked = strategy is StrategyName.AUTO and self.parameter_servers.ps > 0
         return asked or strategy is StrategyName.PARAMETER_SERVER
+
+    @property
+    def ends_with_chief(self) -> bool:
+        """Whether the job has succeeded once its chief has, whatever its workers do."""
+        asked = self.distribution.success_policy
+        alone = self.distribution.strategy is StrategyName.NONE
+        return asked == "chief" or (asked == "auto" and alone and self.parameter_servers.ps > 0)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:

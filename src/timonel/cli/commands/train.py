@@ -57,6 +57,8 @@ def train(
     evaluator: options.Evaluator = False,
     devices_per_worker: options.DevicesPerWorker = 1,
     launcher: options.Launcher = "processes",
+    chief: options.Chief = "chief",
+    success_policy: options.SuccessPolicy = "auto",
     cross_device_ops: options.CrossDeviceOps = None,
     collectives: options.Collectives = "auto",
     compress_gradients: options.CompressGradients = None,

@@ -73,6 +73,18 @@ Launcher = Annotated[
         help="Who starts the tasks: timonel, or mpirun.",
     ),
 ]
+Chief = Annotated[
+    Literal["chief", "worker"],
+    typer.Option(
+        help="Role of the process that leads; 'worker': a cluster without a chief.",
+    ),
+]
+SuccessPolicy = Annotated[
+    Literal["auto", "chief", "all-workers"],
+    typer.Option(
+        help="Whose end is the job's; auto: the chief's with 'none' and --ps, else all workers'.",
+    ),
+]
 CrossDeviceOps = Annotated[
     Literal["nccl", "hierarchical", "one-device"] | None,
     typer.Option(

@@ -145,8 +145,8 @@ def _run_alone(task: Task) -> None:
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
     from timonel.training.worker import managed, scratch, seen  # noqa: PLC0415 - imports TensorFlow
 
-    # It tells of each device and each all-reduce; the script may set another level.
-    logging.getLogger("tensorflow").setLevel(logging.WARNING)
+    for noisy in ("tensorflow", "absl"):  # they tell of each device and each all-reduce
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     settings = task.spec.settings
     granted = devices.configure(
         devices.Place(*task.cluster.neighbours, several_workers=task.peers > 0),
@@ -171,6 +171,8 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     enter(context)
     run = _open_run(task)
     if run is not None:
+        if task.cluster.generation == 1:
+            _warn_of_shared_cores(task, granted, run)
         run.event(
             "devices", **precision.record(keras, name, strategy, settings), **granted.record()
         )
@@ -197,6 +199,21 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         if run is not None and settings.evaluation.evaluator:
             Records(task.job_dir).mark_trained()
         managed.finish(context, fits, run)
+
+
+def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) -> None:
+    """Say that several workers compute on the processors of one machine, where they do."""
+    served = task.spec.settings.uses_parameter_servers
+    trainers = task.cluster.trainers
+    workers = len(task.cluster.tasks["worker"]) if served else len(trainers)
+    if granted.kind != "CPU" or workers == 1 or task.cluster.neighbours[1] < len(trainers):
+        return
+    message = (
+        f"all {workers} workers share the {devices.usable_cores():g} cores of this machine, where "
+        "one worker is usually faster: leave out --workers, or give each a machine or a GPU"
+    )
+    logger.warning("%s", message)
+    run.event("log", level="warning", message=message)
 
 
 def run_program_of(task: Task, run: RunWriter | None) -> None:

@@ -226,3 +226,11 @@ def _report_load(run: RunWriter, record: session.LoadRecord) -> None:
         label_mode=record.label_mode,
         preprocessing=record.preprocessing.model_dump(mode="json"),
     )
+    left_out = record.records - record.steps * record.batch_size
+    if left_out > 0:
+        message = (
+            f"{left_out} of {record.records} {record.split} examples, others in each epoch, are "
+            f"left out: the batch size {record.batch_size} does not divide them among the replicas"
+        )
+        logger.warning("%s", message)
+        run.event("log", level="warning", message=message)

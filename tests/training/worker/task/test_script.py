@@ -74,6 +74,26 @@ def test_a_notebook(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["cell 1: left out !ls"]
 
 
+def test_magics_of_a_notebooks_own(tmp_path: Path) -> None:
+    place = notebook(
+        tmp_path / "train.ipynb",
+        "from IPython.core.magic import register_cell_magic, register_line_magic\n"
+        "@register_cell_magic\n"
+        "def write_and_run(line, cell):\n"
+        "    pathlib.Path(line).write_text(cell)\n"
+        "    get_ipython().run_cell(cell)\n"
+        "@register_line_magic('twice')\n"
+        "def double(line):\n"
+        "    doubled.append(2 * line)",
+        "import pathlib\ndoubled = []",
+        f"%%write_and_run {tmp_path / 'model.py'}\nanswer = 42\n!ls",
+        "if answer:\n    %twice ab",
+    )
+    run("notebook", place)
+    assert (main()["answer"], main()["doubled"]) == (42, ["abab"])
+    assert (tmp_path / "model.py").read_text() == "answer = 42\n!ls"
+
+
 def test_an_error_in_a_cell_names_the_cell_and_the_line(tmp_path: Path) -> None:
     place = notebook(
         tmp_path / "train.ipynb", "!ls\ndef f():\n    raise ValueError('mine')", "x = 1\nf()"

@@ -214,7 +214,10 @@ class ParameterServerLoop:
             desk.close()
 
     def _replace(self, name: str, ours: Callable[..., Any]) -> None:
-        original = getattr(self._keras.Model, name)
+        # Where it is defined: Keras does not compile a model that it has loaded, and whose class
+        # seems to have a compile() of its own.
+        owner = next(kind for kind in self._keras.Model.__mro__ if name in vars(kind))
+        original = getattr(owner, name)
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -223,7 +226,7 @@ class ParameterServerLoop:
             given = {key: value for key, value in bound.items() if key not in {"self", "kwargs"}}
             return ours(original, model, {**given, **bound.get("kwargs", {})})
 
-        setattr(self._keras.Model, name, replacement)
+        setattr(owner, name, replacement)
 
     def _report(self, tally: Tally) -> None:
         self.tally = tally

@@ -17,6 +17,7 @@ def contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[s
     """Yield what does not go together, each as a message and a hint."""
     if settings.distribution.strategy is StrategyName.NONE:
         yield from _left_alone(settings)
+    yield from _of_roles(settings, chosen)
     yield from _of_communication(settings, chosen)
     yield from _of_numerics(settings, chosen)
     yield from _of_parameter_servers(settings, chosen)
@@ -34,6 +35,19 @@ def _left_alone(settings: Settings) -> Iterator[tuple[str, str]]:
         yield _without("stop_on_nan", "the strategy 'none', under which fit is left alone")
     if settings.distribution.devices_per_worker > 1:
         yield _without("devices_per_worker", "the strategy 'none': the script sets up its devices")
+
+
+def _of_roles(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    asked = settings.distribution
+    if asked.chief == "worker":
+        if chosen is StrategyName.PARAMETER_SERVER:
+            yield _without("chief", "parameter servers: their workers serve a chief")
+        if asked.launcher == "mpi":
+            yield _without("chief", "--launcher mpi, where rank 0 is the chief")
+        if asked.min_workers < asked.workers:
+            yield _without("chief", "a range of workers, of which the chief is never left out")
+    if asked.success_policy == "all-workers" and chosen is StrategyName.PARAMETER_SERVER:
+        yield _without("success_policy", "parameter servers: their workers serve until the end")
 
 
 def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:

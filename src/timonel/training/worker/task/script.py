@@ -64,13 +64,33 @@ def run_notebook(argv: Sequence[str]) -> None:
         for text in cell.left_out:
             logger.info("cell %d: left out %s", cell.number, text)
     sys.path[0] = str(Path(path).parent)
-    module = _become_main(
-        argv, __file__=path, __loader__=None, display=print, get_ipython=lambda: None
-    )
+    module = _become_main(argv, __file__=path, __loader__=None, display=print)
+    # Without magics of its own a notebook is to find that it is in no kernel.
+    shell = _Shell(path, module) if any("register_" in cell.source for cell in cells) else None
+    module.__dict__["get_ipython"] = lambda: shell
     for cell in cells:
         name = notebook.place_of(path, cell.number)
         _show_lines(name, cell.source)
         _execute(cell.code, name, module)
+
+
+class _Shell:
+    """What ``get_ipython()`` gives a notebook that registers magics: as much as these need."""
+
+    def __init__(self, path: str, module: ModuleType) -> None:
+        self._path = path
+        self.user_ns = module.__dict__
+        self._module = module
+
+    def register_magic_function(self, *_: Any, **__: Any) -> None:
+        """Do nothing: cells call the function itself."""
+
+    def run_cell(self, text: str) -> None:
+        """Run a text as one of the notebook's cells."""
+        cell = notebook.translate(Path(self._path).name, 0, text, {})
+        for left in cell.left_out:
+            logger.info("run_cell: left out %s", left)
+        _execute(cell.code, f"{self._path}, run_cell", self._module)
 
 
 def run_module(name: str, argv: Sequence[str]) -> None:
