@@ -40,6 +40,28 @@ def test_divided_among_workers_it_trains_as_one_process_does(
         assert np.allclose(ours, theirs, atol=1e-5)
 
 
+def test_no_metric_is_lost_and_a_loaded_model_is_evaluated(
+    jobs_workspace: Workspace,
+    engine: BareEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = _alone(SCRIPTS / "metrics.py", tmp_path, monkeypatch)
+    run = train(
+        SCRIPTS / "metrics.py",
+        workspace=jobs_workspace,
+        engine=engine,
+        ps=1,
+        workers=1,
+        backup_workers=0,
+    )
+    found = results(run)["chief-0"]
+    for name, theirs in alone.items():
+        assert set(found[name]) == set(theirs)
+        for metric, values in theirs.items():
+            assert np.allclose(found[name][metric], values, atol=1e-4), metric
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize("options", [{"warmup_epochs": 9}, {"workers": 1, "backup_workers": 0}])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -147,3 +149,33 @@ def test_models_still_keep_their_strategy_and_functions_there(flavour: object) -
 def test_seeds_of_keras_3_still_have_their_name() -> None:
     state = keras.random.SeedGenerator(1).state
     assert ps_variables.is_seed(ps_variables.raw(state))
+
+
+def test_a_variable_that_keras_makes_later_is_made_where_it_belongs() -> None:
+    inside: list[bool] = []
+
+    @contextlib.contextmanager
+    def place() -> Iterator[None]:
+        inside.append(True)
+        yield
+        inside.append(False)
+
+    with keras.StatelessScope():
+        variable = keras.Variable(lambda *_, **__: tf.constant(1.0 if inside else 0.0), shape=())
+        ps_variables.make_later_within(variable, place)
+        assert not inside
+    assert (inside, float(variable)) == ([True, False], 1.0)
+    assert "_deferred_initialize" not in vars(variable)
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_the_results_of_metrics_are_noted(flavour: Any) -> None:
+    metric = flavour.metrics.Mean(name="mine")
+    noted: list[Any] = []
+    before = vars(metric).get("result")
+    with ps_variables.noting_results(types.SimpleNamespace(metrics=[metric]), noted):
+        found = metric.result()
+    assert [(value is found, which is metric, key) for value, which, key in noted] == [
+        (True, True, None)
+    ]
+    assert vars(metric).get("result") is before

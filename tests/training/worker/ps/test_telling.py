@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -18,7 +19,7 @@ def _step(told: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:
         function=None,
         told=told,
         log_names=logs,
-        value_names=logs,
+        values=dict.fromkeys(logs, ()),
         entries={},
         optimizer=None,
         variables=(),
@@ -74,3 +75,21 @@ def test_logs_are_metrics_that_were_counted_else_the_steps_own_values() -> None:
     shares = [0.75, 0.25]
     telling.add(vectors, shares)
     assert telling.logs(vectors, shares) == {"loss": 2.0, "counted": 2.0}
+
+
+def test_a_metric_under_another_name_is_its_running_result() -> None:
+    counted = keras.metrics.Mean(name="counted")
+    states = tuple(State(v.value, is_metric=True) for v in counted.variables)
+    step = replace(_step(states, ("mine",)), metrics={"mine": (counted, None)})
+    telling = Telling(_Model(counted), step)
+    for total in (6.0, 2.0):
+        vectors = [np.array([total, 2, total / 2, 0])]
+        telling.add(vectors, [1.0])
+    assert telling.logs(vectors, [1.0]) == {"mine": 2.0}
+
+
+def test_logs_may_be_vectors() -> None:
+    step = replace(_step(), log_names=("a", "b"), values={"a": (2,), "b": ()})
+    vectors = [np.array([1.0, 2, 3, 0]), np.array([3.0, 4, 5, 0])]
+    found = Telling(_Model(), step).logs(vectors, [0.5, 0.5])
+    assert (found["a"].tolist(), found["b"]) == ([2.0, 3.0], 4.0)

@@ -42,6 +42,58 @@ def raw(variable: Any) -> Any:
     return inner
 
 
+def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
+    """Have a variable made within a context, also where Keras 3 puts that off.
+
+    It does while a model is built symbolically, as for metrics that know their shape by then only.
+
+    Args:
+        variable: What ``add_weight`` has returned.
+        place: Makes the context.
+    """
+    original = getattr(variable, "_deferred_initialize", None)
+    if original is None or getattr(variable, "_value", None) is not None:
+        return
+
+    def initialize() -> None:
+        del variable.__dict__["_deferred_initialize"]
+        with place():
+            original()
+
+    variable.__dict__["_deferred_initialize"] = initialize
+
+
+@contextlib.contextmanager
+def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iterator[None]:
+    """Note what the metrics of a model return, while its step is traced.
+
+    Args:
+        model: A model.
+        noted: Gets each tensor with its metric, and its key where that returns a dict.
+    """
+    before = [(metric, metric.__dict__.get("result")) for metric in model.metrics]
+
+    def noting(metric: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        def result(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            parts = found.items() if isinstance(found, dict) else [(None, found)]
+            noted.extend((value, metric, key) for key, value in parts)
+            return found
+
+        return result
+
+    for metric, _ in before:
+        metric.__dict__["result"] = noting(metric, metric.result)
+    try:
+        yield
+    finally:
+        for metric, original in before:
+            if original is None:
+                del metric.__dict__["result"]
+            else:  # tf-keras makes one for each metric
+                metric.__dict__["result"] = original
+
+
 @contextlib.contextmanager
 def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
     """Give variables other handles while a function is traced.

@@ -111,7 +111,9 @@ _is_local = [False]
 def _locally(original: Any) -> Any:
     def add(*args: Any, **kwargs: Any) -> Any:
         with _local_variables():
-            return original(*args, **kwargs)
+            variable = original(*args, **kwargs)
+        ps_variables.make_later_within(variable, _local_variables)
+        return variable
 
     return add
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class Telling:
     def __init__(self, model: Any, step: Step) -> None:
         self._model = model
         self._step = step
-        self._results = tf.function(model.get_metrics_result)
+        self._results = tf.function(self._read_results)
         self._counted: frozenset[str] | None = None
         self._drawn: dict[int, Any] = {}
 
@@ -64,19 +65,37 @@ class Telling:
 
     def logs(self, vectors: Vectors, shares: Sequence[float]) -> dict[str, Any]:
         """Return what Keras' own function would: running results of metrics, else this step's."""
-        names = self._step.value_names
-        begin = len(vectors[0]) - 1 - len(names)
-        values = np.average([vector[begin:-1] for vector in vectors], axis=0, weights=shares)
-        given: dict[str, Any] = {
-            name: np.float32(value) for name, value in zip(names, values, strict=True)
-        }
-        results = self._results()
+        given = self._values(vectors, shares)
+        results, own = self._results()
         if self._counted is None:
             self._counted = frozenset(self._counted_names())
         for name, value in results.items():
             if name in self._counted:
                 given[name] = np.asarray(value) if not isinstance(value, dict) else value
+        given.update({name: np.asarray(value) for name, value in own.items()})
         return {name: given[name] for name in self._step.log_names if name in given}
+
+    def _values(self, vectors: Vectors, shares: Sequence[float]) -> dict[str, Any]:
+        """Return the mean over the parts of what the step has returned itself."""
+        sizes = {name: math.prod(shape) for name, shape in self._step.values.items()}
+        begin = len(vectors[0]) - 1 - sum(sizes.values())
+        means = np.average([vector[begin:-1] for vector in vectors], axis=0, weights=shares)
+        given: dict[str, Any] = {}
+        begin = 0
+        for name, shape in self._step.values.items():
+            value = means[begin : begin + sizes[name]].astype(np.float32)
+            given[name] = value.reshape(shape) if shape else value[0]
+            begin += sizes[name]
+        return given
+
+    def _read_results(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the running results of metrics by their names, and by those of the step."""
+        told = {id(state.variable) for state in self._step.told}
+        own = {}
+        for name, (metric, key) in self._step.metrics.items():
+            if any(id(ps_variables.raw(variable)) in told for variable in metric.variables):
+                own[name] = metric.result() if key is None else metric.result()[key]
+        return self._model.get_metrics_result(), own
 
     def _counted_names(self) -> list[str]:
         """Return the names of the results that the step itself has counted for.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
@@ -31,7 +32,8 @@ class Step:
             one vector of float64: what states have changed by, then the logs.
         told: These states, in the order of the vector.
         log_names: The names of all logs.
-        value_names: Those of logs that are single numbers, as the vector has them.
+        values: The shapes of those that the vector has, by name.
+        metrics: The metric whose result a log is, by name, and its key where that is a dict.
         entries: What is staged on the parameter servers, by device.
         optimizer: The one whose gradients are staged; None in evaluation.
     """
@@ -39,10 +41,11 @@ class Step:
     function: Any
     told: tuple[State, ...]
     log_names: tuple[str, ...]
-    value_names: tuple[str, ...]
+    values: Mapping[str, tuple[int, ...]]
     entries: Mapping[str, tuple[Entry, ...]]
     optimizer: Any
     variables: tuple[Any, ...]
+    metrics: Mapping[str, tuple[Any, str | None]] = field(default_factory=dict)
 
 
 def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
@@ -115,8 +118,14 @@ def _traced(
             id(state.variable): (state.variable, before[id(state.variable)][0]) for state in states
         }
         step = model.train_step if training else model.test_step
-        with ps_variables.handles(swapped), _recording(model, recorded if training else []):
-            logs = strategy.run(step, args=(tensors,))
+        noted: list[tuple[Any, Any, str | None]] = []
+        with (
+            ps_variables.handles(swapped),
+            ps_variables.noting_results(model, noted),
+            _recording(model, recorded if training else []),
+        ):
+            logs = dict(_flat(strategy.run(step, args=(tensors,)) or {}))
+        found["metrics"] = _results_among(logs, noted)
         changes = [(state, change_of(state, *before[id(state.variable)])) for state in states]
         with tf.control_dependencies([change for _, change in changes]):
             for handle, _ in before.values():
@@ -130,7 +139,8 @@ def _traced(
         function=function,
         told=found["told"],
         log_names=found["log_names"],
-        value_names=found["value_names"],
+        values=found["values"],
+        metrics=found["metrics"],
         entries=found["entries"],
         optimizer=found["optimizer"],
         variables=found["variables"],
@@ -142,7 +152,7 @@ def _result(
     found: dict[str, Any],
     changes: Sequence[tuple[State, Any]],
     recorded: Sequence[tuple[Any, list[tuple[Any, Any]]]],
-    logs: Any,
+    logs: Mapping[str, Any],
     *,
     attempt: Any,
     name: str,
@@ -167,8 +177,11 @@ def _result(
     found["entries"] = stage(entries, attempt, name)
     found["optimizer"], found["variables"] = optimizer, variables
     found["told"] = tuple(state for state, _ in changes if state.is_told)
-    values = {key: value for key, value in (logs or {}).items() if _is_scalar(value)}
-    found["log_names"], found["value_names"] = tuple(logs or {}), tuple(values)
+    values = {key: value for key, value in logs.items() if _is_known(value)}
+    found["log_names"] = tuple(logs)
+    found["values"] = {
+        key: tuple(tf.TensorShape(value.shape).as_list()) for key, value in values.items()
+    }
     told = [change for state, change in changes if state.is_told]
     parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in (*told, *values.values())]
     return tf.concat([*parts, tf.zeros([1], tf.float64)], 0)
@@ -226,9 +239,28 @@ def _spec(value: Any) -> Any:
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, value.dtype)
 
 
-def _is_scalar(value: Any) -> bool:
-    return (
-        hasattr(value, "dtype")
-        and getattr(value, "shape", None) is not None
-        and (tf.TensorShape(value.shape).rank == 0)
-    )
+def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield logs as Keras shows them: those of a dict inside by their own names."""
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            is_plain = isinstance(value, int | float | np.ndarray | np.generic)
+            yield name, tf.constant(value) if is_plain else value
+
+
+def _results_among(
+    logs: Mapping[str, Any], noted: Sequence[tuple[Any, Any, str | None]]
+) -> dict[str, tuple[Any, str | None]]:
+    """Return the metrics whose results logs are, under whatever names."""
+    results = {id(value): (metric, key) for value, metric, key in noted}
+    return {name: results[id(value)] for name, value in logs.items() if id(value) in results}
+
+
+def _is_known(value: Any) -> bool:
+    """Tell whether a log is numbers of a shape that is known, which can be told."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return False
+    is_number = tf.as_dtype(dtype).is_numeric if not isinstance(dtype, str) else True
+    return tf.TensorShape(shape).is_fully_defined() and (is_number or dtype == tf.bool)
