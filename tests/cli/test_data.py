@@ -143,10 +143,38 @@ def test_an_unwritable_output(here: Path, timonel: Timonel, digits: Path) -> Non
 
 def test_splits_and_columns_are_parsed() -> None:
     assert parse_splits("0.5, 0.25,0.25") == (0.5, 0.25, 0.25)
-    assert parse_columns(["zip=categorical", "a=b=numeric"]) == {
+    assert parse_columns(["zip=categorical,price=float", "a=b=numeric", "x,y=drop"]) == {
         "zip": "categorical",
+        "price": "float",
         "a=b": "numeric",
+        "x,y": "drop",
     }
-    for wrong in ("zip", "zip=word", "=numeric"):
-        with pytest.raises(SpecError, match="NAME=numeric"):
+    for wrong in ("zip", "=numeric"):
+        with pytest.raises(SpecError, match="NAME=TYPE"):
             parse_columns([wrong])
+    with pytest.raises(SpecError, match="unknown column type 'word': give numeric"):
+        parse_columns(["zip=word"])
+
+
+def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timonel) -> None:
+    rows = [
+        f"2024-01-{i % 28 + 1:02d},{'n.a. yet' if i == 3 else i},note {i},{'ab'[i % 2]}"
+        for i in range(60)
+    ]
+    (here / "t.csv").write_text("\n".join(["day,price,notes,y", *rows]))
+    outcome = timonel("convert", "t.csv", "data/t", "--label", "y")
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert ["day", "drop", "dates"] in lines
+    assert ["price", "numeric"] in [line[:2] for line in lines]
+    text = " ".join(outcome.out.split())
+    assert "warning: 2 columns dropped: day (dates), notes" in text
+    assert "such as 'n.a. yet' in line 5" in text
+    assert outcome.err == ""
+    given = ("--columns", "price=float,notes=drop,day=string")
+    outcome = timonel("convert", "t.csv", "data/t", "--label", "y", "--overwrite", *given)
+    schema = json.loads(timonel("data", "show", "data/t", "--json").out)["schema"]
+    assert [(column["name"], column["type"]) for column in schema["columns"]] == [
+        ("day", "categorical"),
+        ("price", "numeric"),
+    ]
+    assert "dropped" not in outcome.out

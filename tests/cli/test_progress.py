@@ -33,6 +33,19 @@ def test_in_a_pipe_a_line_comes_now_and_then() -> None:
     ]
 
 
+def test_the_time_before_the_first_record_says_nothing_of_the_rate() -> None:
+    clock, file = Clock(), io.StringIO()
+    with Counter(Console(file=file, width=80), "converting", "records", clock=clock) as count:
+        for second, done in ((60, 1), (66, 3001), (72, 6001)):
+            clock.now = second
+            count(done, 3_000_000)
+    assert file.getvalue().splitlines() == [
+        "converting 1 of 3,000,000 records",
+        "converting 3,001 of 3,000,000 records, 500/s, 1h 39m left",
+        "converting 6,001 of 3,000,000 records, 500/s, 1h 39m left",
+    ]
+
+
 def test_on_a_terminal_there_is_a_bar_that_is_cleared_at_the_end() -> None:
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=True)

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data.conversion import convert, sort_labels
 from timonel.data.dataset import Dataset
+from timonel.data.report import summarise
 from timonel.data.schema import SPLITS
 from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
-from timonel.storage import Workspace, digest_tree, write_document
+from timonel.storage import Workspace, digest_file, digest_tree, write_document
 from timonel.storage.atomic import aside_name
 from timonel.storage.documents import read_document
 from timonel.tracking import list_runs
@@ -398,3 +400,69 @@ def test_the_manifest_is_plain_json(
     assert (manifest["kind"], manifest["format"]) == ("dataset", 1)
     assert manifest["schema"]["type"] == "images"
     assert manifest["schema"]["size"] == [6, 5]
+
+
+def test_splits_of_the_source_and_identical_images(
+    make_images: MakeImages, out: Path, workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = make_images(count=9, name="home/train").parent
+    for index, path in enumerate(sorted((home / "train").rglob("*.png"))):
+        split = ("validation", "test", "train")[index % 3]
+        target = home / split / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    leaked = next((home / "test" / "cat").iterdir())
+    shutil.copy(leaked, home / "train" / "dog" / "leaked.png")
+    dataset = convert(home, out, workspace=workspace)
+    assert dataset.labels == ("cat", "dog")
+    assert {split: dataset.count(split) for split in SPLITS} == dict.fromkeys(SPLITS, 6)
+    for split in SPLITS:
+        assert {key.split("/")[0] for key in dataset.keys(split)} == {split}
+    source = dataset.manifest.source
+    assert (source.duplicate_count, source.contradiction_count) == (1, 1)
+    assert source.skipped[0].key == "train/dog/leaked.png"
+    assert source.duplicates[0].digest == digest_file(leaked)
+    assert "1 image with more than one label" in caplog.text
+    anew = convert(home, out, splits=(0.5, 0.25, 0.25), overwrite=True, workspace=workspace)
+    assert anew.count() == 19
+    assert (
+        sum(
+            len({"train/dog/leaked.png", f"test/cat/{leaked.name}"} & set(anew.keys(split))) == 2
+            for split in SPLITS
+        )
+        == 1
+    )
+
+
+def test_types_of_columns_from_python(make_csv: MakeCsv, out: Path, workspace: Workspace) -> None:
+    path = make_csv("a,b,y", *(f"{i},text {i},{'pq'[i % 2]}" for i in range(40)))
+    columns = {"a": "string", "b": "str"}
+    dataset = convert(path, out, label="y", columns=columns, workspace=workspace)
+    assert [column.role for column in dataset.manifest.columns] == ["categorical"] * 2 + ["label"]
+    assert "a  categorical" in str(summarise(dataset))
+    with pytest.raises(SpecError, match="unknown column type 'floot'"):
+        convert(path, out, label="y", columns={"a": "floot"}, workspace=workspace)
+
+
+def test_a_data_frame_is_refused_with_the_cure(out: Path, workspace: Workspace) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match=r"got a DataFrame: save it with to_csv"):
+        convert(pandas.DataFrame({"a": [1]}), out, workspace=workspace)
+    with pytest.raises(InputError, match="expected a path as source, got list"):
+        convert([1, 2], out, workspace=workspace)  # type: ignore[arg-type] # what it refuses
+
+
+def test_a_place_whose_name_is_not_utf8(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/ni\xf1os"))
+    with pytest.raises(InputError, match=r"name of the destination .*xf1os is not UTF-8: rename"):
+        convert(make_images(), strange, workspace=workspace)
+
+
+def test_a_dataset_prints_in_one_line(make_csv: MakeCsv, out: Path, workspace: Workspace) -> None:
+    dataset = convert(make_csv(), out, label="good", workspace=workspace)
+    assert str(dataset) == (
+        f"Dataset({str(out)!r}: train 32, validation 4, test 4; classification, 2 labels; "
+        f"{dataset.manifest.id})"
+    )

@@ -7,15 +7,17 @@ Equal input and seed give equal shards, to the byte.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from timonel._version import __version__
+from timonel.data.assignment import Assignment, assign, find_duplicates
 from timonel.data.dataset import Dataset
 from timonel.data.manifest import (
     Manifest,
@@ -25,17 +27,20 @@ from timonel.data.manifest import (
     content_digest,
     write_manifest,
 )
-from timonel.data.places import check_places, check_target
+from timonel.data.places import check_paths, check_places, check_target
+from timonel.data.report import warnings_of
 from timonel.data.runners import Outcome, Plan, plan_shards, write_shards
-from timonel.data.schema import SPLITS, ColumnType, Split, Task
+from timonel.data.schema import SPLITS, Split, Task, parse_column_type
 from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
-from timonel.data.splits import check_fractions, divide
+from timonel.data.splits import check_fractions
 from timonel.errors import DataError
 from timonel.storage import Workspace, find_workspace, local_path, publish_dir, write_document
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.mirror import mirror_in_background
 from timonel.units import parse_bytes
+
+_logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 _PROGRESS_INTERVAL_S = 0.1
@@ -47,7 +52,7 @@ _NAMED = 20
 class _Request:
     source: Source
     target: Path
-    fractions: tuple[float, float, float]
+    fractions: tuple[float, float, float] | None
     seed: int
     shards: int | None
     shard_bytes: int
@@ -61,35 +66,40 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     *,
     kind: str = "auto",
     label: str | None = None,
-    splits: Sequence[float] = (0.8, 0.1, 0.1),
+    splits: Sequence[float] | None = None,
     seed: int = 0,
     shards: int | None = None,
     shard_bytes: str | int = "64MB",
     overwrite: bool = False,
     skip_bad: bool = False,
-    columns: Mapping[str, ColumnType] | None = None,
+    columns: Mapping[str, str] | None = None,
     task: Task | None = None,
+    folders: Literal["auto", "labels", "splits"] = "auto",
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Convert label folders of images, or a CSV file, to sharded TFRecords with a manifest.
+    """Convert images in folders, or a CSV file, to sharded TFRecords with a manifest.
 
     Every image is decoded once, to be sure that training can; its bytes are stored as they are.
     The destination appears whole or not at all.
 
     Args:
-        source: A folder with one folder of images per label, or a CSV file.
+        source: A folder with one folder of images per label, or with ``train``, ``validation``
+            and ``test`` of such folders; a CSV file of rows, or of image files with their labels.
         destination: The folder to make.
         kind: ``images``, ``table``, or ``auto`` to look.
         label: The column of a CSV file that holds the label.
-        splits: Fractions of train, validation and test, each label in proportion.
+        splits: Fractions of train, validation and test, each label in proportion; by default what
+            the source assigns, else 0.8, 0.1, 0.1.
         seed: Another seed gives another division and order.
         shards: Number of shards of the training split; by size if not given.
         shard_bytes: About how large a shard may become.
         overwrite: Replace a dataset that is at the destination.
         skip_bad: Leave out records that cannot be used, and count them, instead of failing.
-        columns: Types of a CSV file's columns, where the inferred ones are wrong.
+        columns: Types of a CSV file's columns, where the inferred ones are wrong: ``numeric``
+            (``float``, ``int``), ``categorical`` (``string``), ``split`` or ``drop``.
         task: ``classification`` or ``regression``, where the inferred one is wrong.
+        folders: Whether the folders at the top name ``labels`` or ``splits``.
         workspace: Where the run is recorded.
         progress: Called with the number of records done and in all, at most ten times a second.
 
@@ -97,10 +107,15 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         InputError: The places or the options are wrong.
         DataError: The raw data cannot be used.
     """
+    check_paths(source, destination)
     location, target = local_path(source), local_path(destination)
-    fractions, size = check_fractions(splits), parse_bytes(shard_bytes)
+    fractions = None if splits is None else check_fractions(splits)
+    size = parse_bytes(shard_bytes)
     check_places(location, target)
-    options = SourceOptions(label=label, columns=columns or {}, task=task, skip_bad=skip_bad)
+    types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
+    options = SourceOptions(
+        label=label, columns=types, task=task, skip_bad=skip_bad, folders=folders
+    )
     chosen = choose_source(location, kind)(location, options)
     check_target(target, overwrite=overwrite)
     request = _Request(chosen, target, fractions, seed, shards, size, overwrite, progress)
@@ -110,6 +125,8 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         dataset = _convert(request, scan, run)
         _refer(place, dataset)
     mirror_in_background(place)
+    for line in warnings_of(dataset):
+        _logger.warning("%s: %s", target, line)
     return dataset
 
 
@@ -118,12 +135,12 @@ def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
     replace = request.overwrite or request.target.exists()
     sweep(request.target.parent)  # what a conversion that was killed has left aside
     with publish_dir(request.target, replace=replace) as folder:
-        plan = _plan(request, scan)
+        assignment, plan = _plan(request, scan)
         ticker = _Ticker(plan.records, request.progress)
         outcome = write_shards(plan, request.source, folder, ticker)
         _check_outcome(outcome, plan)
         facts = request.source.describe(outcome.facts, outcome.written["train"])
-        manifest = _manifest(request, scan, outcome, plan, facts, run.run_id)
+        manifest = _manifest(request, scan, outcome, plan, assignment, facts, run.run_id)
         write_manifest(folder, manifest)
     ticker.finish()
     run.input(_input(request, facts))
@@ -134,16 +151,13 @@ def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
     return dataset
 
 
-def _plan(request: _Request, scan: Scan) -> Plan:
+def _plan(request: _Request, scan: Scan) -> tuple[Assignment, Plan]:
     classes = scan.task == "classification"
     labels = sort_labels({str(entry.label) for entry in scan.entries}) if classes else []
-    strata: dict[Hashable, list[Entry]] = {label: [] for label in labels or [""]}
-    for entry in scan.entries:
-        strata[str(entry.label) if classes else ""].append(entry)
-    divided = divide(strata, request.fractions, request.seed)
-    shards = plan_shards(divided, shard_bytes=request.shard_bytes, shards=request.shards)
+    assignment = assign(scan.entries, labels, request.fractions, request.seed)
+    shards = plan_shards(assignment.splits, shard_bytes=request.shard_bytes, shards=request.shards)
     numbers = {label: number for number, label in enumerate(labels)}
-    return Plan(shards, numbers, skip_bad=request.source.options.skip_bad)
+    return assignment, Plan(shards, numbers, skip_bad=request.source.options.skip_bad)
 
 
 def sort_labels(labels: set[str]) -> list[str]:
@@ -158,10 +172,12 @@ def _manifest(
     scan: Scan,
     outcome: Outcome,
     plan: Plan,
+    assignment: Assignment,
     facts: Description,
     run_id: str,
 ) -> Manifest:
-    skipped = [*scan.skipped, *outcome.skipped]
+    skipped = [*scan.skipped, *assignment.left_out, *outcome.skipped]
+    duplicates = find_duplicates(scan.entries)
     written = outcome.written
     content: dict[str, Any] = {
         "task": scan.task,
@@ -180,6 +196,7 @@ def _manifest(
         counts={split: len(entries) for split, entries in written.items()},
         label_counts=_label_counts(written, list(plan.label_numbers)),
         shards=tuple(outcome.shards),
+        columns=tuple(scan.columns),
         source=SourceInfo(
             plugin=request.source.plugin,
             uri=str(request.source.location),
@@ -190,9 +207,13 @@ def _manifest(
             ignored_count=len(scan.ignored),
             skipped=tuple(Skipped(key=key, reason=reason) for key, reason in skipped[:_NAMED]),
             skipped_count=len(skipped),
+            duplicates=tuple(duplicates[:_NAMED]),
+            duplicate_count=len(duplicates),
+            contradiction_count=sum(len(group.labels) > 1 for group in duplicates),
         ),
         seed=request.seed,
-        fractions=request.fractions,
+        fractions=assignment.fractions,
+        given_splits=assignment.given,
         timonel_version=__version__,
         run_id=run_id,
     )
@@ -235,7 +256,7 @@ def _params(request: _Request) -> dict[str, Any]:
     return {
         "source": str(request.source.location),
         "destination": str(request.target),
-        "splits": list(request.fractions),
+        "splits": None if request.fractions is None else list(request.fractions),
         "seed": request.seed,
         **request.source.options.model_dump(mode="json", exclude_defaults=True),
     }

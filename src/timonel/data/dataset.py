@@ -17,7 +17,7 @@ from timonel.storage import local_path, verify_file
 from timonel.tracking import Artifact
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """A dataset that exists. Immutable; safe to use from several threads."""
 
@@ -35,6 +35,11 @@ class Dataset:
         """
         folder = local_path(uri)
         return cls(str(folder), read_manifest(folder))
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{split} {count:,}" for split, count in self.manifest.counts.items())
+        labels = f", {len(self.labels)} labels" if self.labels else ""
+        return f"Dataset({self.uri!r}: {splits}; {self.task}{labels}; {self.manifest.id})"
 
     @property
     def path(self) -> Path:

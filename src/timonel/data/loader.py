@@ -214,10 +214,10 @@ def _size(schema: ImageSchema, wanted: tuple[int, int] | None, uri: str) -> tupl
 
 
 def _channels(schema: ImageSchema, wanted: int | None) -> Literal[1, 3, 4]:
-    # TensorFlow decodes GIF and BMP to three channels only, and transparency of PNG only.
+    # TensorFlow decodes GIF, BMP and WebP to three channels only, and transparency of PNG only.
     formats = set(schema.formats)
     allowed: tuple[Literal[1, 3, 4], ...] = (1, 3)
-    if formats & {"gif", "bmp"}:
+    if formats & {"gif", "bmp", "webp"}:
         allowed = (3,)
     elif formats == {"png"}:
         allowed = (1, 3, 4)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from timonel.data.schema import Schema, Split, Stored, Task
+from timonel.data.schema import ColumnRole, Schema, Split, Stored, Task
 from timonel.errors import CorruptError, NotFoundError
 from timonel.storage.digests import digest_bytes
 from timonel.storage.documents import read_document, write_document
@@ -35,6 +35,14 @@ class Skipped(Stored):
     reason: str
 
 
+class Duplicate(Stored):
+    """Records of identical content."""
+
+    digest: str
+    keys: tuple[str, ...]
+    labels: tuple[str, ...] = Field(description="Their different labels.")
+
+
 class SourceInfo(Stored):
     """Where the records came from."""
 
@@ -47,6 +55,11 @@ class SourceInfo(Stored):
     ignored_count: int = 0
     skipped: tuple[Skipped, ...] = Field(default=(), description="The first unusable records.")
     skipped_count: int = 0
+    duplicates: tuple[Duplicate, ...] = Field(
+        default=(), description="The first groups of identical records, contradictory ones first."
+    )
+    duplicate_count: int = Field(default=0, description="Groups of identical records.")
+    contradiction_count: int = Field(default=0, description="Those with more than one label.")
 
 
 class Target(Stored):
@@ -70,9 +83,15 @@ class Manifest(Stored):
     counts: dict[Split, int]
     label_counts: dict[Split, dict[str, int]] = Field(default_factory=dict)
     shards: tuple[Shard, ...]
+    columns: tuple[ColumnRole, ...] = Field(
+        default=(), description="All columns of the source, in their order."
+    )
     source: SourceInfo
     seed: int
     fractions: tuple[float, float, float] = Field(description="The share asked for each split.")
+    given_splits: tuple[Split, ...] = Field(
+        default=(), description="The splits that the source assigned; empty if it assigned none."
+    )
     timonel_version: str
     run_id: str | None = None
 

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from timonel.data.manifest import MANIFEST_NAME, read_manifest
 from timonel.errors import AlreadyExistsError, FormatError, InputError, TimonelError
 from timonel.storage import read_document
 from timonel.storage.atomic import exists
+
+
+def check_paths(source: object, destination: object) -> None:
+    """Check that source and destination are paths with names in UTF-8.
+
+    Raises:
+        InputError: One is something else, such as a DataFrame.
+    """
+    for what, path in (("source", source), ("destination", destination)):
+        if hasattr(path, "to_csv"):
+            raise InputError(
+                f"expected the path of a file or folder as {what}, got a {type(path).__name__}",
+                hint='save it with to_csv("rows.csv", index=False) and convert "rows.csv"',
+            )
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"expected a path as {what}, got {type(path).__name__}")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(path).decode(errors="backslashreplace")
+            raise InputError(
+                f"the name of the {what} {shown} is not UTF-8", hint="rename it"
+            ) from None
 
 
 def check_places(location: Path, target: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
-from timonel.data.schema import SPLITS, ImageSchema
+from timonel.data.schema import SPLITS, Column, ImageSchema, NumericColumn
 from timonel.units import format_bytes
+
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Report:
         header: Names of the table's columns.
         rows: One per label, the sum last.
         facts: Name and value of whatever else is worth knowing.
+        columns: Of a table: name, role, values and note of each column of the source.
         warnings: What the user should look at.
     """
 
@@ -26,6 +29,21 @@ class Report:
     rows: tuple[tuple[str, ...], ...]
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str, str, str], ...] = ()
+
+    def __str__(self) -> str:
+        width = max([len(column[0]) for column in self.columns], default=0)
+        return "\n".join(
+            [
+                self.title,
+                *(f"{name}: {value}" for name, value in self.facts),
+                *(
+                    f"  {name:{width}}  {role}  {'; '.join(filter(None, (values, note)))}".rstrip()
+                    for name, role, values, note in self.columns
+                ),
+                *(f"warning: {line}" for line in self.warnings),
+            ]
+        )
 
 
 def summarise(dataset: Dataset) -> Report:
@@ -38,7 +56,8 @@ def summarise(dataset: Dataset) -> Report:
         header=("label", *SPLITS, "all"),
         rows=_rows(dataset),
         facts=_facts(dataset),
-        warnings=_warnings(dataset),
+        warnings=warnings_of(dataset),
+        columns=_columns(dataset),
     )
 
 
@@ -74,15 +93,67 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
     if manifest.target is not None:
         target = manifest.target
         facts.append(("target", f"{target.minimum:g} to {target.maximum:g}, mean {target.mean:g}"))
+    if manifest.given_splits:
+        taken = "" if "validation" in manifest.given_splits else "; validation is taken from train"
+        facts.append(("splits", f"as the source assigns them{taken}"))
     return (*facts, ("digest", manifest.digest))
 
 
-def _warnings(dataset: Dataset) -> tuple[str, ...]:
-    source = dataset.manifest.source
+def _columns(dataset: Dataset) -> tuple[tuple[str, str, str, str], ...]:
+    schema = dataset.manifest.record_schema
+    described = {} if isinstance(schema, ImageSchema) else {c.name: c for c in schema.columns}
+    return tuple(
+        (column.name, column.role, _values(described.get(column.name)), column.note)
+        for column in dataset.manifest.columns
+    )
+
+
+def _values(column: Column | None) -> str:
+    if column is None:
+        return ""
+    missing = f", {column.missing:,} missing" if column.missing else ""
+    if isinstance(column, NumericColumn):
+        return f"{column.minimum:g} to {column.maximum:g}, mean {column.mean:g}{missing}"
+    words = ", ".join(column.vocabulary[:3]) + (", ..." if len(column.vocabulary) > 3 else "")
+    shown = words if len(words) <= 40 else f"{words[:40]}..."
+    return f"{len(column.vocabulary):,} categories: {shown}{missing}"
+
+
+def warnings_of(dataset: Dataset) -> tuple[str, ...]:
+    """Return one line for each thing of a dataset that the user should look at."""
+    manifest = dataset.manifest
+    source = manifest.source
     warnings = []
+    doubtful = [column for column in manifest.columns if column.is_doubtful]
+    dropped = [column for column in doubtful if column.role == "drop"]
+    if dropped:
+        names = ", ".join(f"{column.name} ({column.note})" for column in dropped[:_NAMED])
+        more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
+        warnings.append(
+            f"{_counted(len(dropped), 'column')} dropped: {names}{more}: "
+            f"keep one with --columns {dropped[0].name}=categorical"
+        )
+    warnings += [
+        f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
+    ][:_NAMED]
+    if source.contradiction_count:
+        twins = source.duplicates[0].keys
+        warnings.append(
+            f"{_counted(source.contradiction_count, 'image')} with more than one label, "
+            f"the first: {twins[0]} and {twins[1]}: correct the labels"
+        )
+    agreeing = source.duplicate_count - source.contradiction_count
+    if agreeing:
+        named = [group.keys for group in source.duplicates if len(group.labels) == 1]
+        example = f", the first: {named[0][0]} and {named[0][1]}" if named else ""
+        warnings.append(f"{_counted(agreeing, 'image')} more than once{example}; each in one split")
     if source.skipped_count:
         first = source.skipped[0]
         warnings.append(f"{source.skipped_count} skipped, the first: {first.key}: {first.reason}")
     if source.ignored_count:
         warnings.append(f"{source.ignored_count} ignored, the first: {source.ignored[0]}")
     return tuple(warnings)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

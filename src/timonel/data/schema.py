@@ -9,18 +9,52 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from timonel.errors import SpecError
+
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 Task = Literal["classification", "regression"]
-ImageFormat = Literal["jpeg", "png", "gif", "bmp"]
-ColumnType = Literal["numeric", "categorical"]
+ImageFormat = Literal["jpeg", "png", "gif", "bmp", "webp"]
+ColumnType = Literal["numeric", "categorical", "split", "drop"]
+
+_SPLIT_NAMES: dict[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_COLUMN_TYPES: dict[str, ColumnType] = {
+    **dict.fromkeys(("numeric", "number", "float", "int"), "numeric"),
+    **dict.fromkeys(("categorical", "category", "string", "str"), "categorical"),
+    **dict.fromkeys(("split",), "split"),
+    **dict.fromkeys(("drop",), "drop"),
+}
 
 KEY_FEATURE = "key"
 LABEL_FEATURE = "label"
 IMAGE_FEATURE = "image"
 COLUMN_PREFIX = "column/"
 """Before a column's name in a record, so that no column can be taken for the key or the label."""
+
+
+def split_named(name: str) -> Split | None:
+    """Return the split that a folder or a value of a column names, such as ``val``, or None."""
+    return _SPLIT_NAMES.get(name.strip().lower())
+
+
+def parse_column_type(word: str) -> ColumnType:
+    """Return the column type that ``word`` names; ``float`` and ``string`` are aliases.
+
+    Raises:
+        SpecError: There is no such type.
+    """
+    found = _COLUMN_TYPES.get(word.strip().lower())
+    if found is None:
+        raise SpecError(
+            f"unknown column type {word!r}",
+            hint="give numeric (or float, int), categorical (or string), split or drop",
+        )
+    return found
 
 
 class Stored(BaseModel):
@@ -81,6 +115,15 @@ class CategoricalColumn(Stored):
 
 
 Column = Annotated[NumericColumn | CategoricalColumn, Field(discriminator="type")]
+
+
+class ColumnRole(Stored):
+    """How a conversion uses one column of its source, and why."""
+
+    name: str
+    role: Literal["label", "numeric", "categorical", "split", "image", "drop"]
+    note: str = Field(default="", description="Why; empty if obvious.")
+    is_doubtful: bool = Field(default=False, description="Values are lost by this inference.")
 
 
 class TableSchema(Stored):

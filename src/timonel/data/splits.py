@@ -45,7 +45,10 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
 
 
 def divide(
-    strata: Mapping[Hashable, Sequence[K]], fractions: tuple[float, float, float], seed: int
+    strata: Mapping[Hashable, Sequence[K]],
+    fractions: tuple[float, float, float],
+    seed: int,
+    followers: Mapping[str, Sequence[K]] | None = None,
 ) -> dict[Split, list[K]]:
     """Divide records into splits, each label in proportion, each split in a shuffled order.
 
@@ -56,6 +59,7 @@ def divide(
         strata: Records by label.
         fractions: The shares of train, validation and test.
         seed: Another seed gives another division.
+        followers: Records outside the strata that belong into the split of the record of a key.
 
     Raises:
         DataError: There are fewer records than splits that should have some.
@@ -68,18 +72,24 @@ def divide(
             hint="add records, or give fewer splits with --splits 1",
         )
     sizes = _fill_empty(_sizes([len(records) for records in strata.values()], fractions), fractions)
-    result: dict[Split, list[tuple[bytes, K]]] = {split: [] for split in SPLITS}
+    result: dict[Split, list[K]] = {split: [] for split in SPLITS}
     for records, counts in zip(strata.values(), sizes, strict=True):
         ranked = sorted(((_rank(record.key, seed), record) for record in records), key=_by_rank)
         start = 0
         for split, count in zip(SPLITS, counts, strict=True):
-            result[split].extend(ranked[start : start + count])
+            result[split].extend(record for _, record in ranked[start : start + count])
             start += count
-    # The second half of the rank orders a split, so that its order says nothing of the division.
-    return {
-        split: [record for _, record in sorted(ranked, key=lambda pair: (pair[0][8:], pair[1].key))]
-        for split, ranked in result.items()
-    }
+    for records in result.values():
+        records.extend([each for one in records for each in (followers or {}).get(one.key, ())])
+    return {split: shuffled(records, seed) for split, records in result.items()}
+
+
+def shuffled(records: Sequence[K], seed: int) -> list[K]:
+    """Return records in the order of a split.
+
+    The second half of the rank orders a split, so that its order says nothing of the division.
+    """
+    return sorted(records, key=lambda record: (_rank(record.key, seed)[8:], record.key))
 
 
 def _sizes(totals: Sequence[int], fractions: Sequence[float]) -> list[list[int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.conftest import MakeCsv
-from timonel.data.schema import CategoricalColumn, NumericColumn, TableSchema
+from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, TableSchema
 from timonel.data.sources import Description, Scan, Source, SourceOptions, UnusableError
 from timonel.data.sources.csv import CsvSource
 from timonel.errors import DataError, SpecError
@@ -46,13 +46,88 @@ def test_rows_come_with_their_values_and_labels(make_csv: MakeCsv) -> None:
 
 
 def test_types_are_inferred_from_all_values(make_csv: MakeCsv) -> None:
-    rows = [f"{i},{i},0{i},{i}" for i in range(2000)]
-    schema, _ = described(make_csv("late,number,code,y", *rows, "word,1,01,0"), task="regression")
+    rows = [f"{'word' if i % 7 == 6 else i},{i},0{i % 9},{i}" for i in range(2000)]
+    schema, _ = described(make_csv("mixed,number,code,y", *rows), columns={"mixed": "categorical"})
     assert {column.name: column.type for column in schema.columns} == {
-        "late": "categorical",
+        "mixed": "categorical",
         "number": "numeric",
         "code": "categorical",
     }
+
+
+def role(path: Path, name: str = "a", **options: object) -> ColumnRole:
+    _, scan = scanned(path, **options)
+    return next(column for column in scan.columns if column.name == name)
+
+
+def test_a_few_bad_values_do_not_make_a_numeric_column_categorical(make_csv: MakeCsv) -> None:
+    path = make_csv("a,y", *(f"{'n.a. yet' if i == 30 else i},{i % 2}" for i in range(100)))
+    found = role(path)
+    assert (found.role, found.is_doubtful) == ("numeric", True)
+    assert found.note == "1 not a number, counted as missing, such as 'n.a. yet' in line 32"
+    source, scan = scanned(path)
+    assert math.isnan(source.read(scan.entries[30]).features["column/a"])  # type: ignore[arg-type] # a number
+    assert role(path, columns={"a": "categorical"}).note == "as given"
+
+
+@pytest.mark.parametrize("word", ["inf", "-Infinity", "1e999", "1e39"])
+def test_what_is_not_finite_is_missing(make_csv: MakeCsv, word: str) -> None:
+    path = make_csv("a,y", *(f"{word if i % 4 == 3 else i},{i % 2}" for i in range(40)), "NaN,1")
+    assert role(path).note == "10 infinite, counted as missing"
+    schema, _ = described(path)
+    (column,) = schema.columns
+    assert isinstance(column, NumericColumn)
+    assert (column.maximum, column.missing) == (38, 11)
+    assert math.isfinite(column.std)
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        ("2024-01-{0:02d}", "dates"),
+        ("{0}/12/2023 10:30", "dates"),
+        ("2024-01-01T10:{0:02d}:00Z", "dates"),
+        ("H{0:05d}", "identifiers or free text: 28 different in 28 values"),
+        ("the number {0} of them", "free text: 28 different in 28 values"),
+    ],
+)
+def test_dates_and_texts_are_dropped_unless_the_user_says_otherwise(
+    make_csv: MakeCsv, value: str, note: str
+) -> None:
+    path = make_csv("a,b,y", *(f"{value.format(i)},{i},{i % 2}" for i in range(1, 29)))
+    assert (role(path).role, role(path).note) == ("drop", note)
+    schema, _ = described(path)
+    assert [column.name for column in schema.columns] == ["b"]
+    schema, _ = described(path, columns={"a": "categorical", "b": "drop"})
+    assert [column.name for column in schema.columns] == ["a"]
+
+
+def test_a_split_column_assigns_the_splits(make_csv: MakeCsv) -> None:
+    path = make_csv(
+        "a,split,y", "1,TRAIN,x", "2,validation,z", "3,Test,x", "4,UNASSIGNED,x", "5,DISCARD,x"
+    )
+    source, scan = scanned(path)
+    assert [entry.split for entry in scan.entries] == ["train", "validation", "test", None]
+    assert scan.ignored == ["rows.csv#5 (split DISCARD)"]
+    assert set(source.read(scan.entries[0]).features) == {"column/a"}
+    assert role(path, "split", columns={"split": "categorical"}).role == "categorical"
+    with pytest.raises(DataError, match=r"column 'a' of .* assigns no split with '1'"):
+        scanned(path, columns={"a": "split"})
+
+
+def test_an_identifier_is_no_label(make_csv: MakeCsv) -> None:
+    path = make_csv("a,y", *(f"{i},name {i}" for i in range(30)))
+    with pytest.raises(DataError, match=r"is no label: .* 30 different in 30 values"):
+        scanned(path)
+    assert len(scanned(path, task="classification")[1].entries) == 30
+
+
+def test_a_word_among_the_numbers_to_predict_is_named(make_csv: MakeCsv) -> None:
+    path = make_csv("a,y", *(f"{i},{'sold' if i == 5 else i / 4}" for i in range(50)))
+    with pytest.raises(UnusableError, match="in column 'y', got 'sold' in line 7"):
+        scanned(path)
+    _, scan = scanned(path, skip_bad=True)
+    assert (scan.task, len(scan.entries)) == ("regression", 49)
 
 
 def test_types_may_be_given(make_csv: MakeCsv) -> None:
@@ -138,9 +213,7 @@ def test_the_digest_is_that_of_the_file(make_csv: MakeCsv) -> None:
 def test_a_column_without_values_is_left_out(make_csv: MakeCsv) -> None:
     schema, _ = described(make_csv("a,empty,y", "1,,x", "2,NA,z"))
     assert [column.name for column in schema.columns] == ["a"]
-    assert scanned(make_csv("a,empty,y", "1,,x", "2,NA,z"))[1].ignored == [
-        "column 'empty' (no values)"
-    ]
+    assert role(make_csv("a,empty,y", "1,,x", "2,NA,z"), "empty").note == "no values"
 
 
 @pytest.mark.parametrize(
@@ -151,11 +224,13 @@ def test_a_column_without_values_is_left_out(make_csv: MakeCsv) -> None:
         (["a,,y", "1,2,x"], r"expected a name for each column of .*, column 2 has none"),
         (["", ""], r"expected a CSV file with a header at .*, found an empty file"),
         (["a,y"], r"expected rows in .*, found only a header"),
-        (["y", "x", "z"], r"expected columns besides the label 'y'"),
+        (["y", "x", "z"], r"no column to learn from besides the label 'y'"),
         (["a,y", "1,x", "2,x"], r"expected at least two labels in column 'y' .*, found only 'x'"),
         (["a,y", "1,x", "2,"], r"rows\.csv#2: expected a label in column 'y', got none in line 3"),
         (["a,y", "1,x", "", "2"], r"rows\.csv line 4: expected 2 values, got 1"),
-        (["a,y", '1,"x', "2,z,3"], r"rows\.csv|expected a CSV file"),
+        (["a,y", "1,x", '2,"x', "2,z"], r"starts in line 3 of .*: a quote is not closed"),
+        (["a,y", '1,"x', "2,z", '3,"x"'], r"starts in line 2 of .*: a quote is not closed"),
+        (["a,y", "1,x", f'2,"{"x" * 3_000_000}"'], r"line 3 of .*more than 1,048,576 characters"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -96,7 +99,7 @@ def test_the_bytes_are_kept_as_they_are(make_images: MakeImages) -> None:
     assert source.read(entry).features == {IMAGE_FEATURE: entry.ref.read_bytes()}
 
 
-@pytest.mark.parametrize("format_", ["PNG", "JPEG", "GIF", "BMP"])
+@pytest.mark.parametrize("format_", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
 def test_an_image_that_is_cut_off(make_images: MakeImages, format_: str) -> None:
     root = make_images()
     (root / "cat" / "cut").write_bytes(encoded(format_, size=(90, 90))[:-400])
@@ -106,7 +109,7 @@ def test_an_image_that_is_cut_off(make_images: MakeImages, format_: str) -> None
         source.read(entry)
 
 
-@pytest.mark.parametrize("content", [b"", b"RIFF....WEBPVP8 ", b"text"])
+@pytest.mark.parametrize("content", [b"", b"II*\0tiff", b"text"])
 def test_a_file_named_like_an_image_that_is_none(make_images: MakeImages, content: bytes) -> None:
     root = make_images()
     (root / "cat" / "photo.JPG").write_bytes(content)
@@ -173,3 +176,95 @@ def test_only_folders_are_recognised(make_images: MakeImages) -> None:
     root = make_images()
     assert ImageFolderSource.recognises(root)
     assert not ImageFolderSource.recognises(root / "cat" / "000.png")
+
+
+def split_folders(make_images: MakeImages, *splits: str) -> Path:
+    root = make_images(count=4, name=splits[0])
+    home = root.parent / "set"
+    home.mkdir()
+    for split in splits:
+        shutil.copytree(root, home / split)
+        for index, path in enumerate(sorted((home / split).rglob("*.png"))):
+            Image.effect_noise((5, index + 9), 50 + len(split)).save(path)
+    return home
+
+
+def test_folders_named_after_splits_are_no_labels(make_images: MakeImages) -> None:
+    home = split_folders(make_images, "train", "Val", "test")
+    scan = ImageFolderSource(home).scan()
+    assert {entry.label for entry in scan.entries} == {"cat", "dog"}
+    assert {(entry.key.split("/")[0], entry.split) for entry in scan.entries} == {
+        ("train", "train"),
+        ("Val", "validation"),
+        ("test", "test"),
+    }
+    labels = ImageFolderSource(home, SourceOptions(folders="labels")).scan()
+    assert {entry.label for entry in labels.entries} == {"train", "Val", "test"}
+
+
+def test_split_folders_with_something_else_beside_or_inside(make_images: MakeImages) -> None:
+    home = split_folders(make_images, "train", "test")
+    shutil.copy(home / "train" / "cat" / "000.png", home / "test" / "loose.png")
+    with pytest.raises(DataError, match=r"test/loose.png is in no label folder of the test split"):
+        ImageFolderSource(home).scan()
+    (home / "test" / "loose.png").unlink()
+    shutil.copytree(home / "test" / "cat", home / "unlabelled")
+    with pytest.raises(
+        DataError, match=r"'unlabelled' beside the split folders .*--folders labels"
+    ):
+        ImageFolderSource(home).scan()
+    shutil.rmtree(home / "unlabelled")
+    shutil.rmtree(home / "test")
+    with pytest.raises(DataError, match=r"found only 'train': convert .*/train if its folders"):
+        ImageFolderSource(home).scan()
+
+
+def test_identical_images_share_a_group(make_images: MakeImages) -> None:
+    root = make_images(count=3)
+    shutil.copy(root / "cat" / "000.png", root / "dog" / "copy.png")
+    groups = {entry.key: entry.group for entry in ImageFolderSource(root).scan().entries}
+    assert groups.pop("cat/000.png") == groups.pop("dog/copy.png") is not None
+    assert set(groups.values()) == {None}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_ignored(make_images: MakeImages) -> None:
+    root = make_images(count=1)
+    os.mkfifo(root / "cat" / "pipe.png")
+    assert ImageFolderSource(root).scan().ignored == ["cat/pipe.png"]
+
+
+def test_names_that_are_not_utf8(make_images: MakeImages) -> None:
+    root = make_images(count=1)
+    try:
+        shutil.copy(root / "cat" / "000.png", os.fsencode(root / "cat") + b"/ni\xf1a.png")
+    except OSError:
+        pytest.skip("the file system takes UTF-8 only")
+    source = ImageFolderSource(root)
+    assert "cat/ni\\xf1a.png" in read_all(source)
+    json.dumps([entry.key for entry in source.scan().entries]).encode()
+    (root / "cat").rename(os.fsdecode(os.fsencode(root) + b"/c\xe1t"))
+    with pytest.raises(DataError, match=r"label folder 'c\\\\xe1t' is not UTF-8"):
+        source.scan()
+
+
+def test_large_photographs_are_taken_without_a_warning(make_images: MakeImages) -> None:
+    # Warnings are errors here. Pillow warns from 89 million pixels on.
+    root = make_images(count=1)
+    Image.new("1", (10_000, 9_000)).save(root / "cat" / "large.png")
+    Image.new("1", (20_000, 9_000)).save(root / "cat" / "larger.png")
+    source = ImageFolderSource(root)
+    entries = {entry.key: entry for entry in source.scan().entries}
+    assert source.read(entries["cat/large.png"]).facts.width == 10_000
+    with pytest.raises(UnusableError, match=r"at most 178,956,970 pixels.*got 20,000 x 9,000"):
+        source.read(entries["cat/larger.png"])
+
+
+def test_an_animated_webp(make_images: MakeImages) -> None:
+    root = make_images(count=1)
+    frames = [Image.effect_noise((7, 5), sigma) for sigma in (50, 90)]
+    frames[0].save(root / "cat" / "film.webp", save_all=True, append_images=frames[1:])
+    source = ImageFolderSource(root)
+    entry = next(entry for entry in source.scan().entries if entry.key == "cat/film.webp")
+    with pytest.raises(UnusableError, match="got an animation"):
+        source.read(entry)

@@ -8,6 +8,7 @@ import typer
 
 from timonel.cli.groups import Command, single
 from timonel.cli.settings import Settings
+from timonel.data.schema import parse_column_type
 from timonel.errors import SpecError
 
 app = single()
@@ -17,7 +18,11 @@ app = single()
 def convert(
     ctx: typer.Context,
     source: Annotated[
-        str, typer.Argument(help="A folder with one folder of images per label, or a CSV file.")
+        str,
+        typer.Argument(
+            help="A folder with one folder of images per label, also below train, validation and "
+            "test; a CSV file of rows, or of image files (split,image_uri,label)."
+        ),
     ],
     destination: Annotated[str, typer.Argument(help="The dataset's folder, which is made.")],
     *,
@@ -28,8 +33,12 @@ def convert(
         str | None, typer.Option(help="The column of a CSV file that holds the label.")
     ] = None,
     splits: Annotated[
-        str, typer.Option(help="Fractions of train, validation and test.")
-    ] = "0.8,0.1,0.1",
+        str | None,
+        typer.Option(
+            help="Fractions of train, validation and test; by default the splits of the source, "
+            "else 0.8,0.1,0.1."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Another seed gives another division and order.")] = 0,
     shards: Annotated[
         int | None, typer.Option(help="Shards of the training split; by size if not given.")
@@ -44,14 +53,19 @@ def convert(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="The type of a CSV file's column where the inferred one is wrong; repeatable.",
-            metavar="NAME=numeric|categorical",
+            help="Types of a CSV file's columns where the inferred ones are wrong: numeric (float, "
+            "int), categorical (string), split or drop; separated by commas, or repeated.",
+            metavar="NAME=TYPE,...",
         ),
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None,
         typer.Option(help="What the label is for, where the inferred one is wrong."),
     ] = None,
+    folders: Annotated[
+        Literal["auto", "labels", "splits"],
+        typer.Option(help="What the folders at the top of a folder of images name."),
+    ] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Turn a folder of images or a CSV into a dataset.
@@ -59,6 +73,8 @@ def convert(
     The dataset is a folder of sharded TFRecords with a manifest. It appears whole or not at all,
     and is the same to the byte for the same source and seed.
     """
+    import logging
+
     import timonel
     from timonel.cli.render import datasets as render
     from timonel.cli.render.output import console, print_json
@@ -67,13 +83,15 @@ def convert(
 
     settings = Settings.of(ctx)
     settings.tell_shared()
+    # The page below shows the warnings, which convert() logs for scripts.
+    logging.getLogger("timonel.data.conversion").addHandler(logging.NullHandler())
     with Counter(settings.remarks(stderr=json), "converting", "records") as progress:
         dataset = timonel.convert(
             source,
             destination,
             kind=kind,
             label=label,
-            splits=parse_splits(splits),
+            splits=None if splits is None else parse_splits(splits),
             seed=seed,
             shards=shards,
             shard_bytes=shard_bytes,
@@ -81,6 +99,7 @@ def convert(
             skip_bad=skip_bad,
             columns=parse_columns(columns or []),
             task=task,
+            folders=folders,
             workspace=settings.workspace,
             progress=progress,
         )
@@ -107,19 +126,21 @@ def parse_splits(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def parse_columns(words: list[str]) -> dict[str, Literal["numeric", "categorical"]]:
-    """Return the types of columns that ``words`` name.
+def parse_columns(words: list[str]) -> dict[str, str]:
+    """Return the types of columns that ``words`` name, each of the form ``NAME=TYPE,...``.
 
     Raises:
-        SpecError: One is not of the form NAME=numeric or NAME=categorical.
+        SpecError: One has no name or no type.
     """
-    types: dict[str, Literal["numeric", "categorical"]] = {}
+    types: dict[str, str] = {}
     for word in words:
-        name, _, kind = word.rpartition("=")
-        if kind == "numeric" and name:
-            types[name] = "numeric"
-        elif kind == "categorical" and name:
-            types[name] = "categorical"
-        else:
-            raise SpecError(f"expected --columns as NAME=numeric or NAME=categorical, got {word!r}")
+        pending = ""
+        for part in word.split(","):
+            name, _, kind = f"{pending}{part}".rpartition("=")
+            pending = "" if name else f"{part},"  # a comma of the column's name
+            if name:
+                parse_column_type(kind)
+                types[name.strip()] = kind
+        if pending:
+            raise SpecError(f"expected --columns as NAME=TYPE, got {word!r}")
     return types

@@ -21,11 +21,16 @@ def dataset_page(report: Report) -> RenderableType:
     if len(rows) > _MOST_ROWS:
         left_out = len(rows) - _MOST_ROWS
         rows = [*rows[: _MOST_ROWS - 1], (f"and {left_out} more", *[""] * 4), rows[-1]]
+    columns = list(report.columns)
+    if len(columns) > _MOST_ROWS:  # those with a note are worth a look
+        columns = sorted(columns, key=lambda column: not column[3])[:_MOST_ROWS]
+        columns.append((f"and {len(report.columns) - _MOST_ROWS} more", "", "", ""))
     warnings = [Text(f"warning: {line}", style="yellow") for line in report.warnings]
     return Group(
         Text(report.title, style="bold"),
         pairs(dict(report.facts)),
         table([name.upper() for name in report.header], rows),
+        *([table(["COLUMN", "USE", "VALUES", "NOTE"], columns, wide=3)] if columns else []),
         *warnings,
     )
 

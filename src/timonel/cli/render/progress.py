@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PIPE_INTERVAL_S = 5.0
+_RATE_AFTER_S = 1.0
+"""Before this, a rate and the time left are guesses: 178 days were shown for a minute."""
 
 
 class Counter:
@@ -41,6 +43,7 @@ class Counter:
         self._clock = clock
         self._started = clock()
         self._next_line = self._started + PIPE_INTERVAL_S
+        self._first: tuple[float, int] | None = None
         self._bar: tuple[Progress, TaskID] | None = None
 
     def __enter__(self) -> Self:
@@ -56,6 +59,9 @@ class Counter:
 
     def __call__(self, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` are done."""
+        if self._first is None:
+            # What took time before, such as listing the files, says nothing of the rate.
+            self._first = (self._clock(), done)
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, completed=done, total=total)
@@ -64,10 +70,13 @@ class Counter:
             self._console.print(self._line(done, total), soft_wrap=True)
 
     def _line(self, done: int, total: int) -> str:
-        elapsed = self._clock() - self._started
-        rate = done / elapsed if elapsed > 0 else 0.0
-        left = f", {format_seconds((total - done) / rate)} left" if rate else ""
-        return f"{self._verb} {done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}"
+        line = f"{self._verb} {done:,} of {total:,} {self._unit}"
+        began, before = self._first or (self._started, 0)
+        elapsed = self._clock() - began
+        if elapsed < _RATE_AFTER_S or done <= before:
+            return line
+        rate = (done - before) / elapsed
+        return f"{line}, {rate:,.0f}/s, {format_seconds((total - done) / rate)} left"
 
 
 def _bar(console: Console, unit: str) -> Progress:

@@ -10,12 +10,12 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.data.examples import Feature
-from timonel.data.schema import ColumnType, Schema, Task
+from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
 from timonel.errors import DataError
 
 
@@ -51,6 +51,9 @@ class SourceOptions(BaseModel):
     skip_bad: bool = Field(
         default=False, description="Leave out what cannot be used, and count it."
     )
+    folders: Literal["auto", "labels", "splits"] = Field(
+        default="auto", description="What the folders at the top of a folder of images name."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,16 @@ class Entry:
         label: The class's name, or the number to predict.
         size: Bytes, about; shards are cut by it.
         ref: Whatever the source needs to read it.
+        split: The split that the source assigns; None if it assigns none.
+        group: The digest that identical records share; None for a record without duplicates.
     """
 
     key: str
     label: str | float
     size: int
     ref: Any = None
+    split: Split | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,14 @@ class Scan:
         task: What the labels are good for.
         ignored: Names of things that are no records.
         skipped: Records that cannot be used: key and reason.
+        columns: How each column of a table is used.
     """
 
     entries: Sequence[Entry]
     task: Task
     ignored: Sequence[str] = ()
     skipped: Sequence[tuple[str, str]] = ()
+    columns: Sequence[ColumnRole] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,9 @@ class Source(abc.ABC):
 
     parallel: ClassVar[bool] = True
     """Whether reading in several threads pays."""
+
+    precedence: ClassVar[int] = 0
+    """Of several sources that recognise a place, the one of the highest precedence reads it."""
 
     location: Path
     options: SourceOptions = field(default_factory=SourceOptions)

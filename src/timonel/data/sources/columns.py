@@ -12,13 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.schema import CategoricalColumn, NumericColumn
+from timonel.data.sources.inference import Kinds, trim
 
 MAX_VOCABULARY = 1000
 """Words beyond the most frequent share the place of the unknown: one-hot vectors stay short."""
-
-_MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "null", "NULL", "None", "?"]
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_CODE = r"^0\d"
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,9 @@ class Numbers:
 
     @classmethod
     def of(cls, texts: Any) -> Self:
-        """Convert texts that `first_non_number` has found to be numbers."""
-        trimmed = _trimmed(texts)
-        numbers = pc.cast(pc.if_else(_is_missing(trimmed), None, trimmed), pa.float64())
+        """Convert texts; whatever is no finite number is missing."""
+        kinds = Kinds.of(texts)
+        numbers = pc.cast(pc.if_else(kinds.number, kinds.texts, None), pa.float64())
         return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
 
     def __getitem__(self, row: int) -> float:
@@ -64,7 +61,7 @@ class Words:
     @classmethod
     def of(cls, texts: Any) -> Self:
         """Trim the texts and number the different ones."""
-        encoded = pc.dictionary_encode(_trimmed(texts))
+        encoded = pc.dictionary_encode(trim(texts))
         return cls(encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
 
     def __getitem__(self, row: int) -> str:
@@ -90,32 +87,3 @@ class Words:
 
 
 Values = Numbers | Words
-
-
-def all_missing(texts: Any) -> bool:
-    """Tell whether a column has no value at all."""
-    return bool(pc.all(_is_missing(_trimmed(texts))).as_py())
-
-
-def first_non_number(texts: Any, *, allow_codes: bool = False) -> int | None:
-    """Return the first row whose value is neither missing nor a number, or None.
-
-    Args:
-        texts: The column.
-        allow_codes: Take ``007`` for a number rather than for a code, such as a postal one.
-    """
-    trimmed = _trimmed(texts)
-    fits = pc.match_substring_regex(trimmed, _NUMBER)
-    if not allow_codes:
-        fits = pc.and_not(fits, pc.match_substring_regex(trimmed, _CODE))
-    row: int = pc.index(pc.or_(fits, _is_missing(trimmed)), False).as_py()
-    return None if row < 0 else row
-
-
-def _trimmed(texts: Any) -> Any:
-    combined = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    return pc.utf8_trim_whitespace(combined)
-
-
-def _is_missing(trimmed: Any) -> Any:
-    return pc.is_in(trimmed, value_set=pa.array(_MISSING))

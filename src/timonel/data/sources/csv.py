@@ -1,21 +1,37 @@
 """CSV files: a header, one row per record, one column with the label.
 
-The whole file is held as an Arrow table while it is converted. Types are inferred from all values:
-a column is numeric if each value that is not missing is a number and none has a leading zero.
+The whole file is held as an Arrow table while it is converted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from timonel.data.schema import COLUMN_PREFIX, Column, TableSchema, Task
+from timonel.data.schema import (
+    COLUMN_PREFIX,
+    Column,
+    ColumnRole,
+    Split,
+    TableSchema,
+    Task,
+    split_named,
+)
 from timonel.data.sources import columns as arrow
 from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
 from timonel.data.sources.csvfile import CsvFile, read_csv
+from timonel.data.sources.inference import (
+    Inference,
+    Kinds,
+    as_numeric,
+    count,
+    infer,
+    shorten,
+    unassigned,
+)
 from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_file
 
@@ -41,17 +57,35 @@ class CsvSource(Source):
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
         self._check_options(file, names)
-        ignored = [f"column {name!r} (no values)" for name in names if self._is_empty(name)]
-        names = [name for name in names if not self._is_empty(name)]
-        if not names:
-            raise DataError(f"expected columns besides the label {label!r} in {self.location}")
-        self._columns = {name: self._values(name) for name in names}
+        roles = {name: self._role(name) for name in names}
+        self._columns = {
+            name: arrow.Numbers.of(values) if role.role == "numeric" else arrow.Words.of(values)
+            for name, role in roles.items()
+            if role.role in {"numeric", "categorical"}
+            for values in (file.table[name],)
+        }
+        if not self._columns:
+            dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
+            raise DataError(
+                f"no column to learn from besides the label {label!r} in {self.location}{dropped}",
+                hint="add columns, or keep one with --columns NAME=categorical",
+            )
         task, labels = self._labels(label)
         kept, skipped = self._with_label(labels, label)
+        splits, discarded = self._splits(roles.values())
         size = max(1, self.location.stat().st_size // max(1, file.table.num_rows))
-        entries = [Entry(self._key(row), labels[row], size, row) for row in kept]
+        entries = [
+            Entry(self._key(row), labels[row], size, row, splits[row] if splits else None)
+            for row in kept
+            if row not in discarded
+        ]
         self._check_labels(entries, label)
-        return Scan(entries, task, ignored, [*file.skipped, *skipped])
+        ignored = [f"{self._key(row)} (split DISCARD)" for row in sorted(discarded)]
+        ordered = [
+            roles.get(name) or ColumnRole(name=name, role="label", note=task)
+            for name in file.table.column_names
+        ]
+        return Scan(entries, task, ignored, [*file.skipped, *skipped], ordered)
 
     def read(self, entry: Entry) -> Raw:
         """Return the values of one row. A missing number is NaN, a missing word is empty."""
@@ -93,35 +127,67 @@ class CsvSource(Source):
         if not file.table.num_rows:
             raise DataError(f"expected rows in {self.location}, found only a header")
 
-    def _is_empty(self, name: str) -> bool:
-        return arrow.all_missing(self._file.table[name])
-
-    def _values(self, name: str) -> arrow.Values:
+    def _role(self, name: str) -> ColumnRole:
         values = self._file.table[name]
-        wanted = self.options.columns.get(name)
-        if wanted == "categorical":
-            return arrow.Words.of(values)
-        bad = arrow.first_non_number(values, allow_codes=wanted == "numeric")
-        if bad is None:
-            return arrow.Numbers.of(values)
-        if wanted is None:
-            return arrow.Words.of(values)
-        raise DataError(
+        given = self.options.columns.get(name)
+        if given is None:
+            found = infer(values, name)
+        elif given == "numeric":
+            found = as_numeric(values)
+            if found.bad * 2 >= len(values) - count(Kinds.of(values).missing):
+                raise self._no_number(name, found.first_bad)
+        else:
+            found = Inference(given)
+        if found.role == "split" and (wrong := unassigned(values)):
+            raise DataError(
+                f"column {name!r} of {self.location} assigns no split with {shorten(wrong[0])}",
+                hint="use train, validation and test, or give the column another type",
+            )
+        note = found.note if given is None else "; ".join(filter(None, ["as given", found.note]))
+        if found.first_bad is not None:
+            note += f" in line {self._file.line_of(found.first_bad)}"
+        return ColumnRole(name=name, role=found.role, note=note, is_doubtful=found.is_doubtful)
+
+    def _no_number(self, name: str, row: int | None) -> DataError:
+        if row is None:
+            return DataError(f"column {name!r} of {self.location} has no finite numbers")
+        value = shorten(self._file.table[name][row].as_py())
+        return DataError(
             f"expected numbers in column {name!r} of {self.location}, "
-            f"got {values[bad].as_py()!r} in line {self._file.line_of(bad)}",
+            f"got {value} in line {self._file.line_of(row)}",
             hint="mend it, or let the column be categorical",
         )
+
+    def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
+        """Return the split of each row, if a column assigns them, and the rows to discard."""
+        found = [role.name for role in roles if role.role == "split"]
+        if not found:
+            return [], set()
+        if len(found) > 1:
+            raise SpecError(
+                f"columns {found[0]!r} and {found[1]!r} both assign splits",
+                hint=f"drop one with --columns {found[1]}=drop",
+            )
+        words = self._file.table[found[0]].to_pylist()
+        discarded = {row for row, word in enumerate(words) if word.strip().lower() == "discard"}
+        return [split_named(word) for word in words], discarded
 
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
         """Return the task, and the label of each row; a missing one is an empty text."""
         values = self._file.table[name]
-        numeric = arrow.first_non_number(values, allow_codes=True) is None
-        if self.options.task == "regression" and not numeric:
+        kinds = Kinds.of(values)
+        bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
+        # A few words among numbers are mistakes; --skip-bad leaves their rows out.
+        numeric = self.options.task == "regression" or (
+            bad == 0 or (bad * 10 <= filled and self.options.task is None)
+        )
+        if self.options.task == "regression" and bad * 10 > filled:
             raise DataError(
                 f"expected numbers in the label column {name!r} for a regression, got words",
                 hint="choose another label, or the task classification",
             )
         if not numeric:
+            self._check_words(values, name)
             return "classification", list(arrow.Words.of(values).texts())
         numbers = arrow.Numbers.of(values).values
         known = numbers[~np.isnan(numbers)]
@@ -134,6 +200,15 @@ class CsvSource(Source):
             return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
         return task, list(arrow.Words.of(values).texts())
 
+    def _check_words(self, values: Any, name: str) -> None:
+        """Refuse a label with almost as many different words as rows."""
+        found = infer(values)
+        if found.role == "drop" and found.note != "no values" and self.options.task is None:
+            raise DataError(
+                f"column {name!r} of {self.location} is no label: {found.note}",
+                hint="choose another --label, or insist with --task classification",
+            )
+
     def _with_label(
         self, labels: Sequence[str | float], name: str
     ) -> tuple[list[int], list[tuple[str, str]]]:
@@ -142,8 +217,11 @@ class CsvSource(Source):
             if label != "":
                 kept.append(row)
                 continue
-            reason = f"expected a label in column {name!r}, got none in line"
-            error = UnusableError(self._key(row), f"{reason} {self._file.line_of(row)}")
+            value = self._file.table[name][row].as_py().strip()
+            reason = (
+                f"expected a label in column {name!r}, got {shorten(value) if value else 'none'}"
+            )
+            error = UnusableError(self._key(row), f"{reason} in line {self._file.line_of(row)}")
             if not self.options.skip_bad:
                 raise error
             skipped.append((error.key, error.reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import pyarrow.csv as pacsv
 
 from timonel.data.sources.base import UnusableError
 from timonel.errors import DataError
+
+_MAX_CELL_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,27 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
         )
     except pa.ArrowInvalid as error:
         _check_encoding(path)
+        _check_quotes(path)
         raise DataError(f"expected a CSV file at {path}, got: {error}") from error
+    if _lines(path) != table.num_rows + ragged + 1:
+        _check_quotes(path)  # a value, or a quote that is not closed, goes over several lines
     return CsvFile(path, table, _ragged(path, len(names), skip_bad=skip_bad) if ragged else [])
+
+
+def peek(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
+    """Return the first row of a CSV file, which should be its header, and some that follow."""
+    found = [values for _, values in itertools.islice(_rows(path), rows + 1)]
+    return (found[0], found[1:]) if found else ([], [])
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(1 << 20), b"")
+        count, last = 0, b"\n"
+        for block in blocks:
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
 
 
 def _header(path: Path) -> list[str]:
@@ -106,19 +128,43 @@ def _ragged(path: Path, width: int, *, skip_bad: bool) -> list[tuple[str, str]]:
     return skipped
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _check_quotes(path: Path) -> None:
+    """Refuse a quote that is never closed, or closed by the opening quote of another row.
+
+    Arrow takes the rows in between as one value without a word.
+    """
+    for _ in _rows(path, strict=True):
+        pass
+
+
+def _rows(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yield the line in which each row ends, and its values; empty lines are left out."""
+    limit = csv.field_size_limit(_MAX_CELL_CHARACTERS)
+    start = 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=_delimiter(path))
-            yield from ((reader.line_num, values) for values in reader if values)
+            reader = csv.reader(file, delimiter=_delimiter(path), strict=strict)
+            for values in reader:
+                start = reader.line_num + 1
+                if values:
+                    yield reader.line_num, values
     except UnicodeDecodeError:
         _check_encoding(path)
         raise
     except csv.Error as error:
-        raise DataError(f"expected a CSV file at {path}, got: {error}") from error
+        reason = str(error)
+        if "field limit" in reason:
+            reason = f"a value has more than {_MAX_CELL_CHARACTERS:,} characters"
+        elif strict:
+            reason = "a quote is not closed"
+        raise DataError(
+            f"cannot read the row that starts in line {start} of {path}: {reason}",
+            hint='close its quotes, and write "" for a quote inside of quotes',
+        ) from error
     except OSError as error:
         raise DataError(f"expected to read {path}, got {error.strerror or error}") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _check_encoding(path: Path) -> None:

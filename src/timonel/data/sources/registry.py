@@ -42,7 +42,7 @@ def choose_source(location: Path, kind: str = "auto") -> type[Source]:
             raise SpecError(
                 f"expected a kind of source among auto, {', '.join(known)}, got {kind!r}"
             )
-    for source in sources.values():
+    for source in sorted(sources.values(), key=lambda each: -each.precedence):
         if source.recognises(location):
             return source
     wanted = "a source" if kind == "auto" else f"a source of kind {kind}"

@@ -1,0 +1,159 @@
+"""CSV files that list images, as TFRecorder and AutoML take them: ``split,image_uri,label``.
+
+Columns come in any order, under a header. Paths are relative to the CSV file or to the current
+folder. Rows without a split, or with ``UNASSIGNED``, are divided; ``DISCARD`` leaves a row out.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from timonel.data.schema import ColumnRole, split_named
+from timonel.data.sources.base import Description, Entry, Scan, UnusableError
+from timonel.data.sources.csvfile import CsvFile, peek, read_csv
+from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource, mark_duplicates
+from timonel.data.sources.inference import shorten, unassigned
+from timonel.errors import DataError, InputError, SpecError
+from timonel.storage import local_path
+from timonel.storage.digests import digest_file, digest_lines
+
+_SAMPLE = 20
+_IMAGE_COLUMN = "image_uri"
+
+
+class ImageListSource(ImageFolderSource):
+    """The images that a CSV file names, with their labels and splits."""
+
+    plugin: ClassVar[str] = "image-list"
+    kind: ClassVar[str] = "images"
+    precedence: ClassVar[int] = 1
+
+    @classmethod
+    def recognises(cls, location: Path) -> bool:
+        """Tell whether ``location`` is a CSV file with a column of image files.
+
+        The column is named ``image_uri``, or no columns but a label and a split are beside it.
+        """
+        if not location.is_file() or location.suffix.lower() not in {".csv", ".tsv"}:
+            return False
+        names, rows = peek(location, _SAMPLE)
+        if any(name.lower().endswith(IMAGE_ENDINGS) for name in names):
+            raise DataError(
+                f"expected a header in the first line of {location}, got {','.join(names)}",
+                hint="add a first line such as split,image_uri,label",
+            )
+        column = _image_column(names, rows)
+        return column is not None and (column.lower() == _IMAGE_COLUMN or len(names) <= 3)
+
+    def scan(self) -> Scan:
+        """Find the images that the file lists."""
+        file = read_csv(self.location, skip_bad=self.options.skip_bad)
+        names, rows = peek(self.location, _SAMPLE)
+        image = _image_column(names, rows)
+        if image is None:
+            raise DataError(
+                f"expected a column {_IMAGE_COLUMN!r} of image files in {self.location}"
+            )
+        roles = self._roles(names, image, file)
+        column = {role.role: file.table[role.name].to_pylist() for role in roles}
+        splits = column.get("split", [""] * file.table.num_rows)
+        entries: list[Entry] = []
+        ignored: list[str] = []
+        skipped = list(file.skipped)
+        seen: set[str] = set()
+        for row, (uri, label, split) in enumerate(
+            zip(column["image"], column["label"], splits, strict=True)
+        ):
+            key = uri if uri not in seen else f"{uri} ({self.location.name}#{row + 1})"
+            seen.add(key)
+            if split.strip().lower() == "discard":
+                ignored.append(f"{key} (split DISCARD)")
+                continue
+            try:
+                found = self._listed(key, uri, label.strip())
+            except UnusableError as error:
+                if not self.options.skip_bad:
+                    raise
+                skipped.append((error.key, error.reason))
+            else:
+                entries.append(replace(found, split=split_named(split)))
+        self._check(entries, ignored)
+        return Scan(mark_duplicates(entries), "classification", ignored, skipped, roles)
+
+    def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
+        """Sum up the images; the digest covers the list as well."""
+        found = super().describe(facts, train)
+        digest = digest_lines([digest_file(self.location), found.digest])
+        return replace(found, digest=digest, files=found.files + 1)
+
+    def _listed(self, key: str, uri: str, label: str) -> Entry:
+        if not label:
+            raise UnusableError(key, f"expected a label in {self.location.name}, got none")
+        try:
+            path = local_path(uri) if "://" in uri else Path(uri.strip())
+        except InputError as error:
+            raise DataError(f"{key}: {error.message}", hint=error.hint) from error
+        beside = self.location.parent / path
+        path = beside if beside.exists() else path
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise UnusableError(key, "expected an image file, got something else")
+        entry = self._entry(path, key, label, None)
+        if entry is None:
+            raise UnusableError(key, "expected an image, got another format")
+        return entry
+
+    def _roles(self, names: Sequence[str], image: str, file: CsvFile) -> list[ColumnRole]:
+        label = self.options.label or next((n for n in names if n.lower() == "label"), None)
+        split = next((n for n in names if n.lower() == "split"), None)
+        rest = [name for name in names if name not in {image, split}]
+        if label is None and len(rest) == 1:
+            label = rest[0]
+        if label is None or label not in names:
+            raise SpecError(
+                f"expected the name of the column that holds the label of {self.location}",
+                hint=f"give it with --label; the columns are {', '.join(names)}",
+            )
+        given = self.options.columns
+        if unknown := [name for name in given if name not in names]:
+            raise SpecError(
+                f"{self.location} has no column {unknown[0]!r}",
+                hint=f"the columns are {', '.join(names)}",
+            )
+        split = next((name for name, kind in given.items() if kind == "split"), split)
+        if split is not None and given.get(split) == "drop":
+            split = None
+        if split is not None and (wrong := [w for w in unassigned(file.table[split]) if w]):
+            raise DataError(
+                f"expected train, validation or test in column {split!r} of {self.location}, "
+                f"got {shorten(wrong[0])}",
+                hint=f"correct it, or divide anew with --columns {split}=drop",
+            )
+        roles = {image: "image", label: "label", split: "split"}
+        return [
+            ColumnRole.model_validate(
+                {"name": name, "role": roles.get(name, "drop"), "note": _note(name, roles)}
+            )
+            for name in names
+        ]
+
+
+def _note(name: str, roles: Mapping[Any, str]) -> str:
+    return "" if name in roles else "not the image, its label or its split"
+
+
+def _image_column(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str | None:
+    """Return the name of the column in which every value of the sample names an image file."""
+    found = [
+        name
+        for index, name in enumerate(names)
+        if rows
+        and all(
+            len(row) > index and row[index].strip().lower().endswith(IMAGE_ENDINGS) for row in rows
+        )
+    ]
+    named = [name for name in names if name.strip().lower() == _IMAGE_COLUMN]
+    return next(iter([*named, *found]), None)

@@ -1,0 +1,162 @@
+"""The role of a table's column, inferred from all its values.
+
+A column of which a tenth or less are no numbers is numeric: these values are missing, and the note
+says so. Dates, and words that hardly ever repeat, would become one category per row: such columns
+are dropped unless the user says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timonel.data.schema import ColumnType, split_named
+
+FEW_ROWS = 20
+"""Below this many values, words that do not repeat say nothing about the column."""
+
+_MISSING = ["", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?"]
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_INFINITE = r"(?i)^[+-]?inf(inity)?$"
+_CODE = r"^0\d"
+_DATE = (
+    r"^(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
+    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ,]+\d{4}|[A-Za-z]{3,9} \d{1,2},? \d{4})"
+    r"([T ,]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?$"
+)
+_FLOAT32_MAX = 3.4028235e38
+_TEXT_WORDS = 3
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a column holds.
+
+    Args:
+        role: How to use it.
+        note: Why, or what to look at; empty if that is obvious.
+        is_doubtful: Values are lost, so that the user should look at it.
+        bad: Values that are neither missing nor numbers.
+        first_bad: The row of the first of these.
+    """
+
+    role: ColumnType
+    note: str = ""
+    is_doubtful: bool = False
+    bad: int = 0
+    first_bad: int | None = None
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Masks over a column's values: which are missing, which are numbers."""
+
+    texts: Any
+    missing: Any
+    number: Any
+    infinite: Any
+
+    @classmethod
+    def of(cls, texts: Any) -> Kinds:
+        """Look at each value."""
+        trimmed = trim(texts)
+        lower = pc.utf8_lower(trimmed)
+        number = pc.match_substring_regex(trimmed, _NUMBER)
+        size = pc.abs(pc.cast(pc.if_else(number, trimmed, None), pa.float64()))
+        too_large = pc.fill_null(pc.greater(size, _FLOAT32_MAX), fill_value=False)
+        return cls(
+            trimmed,
+            pc.is_in(lower, value_set=pa.array(_MISSING)),
+            pc.and_not(number, too_large),
+            pc.or_(too_large, pc.match_substring_regex(trimmed, _INFINITE)),
+        )
+
+    @property
+    def bad(self) -> Any:
+        """The values that are neither missing nor numbers nor infinite."""
+        return pc.invert(pc.or_(pc.or_(self.missing, self.number), self.infinite))
+
+
+def infer(texts: Any, name: str = "") -> Inference:
+    """Return how to use a column.
+
+    Args:
+        texts: All its values.
+        name: Its name: a column ``split`` of split names assigns the splits.
+    """
+    kinds = Kinds.of(texts)
+    known = len(kinds.texts) - count(kinds.missing)
+    numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
+    if not numbers + bad:
+        return Inference("drop", "no finite values" if infinite else "no values", True)
+    if name.strip().lower() == "split" and not unassigned(texts):
+        return Inference("split", "the split of each row")
+    codes = count(pc.match_substring_regex(kinds.texts, _CODE))
+    if bad * 10 <= known and not codes and numbers:
+        return as_numeric(texts, kinds)
+    return _words(kinds, known, numbers, codes)
+
+
+def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
+    if count(pc.match_substring_regex(kinds.texts, _DATE)) * 10 >= known * 9:
+        return Inference("drop", "dates", True)
+    different = len(pc.unique(pc.filter(kinds.texts, pc.invert(kinds.missing))))
+    is_unrepeated = known >= FEW_ROWS and different * 2 > known
+    first = _first(kinds.bad)
+    if not codes and first is not None and numbers * 2 >= known:
+        value = shorten(kinds.texts[first].as_py())
+        note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
+        role: ColumnType = "drop" if is_unrepeated else "categorical"
+        return Inference(role, note, True, count(kinds.bad), first)
+    if is_unrepeated:
+        return Inference("drop", _unrepeated(kinds, known, different), True)
+    return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
+
+
+def as_numeric(texts: Any, kinds: Kinds | None = None) -> Inference:
+    """Return the inference of a column that is to be numeric, with its bad values counted."""
+    kinds = kinds or Kinds.of(texts)
+    bad, infinite = count(kinds.bad), count(kinds.infinite)
+    first = _first(kinds.bad)
+    notes = [f"{infinite:,} infinite, counted as missing"] if infinite else []
+    if first is not None:
+        value = shorten(kinds.texts[first].as_py())
+        notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
+    return Inference("numeric", "; ".join(notes), bool(notes), bad, first)
+
+
+def unassigned(texts: Any) -> list[str]:
+    """Return the different values that name no split; ``unassigned`` and ``discard`` may occur."""
+    different = pc.unique(trim(texts)).to_pylist()
+    known = {"unassigned", "discard"}
+    return [word for word in different if split_named(word) is None and word.lower() not in known]
+
+
+def trim(texts: Any) -> Any:
+    """Return one Arrow array of the values without spaces around them."""
+    combined = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return pc.utf8_trim_whitespace(combined)
+
+
+def count(mask: Any) -> int:
+    """Return how many values of a mask are true."""
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def shorten(value: str) -> str:
+    """Return a value as it stands in a message, cut after 40 characters."""
+    return repr(value if len(value) <= 40 else f"{value[:40]}...")
+
+
+def _first(mask: Any) -> int | None:
+    row: int = pc.index(mask, True).as_py()
+    return None if row < 0 else row
+
+
+def _unrepeated(kinds: Kinds, known: int, different: int) -> str:
+    spaces = pc.sum(pc.count_substring_regex(kinds.texts, r"\s+")).as_py() or 0
+    what = "free text" if spaces / known >= _TEXT_WORDS - 1 else "identifiers or free text"
+    return f"{what}: {different:,} different in {known:,} values"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.data.conftest import MakeImages
+from timonel.data.sources import Source, SourceOptions, UnusableError, choose_source
+from timonel.data.sources.csv import CsvSource
+from timonel.data.sources.imagelist import ImageListSource
+from timonel.errors import DataError, SpecError
+from timonel.testing.sources import SourceContract
+
+HEADER = ("split", "image_uri", "label")
+
+
+def write_list(root: Path, header: Sequence[str] = HEADER, **changes: str) -> Path:
+    path = root.parent / "list.csv"
+    images = sorted(root.rglob("*.png"))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, header, extrasaction="ignore")
+        writer.writeheader()
+        for index, image in enumerate(images):
+            split = ("TRAIN", "VALIDATION", "TEST", "UNASSIGNED")[index % 4]
+            uri = image.relative_to(root.parent).as_posix()
+            row = {"split": split, "image_uri": uri, "label": image.parent.name, "id": str(index)}
+            writer.writerow(row | (changes if index == 0 else {}))
+    return path
+
+
+class TestContract(SourceContract):
+    @pytest.fixture
+    def source(self, make_images: MakeImages) -> Source:
+        return ImageListSource(write_list(make_images()))
+
+
+@pytest.mark.parametrize("header", [HEADER, ("label", "split", "image_uri")])
+def test_columns_come_in_any_order(make_images: MakeImages, header: tuple[str, ...]) -> None:
+    path = write_list(make_images(count=2), header)
+    assert choose_source(path) is ImageListSource
+    scan = ImageListSource(path).scan()
+    assert [(entry.key, entry.label, entry.split) for entry in scan.entries] == [
+        ("raw/cat/000.png", "cat", "train"),
+        ("raw/cat/001.png", "cat", "validation"),
+        ("raw/dog/000.png", "dog", "test"),
+        ("raw/dog/001.png", "dog", None),
+    ]
+    assert {column.name: column.role for column in scan.columns} == {
+        "split": "split",
+        "image_uri": "image",
+        "label": "label",
+    }
+
+
+def test_further_columns_are_dropped_and_a_discarded_row_is_ignored(
+    make_images: MakeImages,
+) -> None:
+    path = write_list(make_images(count=2), (*HEADER, "id"), split="DISCARD")
+    scan = ImageListSource(path).scan()
+    assert len(scan.entries) == 3
+    assert scan.ignored == ["raw/cat/000.png (split DISCARD)"]
+    assert scan.columns[-1].role == "drop"
+
+
+def test_the_user_may_want_a_table(make_images: MakeImages) -> None:
+    path = write_list(make_images(count=2))
+    assert choose_source(path, "table") is CsvSource
+
+
+def test_a_table_with_pictures_is_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text("price,stock,thumbnail,label\n1,2,a.png,x\n2,3,b.png,y\n")
+    assert choose_source(path) is CsvSource
+
+
+def test_without_a_header(make_images: MakeImages) -> None:
+    path = write_list(make_images(count=2))
+    path.write_text("\n".join(path.read_text().splitlines()[1:]))
+    with pytest.raises(DataError, match=r"expected a header .*got TRAIN,raw/cat/000.png,cat: add"):
+        choose_source(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_uri": "raw/none.png"}, r"raw/none\.png: expected to read it, got No such file"),
+        ({"image_uri": "gs://b/1.png"}, r"gs://b/1\.png: expected a local path"),
+        ({"label": ""}, r"raw/cat/000\.png: expected a label in list\.csv, got none"),
+        ({"split": "holdout"}, r"expected train, validation or test in .*, got 'holdout'"),
+        ({"image_uri": "list.csv"}, r"list\.csv: expected an image, got another format"),
+    ],
+)
+def test_bad_rows(make_images: MakeImages, change: dict[str, str], message: str) -> None:
+    path = write_list(make_images(count=2), **change)
+    with pytest.raises(DataError, match=message):
+        ImageListSource(path).scan()
+    if "split" not in change and "gs" not in message:
+        scan = ImageListSource(path, SourceOptions(skip_bad=True)).scan()
+        assert (len(scan.entries), len(scan.skipped)) == (3, 1)
+
+
+def test_one_image_under_two_labels(make_images: MakeImages) -> None:
+    path = write_list(make_images(count=2), label="dog", image_uri="raw/cat/001.png")
+    entries = ImageListSource(path).scan().entries
+    assert entries[0].group == entries[1].group is not None
+    assert (entries[0].key, entries[1].key) == ("raw/cat/001.png", "raw/cat/001.png (list.csv#2)")
+
+
+def test_a_column_that_is_not_there(make_images: MakeImages) -> None:
+    path = write_list(make_images(count=2))
+    for options in ({"label": "kind"}, {"columns": {"kind": "drop"}}):
+        with pytest.raises(SpecError, match="the columns are split, image_uri, label"):
+            ImageListSource(path, SourceOptions.model_validate(options)).scan()
+
+
+def test_a_pipe_is_refused(make_images: MakeImages, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(UnusableError, match="expected an image file, got something else"):
+        ImageListSource(write_list(make_images(count=2), image_uri="pipe.png")).scan()
