@@ -42,7 +42,7 @@ def test_the_script_is_short_and_has_no_word_of_distribution(kind: str, tmp_path
     write_project(kind, tmp_path, with_data=False)
     text = (tmp_path / "train.py").read_text()
     ast.parse(text)
-    assert len(text.splitlines()) <= 40
+    assert len(text.splitlines()) <= 50
     for word in ("strategy", "distribute", "TF_CONFIG", "worker"):
         assert word not in text.lower()
 

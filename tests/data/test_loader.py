@@ -148,15 +148,28 @@ class TestImages:
             load(dataset.uri)
         assert load(dataset.uri, image_size=(7, 7)).element_spec[0].shape == (None, 7, 7, 3)
 
+    def test_a_size_may_follow_from_the_images(
+        self, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        make_images(["cat"], size=(400, 200))
+        tall = convert(
+            make_images(["dog"], size=(400, 200)), tmp_path / "tall", workspace=workspace
+        )
+        assert load(tall.uri, image_size="auto").element_spec[0].shape == (None, 128, 64, 3)
+        mixed = make_images(["cat"], size=(40, 50), name="mixed")
+        make_images(["dog"], size=(30, 20), name="mixed")
+        several = convert(mixed, tmp_path / "several", workspace=workspace)
+        assert load(several.uri, image_size="auto").element_spec[0].shape == (None, 20, 20, 3)
+
     def test_all_formats_are_decoded(
         self, make_images: MakeImages, tmp_path: Path, workspace: Workspace
     ) -> None:
-        for label, ending in zip("abcd", ("png", "jpg", "gif", "bmp"), strict=True):
+        for label, ending in zip("abcde", ("png", "jpg", "gif", "bmp", "webp"), strict=True):
             make_images([label], ending=ending)
         dataset = convert(tmp_path / "raw", tmp_path / "set", workspace=workspace)
         shapes = {tuple(x.shape[1:]) for x, _ in load(dataset.uri)}
         assert shapes == {(6, 5, 3)}
-        with pytest.raises(SpecError, match="channels among 3 for images in bmp, gif, jpeg, png"):
+        with pytest.raises(SpecError, match="among 3 for images in bmp, gif, jpeg, png, webp"):
             load(dataset.uri, channels=1)
 
     @pytest.mark.parametrize("resize", [True, False])

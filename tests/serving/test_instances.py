@@ -40,6 +40,20 @@ def test_images(png, tmp_path):
     assert [i.source for i in instances([file, png()], IMAGE)] == [str(file), "bytes"]
 
 
+def test_webp_images():
+    content = b"RIFF\x04\0\0\0WEBPVP8 "
+    assert values(content, IMAGE) == [{"b64": base64.b64encode(content).decode()}]
+    with pytest.raises(DataError, match="or WebP, got bytes"):
+        instances(b"RIFF\x04\0\0\0WAVEfmt ", IMAGE)
+
+
+def test_rows_come_from_a_data_frame():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([ROW, ROW]).assign(other="x")
+    assert values(frame, TABLE) == [SENT, SENT]
+    assert values(frame, TABLE) == values([frame], TABLE)
+
+
 def test_rows_come_from_dicts_json_and_csv(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("\ufeffname,other,age,n\nAda,x,1.5,2\n")
@@ -84,7 +98,7 @@ def test_what_is_not_there_or_no_image(tmp_path):
     with pytest.raises(NotFoundError, match=r"found nothing at .*nope\.png"):
         values(tmp_path / "nope.png", IMAGE)
     with pytest.raises(
-        DataError, match=r"expected an image as PNG, JPEG, GIF or BMP, got .*a\.txt"
+        DataError, match=r"expected an image as PNG, JPEG, GIF, BMP or WebP, got .*a\.txt"
     ):
         values(file, IMAGE)
     with pytest.raises(InputError, match="expected to read"):

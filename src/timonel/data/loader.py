@@ -35,6 +35,8 @@ _NAMED = f"{ENVIRONMENT_VARIABLE}_"
 
 
 _PREFETCHED_BATCHES = 2
+_AUTO_SIDE = 128
+"""Half the time of 180 pixels, and MobileNetV2 has weights for this size."""
 
 
 def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
@@ -42,7 +44,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     *,
     split: str = "train",
     batch_size: int = 32,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | Literal["auto"] | None = None,
     channels: int | None = None,
     scale: float = 1 / 255,
     offset: float = 0.0,
@@ -64,14 +66,16 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     training (``shuffle``) all of these have the full size; in evaluation every record is read by
     exactly one worker. No batch is empty, and all workers have equally many.
 
-    The dataset has the labels as ``class_names``, in the order of their numbers.
+    The dataset has the labels as ``class_names``, in the order of their numbers, and for a
+    regression mean, std, minimum and maximum of the training split's labels as ``target``.
 
     Args:
         path: A converted dataset; by default what ``--data`` has named.
         split: ``train``, ``validation`` or ``test``.
         batch_size: Rows of a global batch, of all workers together; of one replica's part in a job
             with ``--batch-size-is per-replica``.
-        image_size: Height and width; may be left out if all images have one size.
+        image_size: Height and width; may be left out if all images have one size. ``auto`` is that
+            size, or a square of the median side, at most 128 pixels wide and high.
         channels: 1 or 3, or 4 for PNG only; by default 1 if all images are grey, else 3.
         scale: Pixels from 0 to 255 are multiplied by it.
         offset: Added after that.
@@ -122,6 +126,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     session.register(result, stream)
     # As Keras' image_dataset_from_directory does, so that scripts need not count classes.
     result.class_names = list(dataset.labels)
+    result.target = dataset.manifest.target
     return result
 
 
@@ -198,7 +203,14 @@ def _from_environment(name: str | None) -> str:
     )
 
 
-def _size(schema: ImageSchema, wanted: tuple[int, int] | None, uri: str) -> tuple[int, int]:
+def _size(
+    schema: ImageSchema, wanted: tuple[int, int] | Literal["auto"] | None, uri: str
+) -> tuple[int, int]:
+    if wanted == "auto":
+        side = min(schema.height.median, schema.width.median)
+        height, width = schema.size or (side, side)
+        factor = min(1, _AUTO_SIDE / max(height, width))
+        return max(1, round(height * factor)), max(1, round(width * factor))
     if wanted is not None:
         if min(wanted) < 1:
             raise SpecError(f"expected image_size as (height, width), got {wanted}")
@@ -208,7 +220,8 @@ def _size(schema: ImageSchema, wanted: tuple[int, int] | None, uri: str) -> tupl
             f"expected image_size, as the images of {uri} have different sizes "
             f"({schema.height.minimum}x{schema.width.minimum} to "
             f"{schema.height.maximum}x{schema.width.maximum})",
-            hint=f"for example image_size=({schema.height.median}, {schema.width.median})",
+            hint=f"for example image_size=({schema.height.median}, {schema.width.median}), "
+            'or "auto"',
         )
     return schema.size
 

@@ -82,7 +82,7 @@ def predict(
         model_or_url: A model of the workspace (``digits``, ``digits/3``), a folder of versions,
             or a server (``http://127.0.0.1:8501``, with ``/v1/models/<name>`` if it has several).
         inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON or
-            dicts for a model of rows; an array or nested lists for one of tensors.
+            dicts or a DataFrame for a model of rows; an array or nested lists for one of tensors.
         workspace: The workspace, or where it is.
         version: The version to ask; otherwise the one the server prefers.
         notify: Called with a line when something takes long for a reason worth telling.

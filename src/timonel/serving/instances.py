@@ -19,7 +19,7 @@ from timonel.serving.wanted import Input, Kind, Wanted
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 _TABLE_SUFFIXES = {".csv", ".json", ".jsonl", ".ndjson"}
-_FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp"}
+_FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -36,7 +36,7 @@ def instances(inputs: object, wanted: Wanted) -> list[Instance]:
 
     Args:
         inputs: Paths of images, of a CSV or of JSON; encoded images as bytes; rows as dicts;
-            JSON text; an array or nested lists.
+            JSON text; a DataFrame of pandas; an array or nested lists.
         wanted: What the model takes.
 
     Raises:
@@ -79,9 +79,10 @@ def _image(item: object, wanted: Wanted) -> Instance:
         source, content = os.fspath(item), _read(Path(item))
     else:
         raise _mismatch(item, wanted)
-    if not content.startswith(_IMAGE_STARTS):
+    is_webp = content[:4] == b"RIFF" and content[8:12] == b"WEBP"
+    if not is_webp and not content.startswith(_IMAGE_STARTS):
         raise DataError(
-            f"expected an image as PNG, JPEG, GIF or BMP, got {source}",
+            f"expected an image as PNG, JPEG, GIF, BMP or WebP, got {source}",
             hint=f"{wanted.model} takes {Kind.IMAGE.value}",
         )
     return Instance(source, {"b64": base64.b64encode(content).decode()})
@@ -93,6 +94,9 @@ def _rows(inputs: object, wanted: Wanted) -> Iterator[Instance]:
             yield _row("row", item, wanted, strict=True)
         elif isinstance(item, str | os.PathLike):
             yield from _rows_of_text(item, wanted)
+        elif hasattr(item, "to_dict") and hasattr(item, "columns"):  # a DataFrame
+            for index, row in enumerate(item.to_dict("records"), start=1):
+                yield _row(f"row {index}", row, wanted, strict=False)
         else:
             raise _mismatch(item, wanted)
 

@@ -41,8 +41,7 @@ class Counter:
         self._verb = verb
         self._unit = unit
         self._clock = clock
-        self._started = clock()
-        self._next_line = self._started + PIPE_INTERVAL_S
+        self._next_line = 0.0
         self._first: tuple[float, int] | None = None
         self._bar: tuple[Progress, TaskID] | None = None
 
@@ -60,8 +59,9 @@ class Counter:
     def __call__(self, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` are done."""
         if self._first is None:
-            # What took time before, such as listing the files, says nothing of the rate.
+            # What took time before, such as listing the files, says nothing about the rate.
             self._first = (self._clock(), done)
+            self._next_line = self._clock() + PIPE_INTERVAL_S
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, completed=done, total=total)
@@ -71,7 +71,7 @@ class Counter:
 
     def _line(self, done: int, total: int) -> str:
         line = f"{self._verb} {done:,} of {total:,} {self._unit}"
-        began, before = self._first or (self._started, 0)
+        began, before = self._first or (self._clock(), done)
         elapsed = self._clock() - began
         if elapsed < _RATE_AFTER_S or done <= before:
             return line

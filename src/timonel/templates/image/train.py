@@ -1,4 +1,4 @@
-"""A small convolutional network for images in label folders: plain Keras."""
+"""A convolutional network for images in label folders: plain Keras."""
 
 import argparse
 
@@ -10,24 +10,38 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--lr", type=float, default=3e-3)
 parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--pretrained", help="imagenet, or a file of weights for MobileNetV2")
 args = parser.parse_args()
 
-SIZE, CHANNELS = (8, 8), 1
-images = {"batch_size": args.batch_size, "image_size": SIZE, "channels": CHANNELS}
+images = {"batch_size": args.batch_size, "image_size": "auto"}
+if args.pretrained:
+    images["channels"] = 3
 train = load(split="train", **images)
 validation = load(split="validation", **images)
 
-model = keras.Sequential(
-    [
-        keras.Input((*SIZE, CHANNELS)),
-        keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-        keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Flatten(),
-        keras.layers.Dropout(0.3),
-        keras.layers.Dense(len(train.class_names), activation="softmax"),
-    ]
-)
+shape = train.element_spec[0].shape[1:]
+model = keras.Sequential([keras.Input(shape)])
+if args.pretrained:
+    model.add(keras.layers.Rescaling(2, offset=-1))
+    base = keras.applications.MobileNetV2(
+        input_shape=shape, include_top=False, pooling="avg", weights=args.pretrained
+    )
+    base.trainable = False
+    model.add(base)
+else:
+    filters, side = 32, min(shape[:2])
+    while side > 8:  # a photograph is halved four times, a digit of 8 x 8 pixels never
+        model.add(keras.layers.Conv2D(filters, 3, strides=2, padding="same"))
+        model.add(keras.layers.BatchNormalization())
+        model.add(keras.layers.ReLU())
+        filters, side = min(2 * filters, 128), side // 2
+    model.add(keras.layers.Conv2D(filters, 3, padding="same", activation="relu"))
+    model.add(keras.layers.Conv2D(64, 3, padding="same", activation="relu"))
+    model.add(keras.layers.MaxPooling2D(padding="same"))
+    model.add(keras.layers.Flatten())
+model.add(keras.layers.Dropout(0.3))
+model.add(keras.layers.Dense(len(train.class_names), activation="softmax"))
+
 model.compile(
     optimizer=keras.optimizers.Adam(args.lr),
     loss="sparse_categorical_crossentropy",

@@ -1,4 +1,4 @@
-"""A small dense network for the rows of a table: plain Keras."""
+"""A small dense network for the rows of a table, for classes or for a number: plain Keras."""
 
 import argparse
 
@@ -21,12 +21,15 @@ model = keras.Sequential(
         keras.Input((features,)),
         keras.layers.Dense(32, activation="relu"),
         keras.layers.Dropout(0.3),
-        keras.layers.Dense(len(train.class_names), activation="softmax"),
     ]
 )
-model.compile(
-    optimizer=keras.optimizers.Adam(args.lr),
-    loss="sparse_categorical_crossentropy",
-    metrics=["accuracy"],
-)
+if train.class_names:
+    model.add(keras.layers.Dense(len(train.class_names), activation="softmax"))
+    loss, metric = "sparse_categorical_crossentropy", "accuracy"
+else:
+    model.add(keras.layers.Dense(1))
+    # The network learns a number of mean 0 and deviation 1; this makes it the label's again.
+    model.add(keras.layers.Rescaling(train.target.std or 1.0, offset=train.target.mean))
+    loss, metric = "mean_squared_error", "mean_absolute_error"
+model.compile(optimizer=keras.optimizers.Adam(args.lr), loss=loss, metrics=[metric])
 model.fit(train, validation_data=validation, epochs=args.epochs)
