@@ -59,7 +59,8 @@ def table_batch(spec: TablePreprocessing, columns: Mapping[str, Any]) -> Any:
 def _column(transform: Normalise | OneHot, values: Any) -> Any:
     if isinstance(transform, Normalise):
         scores = (tf.cast(values, tf.float32) - transform.mean) / transform.std
-        return tf.where(tf.math.is_nan(scores), 0.0, scores)[:, tf.newaxis]
+        # NaN compares as false. An infinite number counts as missing, as in a conversion.
+        return tf.where(tf.abs(scores) <= tf.float32.max, scores, 0.0)[:, tf.newaxis]
     words = tf.constant(transform.vocabulary, tf.string)
     known = tf.equal(tf.strings.strip(values)[:, tf.newaxis], words[tf.newaxis])
     unknown = tf.logical_not(tf.reduce_any(known, axis=1, keepdims=True))

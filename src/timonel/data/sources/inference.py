@@ -121,7 +121,7 @@ def as_numeric(texts: Any, kinds: Kinds | None = None) -> Inference:
     kinds = kinds or Kinds.of(texts)
     bad, infinite = count(kinds.bad), count(kinds.infinite)
     first = _first(kinds.bad)
-    notes = [f"{infinite:,} infinite, counted as missing"] if infinite else []
+    notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
     if first is not None:
         value = shorten(kinds.texts[first].as_py())
         notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
