@@ -41,6 +41,7 @@ _SEVERAL = re.compile(
     re.DOTALL,
 )
 """The same problem, found by several operations at once."""
+_MOST_CHARACTERS = 2_000
 _LOOPS = ("While", "Enter", "LoopCond", "MapDefun")
 
 
@@ -220,6 +221,8 @@ def _status(error: Any) -> StatusError:
 
 def without_graph(message: str) -> str:
     """Return TensorFlow's message without the nodes and functions of a graph that clients lack."""
+    # It may quote a client's text, however long.
+    message = message[:_MOST_CHARACTERS]
     several = _SEVERAL.match(message)
     first = several["first"] if several else message
     return _NODES.sub("", first).strip()
