@@ -333,6 +333,8 @@ def test_worker_0_leads_where_there_is_no_chief(
     found = results(run)
     assert sorted(found) == ["worker-0", "worker-1"]
     assert found["worker-0"]["weights"] == found["worker-1"]["weights"]
+    warnings = [event["message"] for event in run.record.events() if event["type"] == "log"]
+    assert sum("all 2 workers share the " in message for message in warnings) == 1
     assert "savedmodel" in {artifact.type for artifact in run.record.outputs}
 
 

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from timonel.data import Dataset, session
+from timonel.storage import Workspace
+from timonel.tracking import read_run, start_run
+from timonel.training.worker import managed
+
+
+@pytest.mark.parametrize(("batch_size", "left_out"), [(16, 0), (64, 32)])
+def test_rows_that_are_left_out_are_told(
+    batch_size: int, left_out: int, workspace: Workspace, dataset: Dataset
+) -> None:
+    import timonel.data
+
+    run = start_run(workspace, "train")
+    told: list[session.LoadRecord] = []
+    session.on_load.append(told.append)
+    session.configure(session.InputShard(0, 2))
+    try:
+        timonel.data.load(dataset.uri, batch_size=batch_size)
+    finally:
+        session.configure(session.InputShard())
+        session.on_load.remove(told.append)
+    managed._report_load(run, told[0])
+    (records,) = {record.records for record in told}
+    assert records == 96
+    said = [e["message"] for e in read_run(workspace, run.run_id).events() if e["type"] == "log"]
+    assert [message.startswith(f"{left_out} of 96 train examples") for message in said] == (
+        [True] if left_out else []
+    )
