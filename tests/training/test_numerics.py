@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,3 +122,46 @@ def test_what_this_machine_lacks_is_said_once(
     assert str(caught.value).count("expected a GPU whose memory can be limited to 1.0 GB") == 1
     newest = engine.jobs()[0]
     assert (newest.cause, newest.restarts) == (FailureCause.USER_ERROR, 0)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "options"),
+    [
+        ("keras", {"workers": 2}),
+        pytest.param("keras", {"devices_per_worker": 2}, marks=pytest.mark.soak),
+        pytest.param("tf_keras", {"workers": 2}, marks=pytest.mark.soak),
+        pytest.param("keras", {"workers": 3}, marks=pytest.mark.soak),
+    ],
+)
+def test_several_replicas_report_and_train_as_one_device_does(
+    flavour: str,
+    options: dict[str, Any],
+    jobs_workspace: Workspace,
+    engine: BareEngine,
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "guides.py"
+    text = (SCRIPTS / "guides.py").read_text()
+    script.write_text(text.replace("import keras\n", f"import {flavour} as keras\n"))
+    alone = train(script, workspace=jobs_workspace, engine=engine)
+    run = train(script, workspace=jobs_workspace, engine=engine, **options)
+    expected, found = results(alone)["chief-0"]["found"], results(run)["chief-0"]["found"]
+    assert found.keys() == expected.keys()
+    # A mean of the script's own trains otherwise, which is said.
+    warning = "OwnLoss takes its gradients from a loss of its own"
+    assert warning in log_of(run)
+    assert warning not in log_of(alone)
+    for name in expected:
+        if not name.startswith("own loss"):
+            assert found[name] == approximately(expected[name]), name
+    for values in results(run)["chief-0"]["finite"].values():
+        assert np.isfinite(values).all()
+
+
+def approximately(value: Any) -> Any:
+    """Return a structure of numbers whose numbers need be equal to six digits only."""
+    if isinstance(value, dict):
+        return {key: approximately(found) for key, found in value.items()}
+    if isinstance(value, list):
+        return [approximately(found) for found in value]
+    return pytest.approx(value, rel=1e-4, abs=1e-5)

@@ -22,7 +22,12 @@ from timonel.training.worker.fit.agreement import Agreement, exchange_over
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.fit.fits import Fits
 from timonel.training.worker.inputs import caches, sharding
-from timonel.training.worker.private import central_storage, hidden_state, keras_fit
+from timonel.training.worker.private import (
+    central_storage,
+    hidden_state,
+    keras_fit,
+    replica_steps,
+)
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
@@ -121,6 +126,8 @@ def prepared(
             fits.prepare,
         )
     )
+    if replicas > 1 and not served:
+        replica_steps.install(keras)
     optimizing.install(keras, fits, settings, replicas)
     if records is not None:
         if run is not None:

@@ -62,6 +62,11 @@ def test_what_each_replica_gets(fill: bool) -> None:
     )
 
 
+def test_a_batch_of_fewer_rows_than_replicas_is_trained_on_as_a_whole_by_each() -> None:
+    found = [_split(batches(2, 4), Share((part,), 3), fill=True) for part in range(3)]
+    assert [[x.numpy().tolist() for x, _ in dataset] for dataset in found] == [[[0, 1]]] * 3
+
+
 def test_several_replicas_of_one_worker_get_their_parts_in_turn() -> None:
     found = _split(batches(8, 4), Share((0, 2), 4), fill=True)
     assert [x.numpy().tolist() for x, _ in found] == [[0], [2], [4], [6]]

@@ -9,13 +9,14 @@ from pathlib import Path
 import keras
 import pytest
 import tensorflow as tf
+from keras.src import losses
 from keras.src.backend.tensorflow import trainer
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers import LossScaleOptimizer, base_optimizer
 from tensorflow.python.eager import context
 
 from timonel.errors import TimonelError
-from timonel.training.worker.private import central_storage, keras_fit, optimizers
+from timonel.training.worker.private import central_storage, keras_fit, optimizers, replica_steps
 
 
 def test_the_hooks_still_have_their_places() -> None:
@@ -31,6 +32,22 @@ def test_the_hooks_still_have_their_places() -> None:
     source = inspect.getsource(trainer.TensorFlowTrainer.fit)
     assert "self._maybe_symbolic_build(iterator=epoch_iterator)" in source
     assert "experimental_distribute_dataset" in inspect.getsource(trainer.TFEpochIterator)
+
+
+def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
+    assert replica_steps.missing_names() == []
+    assert "scale_loss_for_distribution(loss)" in inspect.getsource(losses.loss.reduce_values)
+    step = inspect.getsource(trainer.TensorFlowTrainer.train_step)
+    assert "loss_module.unscale_loss_for_distribution(loss)" in step
+    assert "self._make_function(self.test_step)" in inspect.getsource(
+        trainer.TensorFlowTrainer.make_test_function
+    )
+    package = Path(importlib.util.find_spec("tf_keras").origin).parent / "src"
+    compiled = (package / "engine" / "compile_utils.py").read_text()
+    assert "losses_utils.scale_loss_for_distribution(\n" in compiled
+    training = (package / "engine" / "training.py").read_text()
+    for name in ("train", "test", "predict"):
+        assert f"model.{name}_step(data)" in training
 
 
 def test_the_coordination_service_can_still_be_configured() -> None:

@@ -128,13 +128,14 @@ def _rows(tf: Any, batch: Any) -> Any:
 
 
 def _filled(tf: Any, batch: Any, least: int) -> Any:
-    """Repeat rows until there are ``least``: their mean stays what it was, or close to it."""
+    """Repeat a batch of fewer than ``least`` rows as often: each part is the whole batch then."""
     rows = _rows(tf, batch)
     if isinstance(rows, int) and rows >= least:
         return batch
-    repeated = tf.range(least, dtype=tf.int64) % tf.maximum(tf.cast(rows, tf.int64), 1)
+    rows = tf.cast(rows, tf.int64)
+    repeated = tf.range(rows * least) % tf.maximum(rows, 1)
     return tf.cond(
-        tf.cast(rows, tf.int64) >= least,
+        rows >= least,
         lambda: batch,
         lambda: tf.nest.map_structure(lambda value: tf.gather(value, repeated), batch),
     )

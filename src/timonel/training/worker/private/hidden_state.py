@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -96,6 +97,24 @@ def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str,
         found = seed_generator.global_seed_generator()
     if found is not None:
         yield "keras", found.state
+
+
+def generator_for_threads(model: Any) -> Callable[[], None]:
+    """Make Keras 3's global generator; return what lets another thread draw from it as well.
+
+    Keras keeps it per thread, and replicas are traced in threads that cannot make variables. Its
+    seed comes from Python's generator, which others draw from too: that stays as it was.
+    """
+    if _is_tf_keras(model):
+        return lambda: None
+    from keras.src.backend.common import global_state  # noqa: PLC0415 - TensorFlow loads here
+    from keras.src.random import seed_generator  # noqa: PLC0415
+
+    before = random.getstate()
+    found = seed_generator.global_seed_generator()
+    random.setstate(before)
+    name = seed_generator.GLOBAL_SEED_GENERATOR
+    return lambda: global_state.set_global_attribute(name, found)
 
 
 def schedule_variables(model: Any) -> Iterator[tuple[str, Any]]:

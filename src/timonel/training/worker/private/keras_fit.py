@@ -8,7 +8,7 @@ that a release that moves something fails there and not in a user's job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from timonel.errors import TimonelError
@@ -63,6 +63,7 @@ def missing_names() -> list[str]:
         "reduce_per_replica": trainer,
         "_maybe_symbolic_build": owner,
         "_symbolic_build": owner,
+        "_get_metrics_result_or_logs": owner,
     }
     return [name for name, holder in wanted.items() if not hasattr(holder, name)]
 
@@ -73,7 +74,9 @@ def install_keras_hooks() -> None:
 
     if getattr(trainer.reduce_per_replica, "is_timonels", False):
         return
-    trainer.TensorFlowTrainer._maybe_symbolic_build = _build_from_local_batch
+    owner = trainer.TensorFlowTrainer
+    owner._maybe_symbolic_build = _build_from_local_batch
+    owner._get_metrics_result_or_logs = _with_results_of_all(owner._get_metrics_result_or_logs)
     trainer.reduce_per_replica = _with_mean_over_workers(trainer.reduce_per_replica)
 
 
@@ -100,9 +103,11 @@ def dataset_inputs(dataset: Any) -> list[Any]:
 
 def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
     """Build the model, its metrics and its optimizer from what one local replica would see."""
+    import keras  # noqa: PLC0415 - TensorFlow loads here
+
     strategy = model._distribute_strategy
-    if strategy is None:
-        return
+    if strategy is None or type(model).call is keras.Model.call:
+        return  # without a call(), as GANs are: its parts are models that are built
     if iterator is not None:
         data_batch = _first_local_batch(strategy, iterator)
     with strategy.scope():
@@ -114,9 +119,39 @@ def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
 
     for _, _, iterator in epoch_iterator:
         return keras.tree.map_structure(
-            lambda value: strategy.experimental_local_results(value)[0], next(iterator)
+            lambda value: _with_a_row(strategy.experimental_local_results(value)[0]),
+            next(iterator),
         )
     return None
+
+
+def _with_a_row(value: Any) -> Any:
+    """Return a row of zeros in place of none: some layers cannot be built from an empty batch."""
+    import tensorflow as tf  # noqa: PLC0415 - TensorFlow loads here
+
+    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
+        return value
+    return tf.zeros([1, *value.shape[1:]], value.dtype)
+
+
+def _with_results_of_all(original: Any) -> Any:
+    """Take the results of metrics over all replicas for logs that are these results, nested too."""
+
+    def results_or_logs(model: Any, logs: Any) -> Any:
+        results = model.get_metrics_result()
+        if isinstance(logs, Mapping) and set(_flat_names(logs)) == set(results):
+            return results
+        return original(model, logs)
+
+    return results_or_logs
+
+
+def _flat_names(logs: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _flat_names(value)
+        else:
+            yield name
 
 
 def _with_mean_over_workers(original: Any) -> Any:

@@ -1,0 +1,305 @@
+"""The steps of a Keras model on each replica: every row of a batch counts the same.
+
+A replica may have more rows than another, or none. Both Kerases average the losses of replicas as
+if all had equally many, and let the step see its part of that average: a ``train_step`` of the
+script that tracks ``loss`` reports half of it with two replicas. Inside ``fit`` and ``evaluate`` a
+loss has the value of the replica's rows here, times their share of the batch where shares differ,
+and its gradient is divided by the number of replicas.
+
+In evaluation and prediction a replica without rows computes one row of zeros, which does not
+count: operations that refuse an empty batch would fail there alone, in the middle of a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from timonel.training.worker.private import hidden_state
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[Any], Any]
+
+_present = threading.local()
+"""Each replica is traced in a thread of its own; ``weight`` is that of its rows."""
+
+
+def missing_names() -> list[str]:
+    """Return the private names of both Kerases that are needed and that are not there."""
+    from keras.src.losses import loss as of_keras3  # noqa: PLC0415 - TensorFlow loads here
+    from tf_keras.src.utils import losses_utils as of_tf_keras  # noqa: PLC0415
+
+    wanted = [
+        (of_keras3, "scale_loss_for_distribution"),
+        (of_keras3, "unscale_loss_for_distribution"),
+        (of_tf_keras, "scale_loss_for_distribution"),
+    ]
+    return [name for holder, name in wanted if not hasattr(holder, name)]
+
+
+def install(keras: Any) -> None:
+    """Have ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent."""
+    if getattr(keras.Model.predict, "is_timonels", False):
+        return
+    _replace_scaling(_module_of_losses(keras))
+    for name in ("fit", "evaluate", "predict"):
+        setattr(keras.Model, name, _with_steps(getattr(keras.Model, name)))
+    if keras.__name__ == "keras":
+        keras.Model.predict_on_batch = _without_copies(keras.Model.predict_on_batch)
+
+
+def _module_of_losses(keras: Any) -> ModuleType:
+    if keras.__name__ == "keras":
+        from keras.src.losses import loss  # noqa: PLC0415 - TensorFlow loads here
+
+        return loss  # type: ignore[no-any-return] # Keras has no types
+    from tf_keras.src.utils import losses_utils  # noqa: PLC0415 - TensorFlow loads here
+
+    return losses_utils  # type: ignore[no-any-return] # tf-keras has no types
+
+
+def _with_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        with _steps_of(model):
+            return original(model, *args, **kwargs)
+
+    call.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
+    return call
+
+
+def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``predict_on_batch`` with each row once: every replica computes all of them."""
+
+    @functools.wraps(original)
+    def predict_on_batch(model: Any, x: Any) -> Any:
+        replicas = model.distribute_strategy.num_replicas_in_sync
+        return _tf().nest.map_structure(
+            lambda value: value[: len(value) // replicas], original(model, x)
+        )
+
+    return predict_on_batch
+
+
+@contextlib.contextmanager
+def _steps_of(model: Any) -> Iterator[None]:
+    """Put our steps around a model's own for a while; Keras validates within ``fit``."""
+    makers = {"train_step": _trained, "test_step": _tested, "predict_step": _predicted}
+    if getattr(model.__dict__.get("test_step"), "is_timonels", False):
+        yield
+        return
+    draws = hidden_state.generator_for_threads(model)
+    before = {name: model.__dict__[name] for name in makers if name in model.__dict__}
+    for name, make in makers.items():
+        step = make(model, _drawing(getattr(model, name), draws))
+        step.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
+        object.__setattr__(model, name, step)  # Keras would track what is assigned to a model
+    try:
+        yield
+    finally:
+        for name in makers:
+            del model.__dict__[name]
+        model.__dict__.update(before)
+
+
+def _drawing(original: Step, draws: Callable[[], None]) -> Step:
+    @functools.wraps(original)
+    def step(data: Any) -> Any:
+        draws()
+        return original(data)
+
+    return step
+
+
+def _trained(model: Any, original: Step) -> Step:
+    @functools.wraps(original)
+    def step(data: Any) -> Any:
+        _present.is_scaled = False
+        with _weighted(_rows(data)):
+            logs = _as_tensors(original(data))
+        is_own = _is_own(model, "train_step") or _is_own(model, "compute_loss")
+        if is_own and not _present.is_scaled:
+            _warn_of_own_loss(model)
+        return logs
+
+    return step
+
+
+def _warn_of_own_loss(model: Any) -> None:
+    replicas = _tf().distribute.get_strategy().num_replicas_in_sync
+    logger.warning(
+        "%s takes its gradients from a loss of its own, and those of %d replicas are "
+        "added up: a mean over the batch trains with %d times the gradient of one device; use a "
+        "loss of keras.losses, or divide the mean by %d",
+        type(model).__name__,
+        replicas,
+        replicas,
+        replicas,
+    )
+
+
+def _tested(model: Any, original: Step) -> Step:
+    @functools.wraps(original)
+    def step(data: Any) -> Any:
+        rows = _rows(data)
+        with _weighted(rows):
+            if not _may_be_none(rows):
+                return _as_tensors(original(data))
+            restore = _restoring(model, rows)
+            logs = _as_tensors(original(_with_a_row(data, rows)))
+        restore()
+        return logs
+
+    return step
+
+
+def _predicted(_: Any, original: Step) -> Step:
+    @functools.wraps(original)
+    def step(data: Any) -> Any:
+        rows = _rows(data)
+        if not _may_be_none(rows):
+            return original(data)
+        return _tf().nest.map_structure(
+            lambda value: value[: _tf().where(rows > 0, _tf().shape(value)[0], 0)],
+            original(_with_a_row(data, rows)),
+        )
+
+    return step
+
+
+@contextlib.contextmanager
+def _weighted(rows: Any) -> Iterator[None]:
+    """Let losses weigh as much as the replica's rows: 1 where all replicas have equally many."""
+    before = getattr(_present, "weight", None)
+    _present.weight = None if rows is None else _weight(rows)
+    try:
+        yield
+    finally:
+        _present.weight = before
+
+
+def _weight(rows: Any) -> Any:
+    tf = _tf()
+    context = tf.distribute.get_replica_context()
+    mine = tf.cast(rows, tf.float32)
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+    return tf.math.divide_no_nan(mine * context.num_replicas_in_sync, total)
+
+
+def _replace_scaling(losses: ModuleType) -> None:
+    original = losses.scale_loss_for_distribution
+
+    @functools.wraps(original)
+    def scale(value: Any) -> Any:
+        weight = getattr(_present, "weight", None)
+        _present.is_scaled = True
+        return original(value) if weight is None else _scaled(value, weight)
+
+    losses.scale_loss_for_distribution = scale  # type: ignore[attr-defined] # a module's function
+    if not hasattr(losses, "unscale_loss_for_distribution"):  # tf-keras needs none
+        return
+    unscaled = losses.unscale_loss_for_distribution
+
+    @functools.wraps(unscaled)
+    def unscale(value: Any) -> Any:
+        weight = getattr(_present, "weight", None)
+        if weight is None:
+            return unscaled(value)
+        return _tf().math.divide_no_nan(value, _tf().cast(weight, value.dtype))
+
+    losses.unscale_loss_for_distribution = unscale  # type: ignore[attr-defined] # likewise
+
+
+def _scaled(value: Any, weight: Any) -> Any:
+    """Return a loss times its weight, whose gradient is that of the mean over replicas."""
+    tf = _tf()
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator] # TensorFlow has no types
+    def scale(loss: Any) -> Any:
+        factor = tf.cast(weight, loss.dtype)
+        return loss * factor, lambda upstream: upstream * factor / replicas
+
+    return scale(tf.convert_to_tensor(value))
+
+
+def _rows(data: Any) -> Any:
+    """Return the rows of a replica's part, an int where it is known; None if it has no rows."""
+    tf = _tf()
+    first = next((found for found in tf.nest.flatten(data) if found is not None), None)
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows(tf.int32)
+    if isinstance(first, tf.SparseTensor):
+        return tf.cast(first.dense_shape[0], tf.int32)
+    if first is None or not first.shape.rank:
+        return None
+    return tf.shape(first)[0] if first.shape[0] is None else int(first.shape[0])
+
+
+def _may_be_none(rows: Any) -> bool:
+    return rows is not None and not (isinstance(rows, int) and rows)
+
+
+def _with_a_row(data: Any, rows: Any) -> Any:
+    tf = _tf()
+
+    def filled(value: Any) -> Any:
+        if not isinstance(value, tf.Tensor) or not value.shape.rank:
+            return value
+        shape = tf.concat([[1], tf.shape(value)[1:]], 0)
+        found = tf.cond(
+            tf.equal(rows, 0), lambda: tf.zeros(shape, value.dtype), lambda: tf.identity(value)
+        )
+        return tf.ensure_shape(found, [None, *value.shape[1:]])
+
+    return tf.nest.map_structure(filled, data)
+
+
+def _as_tensors(logs: Any) -> Any:
+    """Return logs with the replica's values of variables, which some metrics have as result."""
+    return _tf().nest.map_structure(
+        lambda value: _value(value) if hasattr(value, "assign") else value, logs
+    )
+
+
+def _restoring(model: Any, rows: Any) -> Callable[[], None]:
+    """Return what gives metrics their states of now back if the replica has no rows.
+
+    A mean of losses, which a step of the script's own tracks by batch, counts the batch on each
+    replica: the loss of no rows is 0 there, and stays.
+    """
+    tf = _tf()
+    before = [
+        (metric, [(found, _value(found)) for found in metric.variables]) for metric in model.metrics
+    ]
+
+    def restore() -> None:
+        for metric, variables in before:
+            keeps = rows > 0
+            if _is_own(model, "test_step") and type(metric).__name__ == "Mean":
+                keeps = tf.logical_or(keeps, tf.equal(_value(variables[0][0]), variables[0][1]))
+            for variable, value in variables:
+                variable.assign(tf.where(keeps, _value(variable), value))
+
+    return restore
+
+
+def _is_own(model: Any, name: str) -> bool:
+    """Tell whether the step of that name is the script's, not Keras' own."""
+    return not getattr(type(model), name).__module__.startswith(("keras.", "tf_keras."))
+
+
+def _value(variable: Any) -> Any:
+    return _tf().identity(variable.value if not callable(variable.value) else variable.value())
+
+
+def _tf() -> Any:
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    return tf
