@@ -40,7 +40,7 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     cross_device_ops: str | None = None,
     collectives: str = "auto",
     compress_gradients: str | None = None,
-    max_staleness: int | None = None,
+    max_staleness: int | str | None = None,
     backup_workers: int | None = None,
     warmup_epochs: int = 0,
     precision: str = "float32",
@@ -104,7 +104,8 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         collectives: How processes add up: ``auto``, ``ring`` or ``nccl``.
         compress_gradients: ``bfloat16`` or ``float16``: the type in which gradients travel.
         max_staleness: With parameter servers: gradients computed on weights older than this many
-            updates are dropped, and the others count 1 / (1 + staleness).
+            updates are dropped, and the others count 1 / (1 + staleness). ``workers - 1`` unless
+            given; with ``"any"`` each counts in full.
         backup_workers: With parameter servers: each step takes the gradients of the fastest
             ``workers - backup_workers``.
         warmup_epochs: With parameter servers: epochs that one worker trains alone at first.

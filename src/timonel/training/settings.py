@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from timonel.errors import SpecError
 from timonel.units import ByteSize, Seconds
@@ -24,6 +24,10 @@ BatchSizeIs = Literal["global", "per-replica"]
 Launcher = Literal["processes", "mpi"]
 ChiefRole = Literal["chief", "worker"]
 SuccessPolicy = Literal["auto", "chief", "all-workers"]
+
+
+ANY_STALENESS = 2**31 - 1
+"""The bound that ``any`` stands for: no gradient is dropped or damped."""
 
 
 class StrategyName(StrEnum):
@@ -70,15 +74,19 @@ class Distribution(_Group):
     )
 
 
+def _parse_staleness(given: object) -> object:
+    return ANY_STALENESS if given == "any" else given
+
+
 class ParameterServers(_Group):
     """Training with parameter servers: asynchronous, or synchronous with backup workers."""
 
     ps: int = Field(default=0, ge=0, description="How many parameter servers.")
-    max_staleness: int | None = Field(
+    max_staleness: Annotated[int | None, BeforeValidator(_parse_staleness)] = Field(
         default=None,
         ge=0,
         description="Gradients computed on weights older than this many updates are dropped; the "
-        "others count 1 / (1 + staleness). None: each counts in full.",
+        "others count 1 / (1 + staleness). None: workers - 1. 'any': each counts in full.",
     )
     backup_workers: int | None = Field(
         default=None,

@@ -109,10 +109,13 @@ CompressGradients = Annotated[
 
 # Parameter servers
 MaxStaleness = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         rich_help_panel=PARAMETER_SERVERS,
-        help="Drop gradients that are older than so many updates, and damp the others.",
+        metavar="UPDATES|any",
+        help="Drop gradients that are older than so many updates, and damp the others. "
+        "[default: workers - 1]",
+        show_default=False,
     ),
 ]
 BackupWorkers = Annotated[

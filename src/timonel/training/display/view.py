@@ -234,6 +234,8 @@ def _remark(event: Mapping[str, Any]) -> Text | None:
     """Return what an event has to say to whoever looks on."""
     if event["type"] == "log" and event.get("level") == "warning":
         return Text.assemble(("warning: ", "yellow"), str(event.get("message")))
+    if event["type"] == "log" and event.get("level") == "info":
+        return Text(str(event.get("message")))
     if event["type"] == "profile" and event.get("logdir"):
         return Text.assemble(
             (f"profiled steps {event.get('first_step')} to {event.get('last_step')}: ", "dim"),

@@ -100,7 +100,7 @@ def prepared(
         requests=context.job_dir / "requests",
     )
     part = functools.partial(wait_for_all, strategy) if several else lambda: None
-    loop = _served_loop(keras, context, settings, agreement) if served else None
+    loop = _served_loop(keras, context, settings, agreement, run) if served else None
     fits = Fits(
         keras,
         checkpoints,
@@ -170,6 +170,7 @@ def _served_loop(
     context: TrainingContext,
     settings: Settings,
     agreement: Agreement,
+    run: RunWriter | None,
 ) -> Any:
     """Return what stands behind ``fit`` where workers compute what the chief deals out."""
     from timonel.training.worker.ps import loop, roles  # noqa: PLC0415 - few jobs have them
@@ -182,6 +183,7 @@ def _served_loop(
         settings,
         workers=len(context.cluster.tasks["worker"]),
         is_asked=lambda: bool(agreement.asked),
+        tell=functools.partial(run.event, "log", level="info") if run is not None else None,
     )
     found.install()
     exporting.surrounding = loop.localised

@@ -8,16 +8,17 @@ import keras
 import pytest
 import tf_keras
 
-from timonel.errors import TimonelError
+from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import Settings
 from timonel.training.worker.ps.feeding import Horizon
-from timonel.training.worker.ps.ledger import Policy
+from timonel.training.worker.ps.ledger import Policy, Tally
 from timonel.training.worker.ps.terms import (
     caveats,
     check_model,
     check_precision,
     describe,
     policy_of,
+    summarize,
 )
 
 KERASES = pytest.mark.parametrize("flavour", [keras, tf_keras])
@@ -41,6 +42,27 @@ def test_how_updates_are_made() -> None:
     warming = _settings(backup_workers=1, warmup_epochs=2)
     assert policy_of(warming, 3, 1) == Policy(attempts=1)
     assert policy_of(warming, 3, 2).synchronous
+
+
+def test_by_default_a_gradient_may_be_an_update_old_for_each_other_worker() -> None:
+    assert policy_of(_settings(), 3, 0) == Policy(max_staleness=2)
+    assert policy_of(_settings(), 1, 0) == Policy(max_staleness=0)
+    assert policy_of(_settings(max_staleness="any"), 3, 0) == Policy(max_staleness=None)
+    assert policy_of(_settings(max_staleness="8"), 3, 0) == Policy(max_staleness=8)
+    with pytest.raises(SpecError, match="max_staleness of a whole number, got 'some'"):
+        _settings(max_staleness="some")
+
+
+def test_staleness_is_said_at_the_start_and_at_the_end() -> None:
+    begun = describe(_settings(), 3)
+    assert "gradients up to 2 updates old count" in begun
+    assert "--backup-workers 0 trains as one process does" in begun
+    assert "of any age count in full" in describe(_settings(max_staleness="any"), 3)
+    tally = Tally(updates=40, dropped=10, staleness_sum=60, staleness_max=2)
+    ended = summarize(_settings(), tally)
+    assert ended is not None
+    assert "1.5 updates old on average, 2 at most; 10 of 50 gradients were too old" in ended
+    assert summarize(_settings(backup_workers=0), tally) is None
 
 
 def test_what_a_batch_is_is_said() -> None:

@@ -28,6 +28,7 @@ from timonel.training.worker.ps.terms import (
     check_precision,
     describe,
     policy_of,
+    summarize,
 )
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class ParameterServerLoop:
         settings: How the job trains.
         workers: How many workers there are; as many as were asked for, unless it is said.
         is_asked: Tells whether the job was asked to save or leave.
+        tell: Shows whoever looks on a line about the job, given as ``message``.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ParameterServerLoop:
         *,
         workers: int | None = None,
         is_asked: Callable[[], bool] = lambda: False,
+        tell: Callable[..., object] | None = None,
     ) -> None:
         self.tally = Tally()
         self.observe: Observe = lambda *_: None
@@ -70,6 +73,7 @@ class ParameterServerLoop:
         self._settings = settings
         self._workers = workers or settings.distribution.workers
         self._is_asked = is_asked
+        self._tell = tell or (lambda **_: None)
         self._evaluating: dict[int, tuple[Any, Phase]] = {}
         self._desk: Desk | None = None
         self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -86,7 +90,10 @@ class ParameterServerLoop:
     def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
         """Train, and return the ``History``; see `fits.Loop`."""
         check_model(self._keras, model, self._settings, is_compiled=model in self._compiled)
-        logger.info("%s", describe(self._settings, self._workers))
+        described = describe(self._settings, self._workers)
+        logger.info("%s", described)
+        if self._settings.parameter_servers.backup_workers is None:
+            self._tell(message=described)
         for line in caveats(self._keras, model, self._settings, self._workers):
             logger.warning("%s", line)
         with self._serving() as desk, ps_variables.detached(model):
@@ -240,6 +247,9 @@ class ParameterServerLoop:
             tally.repeated,
             tally.lost,
         )
+        summary = summarize(self._settings, tally)
+        if summary is not None:
+            self._tell(message=summary)
 
 
 @contextlib.contextmanager
