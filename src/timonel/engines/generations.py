@@ -153,8 +153,7 @@ def conclude(state: State, now: float) -> Step:
     root = root_failure(state.failures)
     if root is None:
         if state.resizing and not is_done(state):
-            why = {"cause": None, "message": "its size changes", "failed_task": None}
-            return start(with_status(state, **why), now)
+            return start(with_status(state, cause=None, failed_task=None), now)
         return _end(state, now, JobState.SUCCEEDED, message=_done_without(state))
     state = _with_losses(state, root, now)
     decision = _decide(state, root, now)

@@ -164,7 +164,11 @@ def _a_double(request):
             ),
         ),
         (_twice, "INVALID_ARGUMENT", "duplicate output tensor alias: y"),
-        (_a_double, "INVALID_ARGUMENT", "expected DT_FLOAT, got DT_DOUBLE"),
+        (
+            _a_double,
+            "INVALID_ARGUMENT",
+            "Input x has the wrong type: expected DT_FLOAT, got DT_DOUBLE",
+        ),
     ],
 )
 def test_predict_refusals(served, change, code, message):

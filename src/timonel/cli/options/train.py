@@ -76,12 +76,14 @@ Launcher = Annotated[
 Chief = Annotated[
     Literal["chief", "worker"],
     typer.Option(
+        rich_help_panel=OWN_CLUSTER,
         help="Role of the process that leads; 'worker': a cluster without a chief.",
     ),
 ]
 SuccessPolicy = Annotated[
     Literal["auto", "chief", "all-workers"],
     typer.Option(
+        rich_help_panel=OWN_CLUSTER,
         help="Whose end is the job's; auto: the chief's with 'none' and --ps, else all workers'.",
     ),
 ]

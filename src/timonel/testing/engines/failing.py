@@ -46,11 +46,18 @@ class FailingContract:
         engine.file("go").touch()
         assert engine.wait(job_id).state is JobState.SUCCEEDED
 
-    @pytest.mark.parametrize("end", ["signal:6", "exit:137"])
-    def test_a_crash_is_retried_once(self, engine: EngineHarness, end: str) -> None:
-        status = engine.run("ready", f"worker-0@{end}", "wait")
+    def test_a_crash_is_retried_once(self, engine: EngineHarness) -> None:
+        status = engine.run("ready", "worker-0@signal:6", "wait")
         assert (status.state, status.cause) == (JobState.FAILED, FailureCause.CRASHED)
         assert (status.generation, status.failed_task) == (2, "worker-0")
+
+    @pytest.mark.parametrize("end", ["signal:9", "exit:137"])
+    def test_a_kill_is_retried_while_restarts_are_left(
+        self, engine: EngineHarness, end: str
+    ) -> None:
+        status = engine.run("ready", f"worker-0@{end}", "wait")
+        assert (status.state, status.cause) == (JobState.FAILED, FailureCause.CRASHED)
+        assert (status.generation, status.failed_task) == (3, "worker-0")
 
     def test_a_crash_after_progress_is_another_crash(self, engine: EngineHarness) -> None:
         steps = ("g1@progress:10", "g2@progress:20", "ready", "worker-0@signal:6", "wait")
