@@ -62,14 +62,32 @@ def test_the_environments_limit_of_arenas_holds():
     assert arenas(GLIBC_TUNABLES="glibc.malloc.arena_max=4") == 4
 
 
-def test_memory_is_given_back_when_the_process_has_grown(monkeypatch):
-    # At the start; three looks; after the trim; two looks; after the second trim; then the end.
-    resident = iter([100, 101, 140, 180, 120, 150, 171, 130])
-    trims = []
-    monkeypatch.setattr(freed, "_LOOK_S", 0.0)
+def trims_of(monkeypatch, *resident):
+    """Return how many looks had come before each trim; each trim is followed by a look."""
+    looks, trims = iter(resident), []
+    seen = []
+
+    def look():
+        seen.append(next(looks))
+        return seen[-1]
+
     monkeypatch.setattr(freed, "_GROWTH_BYTES", 50)
-    monkeypatch.setattr(freed, "_resident_bytes", lambda: next(resident))
-    monkeypatch.setattr(freed, "give_back", lambda: trims.append(None))
+    monkeypatch.setattr(freed.time, "sleep", lambda _: None)
+    monkeypatch.setattr(freed, "_resident_bytes", look)
+    monkeypatch.setattr(freed, "give_back", lambda: trims.append(len(seen)))
     with pytest.raises(StopIteration):
         freed._trim_when_grown()
-    assert len(trims) == 2
+    return trims
+
+
+def test_memory_is_given_back_when_the_process_has_grown(monkeypatch):
+    # At the start; three looks; after the trim; two looks; after the second trim; then the end.
+    assert trims_of(monkeypatch, 100, 101, 140, 180, 120, 150, 171, 130) == [4, 7]
+
+
+def test_memory_that_is_freed_long_after_is_given_back_as_well(monkeypatch):
+    # Held at the first trim, so that nothing came of it; then looks at 2, 4 and 8 s.
+    held = [180] * 15
+    assert trims_of(monkeypatch, 100, 180, *held, 120) == [2, 5, 10]
+    # Nothing to give back: no more trims.
+    assert trims_of(monkeypatch, 100, *[149] * 30) == []

@@ -14,6 +14,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _ARENAS = 2
 _LOOK_S = 1.0
 _GROWTH_BYTES = 8 * 2**20
+_FIRST_RETRY_S, _LAST_RETRY_S = 2.0, 60.0
 
 
 def give_back() -> None:
@@ -27,21 +28,27 @@ def give_back() -> None:
 
 
 def start_trimming() -> None:
-    """Give freed memory back whenever this process has grown, in a thread that ends with it.
+    """Give freed memory back while this process holds more than at the start, in a daemon thread.
 
-    What a request of many megabytes was parsed into is freed in pieces, which the allocator would
-    keep: hundreds of megabytes after a few such requests.
+    The pieces of a request of many megabytes are freed one by one, and the allocator keeps them:
+    hundreds of megabytes after a few such requests.
     """
     threading.Thread(target=_trim_when_grown, name="trim", daemon=True).start()
 
 
 def _trim_when_grown() -> None:
-    least = _resident_bytes()
+    """Trim when the process has grown, and again later: memory may be freed long after."""
+    start = least = _resident_bytes()
+    wait_s, waited_s = _FIRST_RETRY_S, 0.0
     while True:
         time.sleep(_LOOK_S)
         resident = _resident_bytes()
-        if resident > least + _GROWTH_BYTES:
+        waited_s += _LOOK_S
+        has_grown = resident > least + _GROWTH_BYTES
+        if has_grown or (resident > start + _GROWTH_BYTES and waited_s >= wait_s):
             give_back()
+            wait_s = _FIRST_RETRY_S if has_grown else min(2 * wait_s, _LAST_RETRY_S)
+            waited_s = 0.0
             resident = least = _resident_bytes()
         least = min(least, resident)
 

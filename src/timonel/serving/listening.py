@@ -115,6 +115,7 @@ class Listening:
                     reflection=grpc.reflection,
                     tensor_content=grpc.tensor_content,
                     check_method_names=grpc.check_method_names,
+                    reload=self._access.takes_reloads,
                 ),
                 monitor=monitor,
                 credentials=guard.credentials,

@@ -120,6 +120,17 @@ def test_it_is_restarted_however_often_it_crashes(version, caplog, monkeypatch):
     runtime.close()
 
 
+def test_the_log_of_a_crash_has_requests_whose_clients_have_left(version, caplog):
+    runtime = ProcessRuntime(REFERENCE)
+    model = runtime.load(version, SETTINGS)
+    assert submit(model, "hang").cancel()
+    os.kill(model.pid, signal.SIGKILL)
+    until(lambda: "Requests in flight" in caplog.text, 30)
+    assert "Requests in flight: serving_default(do: object[], x: float32[])" in caplog.text
+    model.close()
+    runtime.close()
+
+
 def test_a_damaged_file_is_reported_until_it_is_mended(version):
     runtime = ProcessRuntime(REFERENCE)
     model = runtime.load(version, SETTINGS)

@@ -2,7 +2,15 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+import pytest
+
 from tests.serving.grpc.conftest import refusal, running
+from timonel.serving.access.settings import (
+    AccessSettings,
+    TlsSettings,
+    tensorflow_serving_access,
+)
+from timonel.serving.grpc.options import GrpcOptions
 from timonel.serving.messages import (
     get_model_status_pb2,
     model_management_pb2,
@@ -108,3 +116,28 @@ def test_reload_refusals(served):
     )
     with running(configurator=Configurator(StatusError(Code.UNKNOWN, "no"))) as client:
         assert refusal(client.HandleReloadConfigRequest, reload_request("a")) == ("UNKNOWN", "no")
+
+
+def test_a_server_may_refuse_to_take_models_from_clients():
+    configurator = Configurator()
+    options = GrpcOptions(address="127.0.0.1:0", reload=False)
+    with running(configurator=configurator, options=options) as client:
+        code, message = refusal(client.HandleReloadConfigRequest, reload_request("m"))
+    assert code == "PERMISSION_DENIED"
+    assert "--allow-reload" in message
+    assert configurator.models == ()
+
+
+@pytest.mark.parametrize(
+    ("access", "takes"),
+    [
+        (AccessSettings(), False),
+        (AccessSettings(open_reload=True), True),
+        (AccessSettings(api_keys="keys.json"), True),
+        (AccessSettings(tls=TlsSettings(certificate="c", key="k")), False),
+        (AccessSettings(tls=TlsSettings(certificate="c", key="k", client_ca="a")), True),
+        (tensorflow_serving_access(), True),
+    ],
+)
+def test_only_servers_that_ask_who_it_is_take_models_by_default(access, takes):
+    assert access.takes_reloads is takes

@@ -57,7 +57,7 @@ def refusal(call, *arguments, **options):
         ("Image/PNG ; q=1", Media("bytes", "image/png")),
         ("application/octet-stream", Media("bytes", "application/octet-stream")),
         ("text/plain", TEXT),
-        ("text/plain;charset=UTF-8", Media("text", "text/plain", "UTF-8")),
+        ("text/plain;charset=UTF-8", Media("text", "text/plain", "utf-8")),
         ("text/csv", CSV),
         ("text/csv; header=present", Media("csv", "text/csv", header=True)),
         ('text/csv; header="absent"; charset=latin-1', Media("csv", "text/csv", "latin-1", False)),
@@ -72,7 +72,9 @@ def test_a_content_type_says_what_a_body_is(content_type, media):
     assert media_of(content_type) == media
 
 
-@pytest.mark.parametrize("charset", ["no-such", "rot13", "undefined", "a\0b", "''"])
+@pytest.mark.parametrize(
+    "charset", ["no-such", "rot13", "undefined", "punycode", "idna", "a\0b", "''"]
+)
 def test_a_charset_that_is_none_is_refused(charset):
     assert "charset" in refusal(media_of, f"text/csv; charset={charset}")
 

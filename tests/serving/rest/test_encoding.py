@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from timonel.serving.dialect import DIALECTS
-from timonel.serving.rest.encoding import CHUNK, encode, encode_error
+from timonel.serving.rest.encoding import CHUNK, array_text, encode, encode_error
 from timonel.serving.status import StatusError
 
 
@@ -128,6 +128,22 @@ def test_float32_takes_no_more_digits_than_it_needs(array):
     for written, value in zip(inside, array, strict=True):
         digits = written.lower().partition("e")[0].replace(".", "").strip("-0")
         assert len(digits) <= 9 or abs(value) > 1e9
+
+
+@pytest.mark.parametrize("name", ["s", "s_bytes"])
+@pytest.mark.parametrize("shape", [(CHUNK + 1,), (3, CHUNK + 1), (2, 3, CHUNK // 2)])
+def test_many_strings_are_written_in_pieces(shape, name):
+    array = np.full(shape, "é".encode(), dtype=object)
+    array.reshape(-1)[-1] = b"\xff"
+    pieces = list(array_text(name, array))
+    assert len(pieces) > 3
+    assert max(map(len, pieces)) < 20 * CHUNK
+    found = json.loads(b"".join(pieces))
+    values = np.array(found, dtype=object)
+    assert values.shape == shape
+    text = {"b64": "w6k="} if name == "s_bytes" else "é"
+    assert values.reshape(-1)[0] == text
+    assert values.reshape(-1)[-1] == {"b64": "/w=="}
 
 
 @pytest.mark.parametrize("special", [None, np.nan, np.inf])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 
 import numpy as np
@@ -168,6 +169,7 @@ def test_an_output_without_a_type_is_refused():
     assert message == "expected output y to be of a type that the protocol has, it is COMPLEX64"
 
 
+NESTED = functools.reduce(lambda inner, _: [inner], range(400), 1)
 RIGHT = tensor(data=[1])
 BINARY = tensor(parameters={"binary_data_size": 4})
 
@@ -210,6 +212,11 @@ BINARY = tensor(parameters={"binary_data_size": 4})
         ({"inputs": [tensor(datatype="fp32", data=[1])]}, b"", "got 'fp32'"),
         ({"inputs": [{**RIGHT, "shape": 1}]}, b"", "expected the shape of input x to be a list"),
         ({"inputs": [{**RIGHT, "shape": [1.5]}]}, b"", "to hold sizes from 0 on, got 1.5"),
+        (
+            {"inputs": [{**RIGHT, "shape": [NESTED]}]},
+            b"",
+            "to hold sizes from 0 on, got [[[[[[[...",
+        ),
         (
             {"inputs": [{**BINARY, "data": [1]}]},
             b"....",

@@ -254,7 +254,8 @@ def test_a_leader_that_is_killed_takes_all_along(workspace, model):
 @pytest.mark.soak
 def test_a_reload_over_grpc_holds_for_all_once_it_is_answered(workspace, model):
     publish(workspace.models / "n", 1, 5)
-    with start(workspace, grpc_port=0) as server:
+    access = AccessSettings(open_reload=True)
+    with start(workspace, grpc_port=0, access=access) as server:
         request = model_management_pb2.ReloadConfigRequest()
         for name in ("m", "n"):
             config = request.config.model_config_list.config.add()

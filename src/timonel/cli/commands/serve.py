@@ -246,6 +246,14 @@ def serve(
             rich_help_panel=ADDRESSES,
         ),
     ] = None,
+    allow_reload: Annotated[
+        bool,
+        typer.Option(
+            "--allow-reload",
+            help="Let clients replace the list of models over gRPC without credentials.",
+            rich_help_panel=ADDRESSES,
+        ),
+    ] = False,
     page: Annotated[
         bool,
         typer.Option(
@@ -303,6 +311,7 @@ def serve(
             max_requests=max_requests,
             max_connections=max_connections,
             allow_host=tuple(allow_host or ()),
+            allow_reload=allow_reload,
         )
     )
     settings = Settings.of(ctx)

@@ -68,6 +68,11 @@ class Access:
         return self._settings.limits.max_body
 
     @property
+    def takes_reloads(self) -> bool:
+        """Whether clients with the right to do so may replace the list of models."""
+        return self._settings.takes_reloads
+
+    @property
     def guards_nothing(self) -> bool:
         """Whether nobody has to ask who sends a request."""
         return self._control.guards_nothing

@@ -33,6 +33,7 @@ class Options:
         max_requests: Requests under way at once.
         max_connections: Open connections.
         allow_host: Host names besides loopback ones that requests may be for.
+        allow_reload: Whether clients without credentials may replace the list of models.
     """
 
     tls_cert: Path | None = None
@@ -50,6 +51,7 @@ class Options:
     max_requests: int | None = None
     max_connections: int | None = None
     allow_host: tuple[str, ...] = ()
+    allow_reload: bool = False
 
 
 def access_settings(options: Options) -> AccessSettings:
@@ -67,6 +69,7 @@ def access_settings(options: Options) -> AccessSettings:
                 "tls": _tls(options),
                 "limits": _limits(options),
                 "allowed_hosts": options.allow_host,
+                "open_reload": options.allow_reload,
             }
         )
     except ValidationError as error:

@@ -152,6 +152,11 @@ class AccessSettings(_Settings):
         description="Host names, besides loopback ones, that REST requests to a loopback address "
         "may be for, as behind a reverse proxy on the same machine.",
     )
+    open_reload: bool = Field(
+        default=False,
+        description="Whether clients may replace the list of models (HandleReloadConfigRequest) "
+        "of a server that asks for no credentials; of one that does, 'admin' is needed.",
+    )
     owner_key: str | None = Field(
         default=None,
         repr=False,
@@ -179,6 +184,12 @@ class AccessSettings(_Settings):
         """Whether requests need credentials."""
         return self.api_keys is not None or self.jwt is not None
 
+    @property
+    def takes_reloads(self) -> bool:
+        """Whether clients with the right to do so may replace the list of models."""
+        asks_for_certificates = self.tls is not None and self.tls.client_ca is not None
+        return self.open_reload or self.is_closed or asks_for_certificates
+
 
 def tensorflow_serving_access(ssl_config_file: str = "") -> AccessSettings:
     """Return TensorFlow Serving's rules: everyone, TLS for gRPC alone, no limit but protobuf's.
@@ -188,5 +199,6 @@ def tensorflow_serving_access(ssl_config_file: str = "") -> AccessSettings:
     """
     return AccessSettings(
         ssl_config_file=ssl_config_file or None,
+        open_reload=True,
         limits=LimitSettings(max_body=2**31 - 1, max_head=2**20, head_s=60.0, body_s=None),
     )

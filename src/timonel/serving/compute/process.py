@@ -62,7 +62,7 @@ class ComputeProcess:
         self._asked: dict[int, Answer] = {}
         self._next = 1
         self._heard_at = 0.0
-        self._owed: set[int] = set()
+        self._owed: dict[int, Answer] = {}
         self._sleeping = False
         self._closing = False
         self._verdict: str | None = None
@@ -119,7 +119,7 @@ class ComputeProcess:
                 if not self._owed:
                     self._heard_at = answer.asked_at
                 self._asked[number] = answer
-                self._owed.add(number)
+                self._owed[number] = answer
         if end is not None:
             answer.give(end)
             return answer
@@ -128,7 +128,7 @@ class ComputeProcess:
             # Whoever submits does not wait, for memory neither.
             self._link.post(Kind.REQUEST, number, fields, inputs, timeout_s=0.0, turn=others)
         except StatusError as error:
-            self._owed.discard(number)
+            self._owed.pop(number, None)
             self._give(number, error)
         if self._sleeping and (deadline is not None or self._hang_timeout_s is not None):
             self._link.wake()
@@ -199,7 +199,9 @@ class ComputeProcess:
             self._end = error
             asked = list(self._asked.values())
             self._asked.clear()
-        self.in_flight = [answer.description for answer in asked[:_MAX_DESCRIBED]]
+            # Those whose clients have left as well: the process may still compute them.
+            owed = list(self._owed.values())
+        self.in_flight = [answer.description for answer in owed[:_MAX_DESCRIBED]]
         self._ended_how = cause
         self._ended.set()
         for answer in asked:
@@ -212,7 +214,7 @@ class ComputeProcess:
 
     def _handle(self, message: Message) -> None:
         self._heard_at = time.monotonic()
-        self._owed.discard(message.number)
+        self._owed.pop(message.number, None)
         if message.kind is Kind.ANSWER:
             self._give(message.number, message.arrays, seconds_of(message.fields))
         elif message.kind is Kind.ERROR:

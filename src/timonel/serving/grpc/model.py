@@ -17,7 +17,7 @@ from timonel.serving.model_config import next_models
 from timonel.serving.monitoring import tfserving
 from timonel.serving.monitoring.exposition import Histogram
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.status import invalid_argument
+from timonel.serving.status import Code, StatusError, invalid_argument
 
 NAME = "tensorflow.serving.ModelService"
 
@@ -29,9 +29,18 @@ class ModelService:
         plane: What knows the versions.
         pool: Where metrics are added up.
         monitor: What is told of each request, and knows the metrics.
+        may_reload: Whether clients may replace the list of models.
     """
 
-    def __init__(self, plane: DataPlane, pool: Executor, monitor: Monitor | None = None) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        pool: Executor,
+        monitor: Monitor | None = None,
+        *,
+        may_reload: bool = True,
+    ) -> None:
+        self._may_reload = may_reload
         self._plane = plane
         self._pool = pool
         self._monitor = monitor
@@ -75,6 +84,12 @@ class ModelService:
         A failure is the call's status. TensorFlow Serving also writes it into a response, which
         gRPC does not send.
         """
+        if not self._may_reload:
+            raise StatusError(
+                Code.PERMISSION_DENIED,
+                "Clients cannot replace the models of this server. "
+                "Start it with --allow-reload, or with keys.",
+            )
         if request.config.WhichOneof("config") != "model_config_list":
             raise invalid_argument(
                 "ServerModelConfig type not supported by HandleReloadConfigRequest. "

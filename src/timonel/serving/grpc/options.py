@@ -23,6 +23,7 @@ class GrpcOptions:
         reflection: Whether clients may ask for the services and their protos.
         tensor_content: Whether Predict answers with ``tensor_content`` instead of typed fields.
         check_method_names: Whether a signature must be declared for the method it is used with.
+        reload: Whether clients may replace the list of models.
     """
 
     address: str | None = None
@@ -32,6 +33,7 @@ class GrpcOptions:
     reflection: bool = True
     tensor_content: bool = False
     check_method_names: bool = False
+    reload: bool = True
 
     def arguments(self) -> list[tuple[str, int | str]]:
         """Return all channel arguments; of two with the same name the later one holds."""

@@ -75,7 +75,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers(
             (
                 PredictionService(plane, pool, options, monitor).handlers(),
-                ModelService(plane, pool, monitor).handlers(),
+                ModelService(plane, pool, monitor, may_reload=options.reload).handlers(),
                 *(other.handlers for other in others),
             )
         )

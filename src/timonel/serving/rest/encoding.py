@@ -173,7 +173,7 @@ def array_text(name: str, array: Array) -> Iterator[bytes]:
         name: The output's name, by which strings are written as text or in base64.
         array: Its values.
     """
-    if array.size <= CHUNK or array.dtype == object:
+    if array.size <= CHUNK:
         yield _dumps_all({name: array}, lambda values: values[name])
         return
     yield b"["

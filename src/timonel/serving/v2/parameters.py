@@ -6,6 +6,7 @@ by others, but those by which a client counts on something that is not there are
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -103,4 +104,6 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def _wrong(name: str, expected: str, value: Any) -> StatusError:
-    return invalid_argument(f"expected the parameter {name} to be {expected}, got {value!r:.100}")
+    return invalid_argument(
+        f"expected the parameter {name} to be {expected}, got {reprlib.repr(value)}"
+    )

@@ -7,6 +7,7 @@ the JSON is then stands in the header `HEADER_LENGTH`.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -159,7 +160,7 @@ class _Reader:
         if type(size) is not int or not 0 <= size <= left:
             raise invalid_argument(
                 f"expected the {BINARY_DATA_SIZE} of input {name} to be at most the {left} bytes "
-                f"that are left after the JSON, got {size!r:.100}"
+                f"that are left after the JSON, got {reprlib.repr(size)}"
             )
         self._position += size
         return self._rest[self._position - size : self._position]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -99,7 +100,8 @@ def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
     for size in sizes:
         if type(size) is not int or size < 0:
             raise invalid_argument(
-                f"expected the shape of input {name} to hold sizes from 0 on, got {size!r:.100}"
+                f"expected the shape of input {name} to hold sizes from 0 on, "
+                f"got {reprlib.repr(size)}"
             )
     if math.prod(max(size, 1) for size in sizes) > _MAX_ELEMENTS:
         raise invalid_argument(f"expected the shape of input {name} to fit into memory")
