@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class GrpcServer:
         others: Sequence[Service] = (),
     ) -> None:
         self._options = options
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_a_line)
         self._server: Any = grpc.aio.server(
             interceptors=list(interceptors), options=options.arguments()
         )
@@ -118,3 +120,9 @@ class GrpcServer:
         if self._health is not None:
             await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Drop gRPC's traceback of an answer whose client has gone."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != "ExecuteBatchError"
