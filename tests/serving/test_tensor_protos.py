@@ -162,10 +162,18 @@ def _larger_than_any_message(proto):
     proto.tensor_shape.dim[0].size = 2**40
 
 
+def _many_strings(proto):
+    proto.Clear()
+    proto.dtype = types_pb2.DT_STRING
+    proto.string_val.append(b"")
+    proto.tensor_shape.dim.add(size=500_001)  # the last value would be repeated
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
         _torn,
+        _many_strings,
         _negative,
         _unknown_rank,
         _odd_type,

@@ -225,3 +225,9 @@ def test_no_text_fails_otherwise(text, header):
         with contextlib.suppress(StatusError):
             arrays = table(text, specs, header=header)
             assert len({len(array) for array in arrays.values()}) == 1
+
+
+@pytest.mark.parametrize("separator", [",", "\n"])
+def test_csv_has_a_limit_of_cells(separator):
+    text = separator.join(["1"] * 100_002)
+    assert "Send fewer rows" in refusal(decoded, text.encode(), CSV, ROW)
