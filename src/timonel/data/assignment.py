@@ -18,6 +18,8 @@ from timonel.data.splits import divide, shuffled
 from timonel.errors import DataError
 
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
+_FEW = 10
+"""So few records without a split go to train: they cannot be divided."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,14 @@ def assign(
     splits: dict[Split, list[Entry]] = {
         split: [entry for entry in kept if entry.split == split] for split in SPLITS
     }
+    given = tuple(split for split in SPLITS if splits[split])
     free = [entry for entry in kept if entry.split is None]
-    if free:
+    if len(free) < _FEW:
+        splits["train"].extend(free)
+    else:
         for split, records in _divide(free, labels, DEFAULT_FRACTIONS, seed).items():
             splits[split].extend(records)
     _check(splits, labels)
-    given = tuple(split for split in SPLITS if splits[split])
     if not splits["validation"]:
         # Training needs one, and the test split stays as the source has it.
         divided = _divide(splits["train"], labels, (0.9, 0.1, 0.0), seed)

@@ -181,6 +181,15 @@ def test_old_copies_are_deleted_beyond_the_budget(here, task, monkeypatch):
     assert kept == ["ckpt-10", "ckpt-2"]
 
 
+def test_a_copy_of_another_name_is_not_read(here, task):
+    found = Scratch(task)
+    copy = Path(found.for_writing("final.keras"))
+    copy.write_bytes(b"1")
+    found.note_written(copy)
+    assert found.for_reading("final") == "final"
+    assert found.for_reading("final.keras") == str(copy)
+
+
 @pytest.mark.parametrize("path", ["gs://bucket/model.keras", "/absolute/m.keras", "../up.keras"])
 def test_every_path_has_a_copy_of_its_own(here, task, path):
     found = Scratch(task)

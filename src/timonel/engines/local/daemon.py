@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from timonel.engines.base import FailureCause
+from timonel.engines.base import FailureCause, JobState
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.environment import role_environment
 from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
@@ -40,6 +40,7 @@ from timonel.engines.restarts import Loss, RestartHistory, decide
 from timonel.engines.spec import JobSpec
 
 _ACCEPTED = b"accepted"
+_POLL_S = 0.1
 
 
 def main(arguments: list[str]) -> int:
@@ -85,6 +86,7 @@ def _see_to_its_end(folder: JobFolder, writer: int) -> None:
     """Run supervisors until one has brought the job to its end, or the guard has to."""
     identity, history = own_identity(), RestartHistory()
     descriptor: int | None = writer
+    has_begun = False
     while True:
         begun = time.monotonic()
         supervisor = os.fork()
@@ -94,11 +96,18 @@ def _see_to_its_end(folder: JobFolder, writer: int) -> None:
             os.close(descriptor)
         descriptor = None
         status = _wait_for(supervisor)
-        record = _clear_up(folder, supervisor) if status != 0 else None
+        record = _remaining(folder, supervisor, has_begun=has_begun) if status != 0 else None
         if record is None:
             return
+        are_gone = _kill_remains(record)
+        # Its tasks survive, or its epilogue may have begun: no other generation may start.
+        # One that was to stop starts no tasks any more.
+        is_ending = record.status.state is JobState.STOPPING and not folder.stop_file.exists()
+        if not are_gone or is_ending:
+            _take_over(folder, record, status)
+            return
         policy = folder.read_spec().restart
-        # It says nothing of its progress, and a job may lose it once in a while for weeks.
+        # A supervisor reports no progress; over weeks a few losses are normal.
         loss = Loss(FailureCause.LOST_PEER, ran_s=time.monotonic() - begun, alone=True)
         decision = decide(policy, history, loss)
         if not (os.WIFSIGNALED(status) and decision.retry):
@@ -107,7 +116,8 @@ def _see_to_its_end(folder: JobFolder, writer: int) -> None:
         history = decision.history
         why = f"its supervisor was killed (signal {os.WTERMSIG(status)})"
         folder.write(Record(restarted(record.status, why), owner=identity))
-        time.sleep(decision.delay_s)
+        has_begun = True
+        _wait_unless_stopped(folder, decision.delay_s)
 
 
 def _supervise(folder: JobFolder, guard: Identity, writer: int | None) -> NoReturn:
@@ -137,15 +147,39 @@ def _wait_for(supervisor: int) -> int:
             return status
 
 
-def _clear_up(folder: JobFolder, supervisor: int) -> Record | None:
-    """Kill what a supervisor has left; return the job's record if the job has not ended."""
+def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record | None:
+    """Return the job's record, if the job is the guard's to bring to its end.
+
+    Args:
+        folder: The job's folder.
+        supervisor: The supervisor that has died.
+        has_begun: Whether an earlier supervisor had begun the job: one that dies before it has
+            published itself leaves the record of its guard.
+    """
     record = folder.read()
-    if record.supervisor is None or record.supervisor.pid != supervisor:
-        return None  # not begun, or begun again since
-    kill_all(lambda: [*descendants(os.getpid()), *marked(str(record.supervisor))])
+    is_begun_again = record.supervisor is not None and record.supervisor.pid != supervisor
+    if is_begun_again or (record.supervisor is None and not has_begun):
+        return None
+    if record.status.state.is_final:
+        _kill_remains(record)  # sidecars
+        return None
+    return record
+
+
+def _kill_remains(record: Record) -> bool:
+    """Kill what a supervisor has left; return whether nothing survives."""
+    token = str(record.supervisor) if record.supervisor is not None else None
+    are_gone = kill_all(lambda: [*descendants(os.getpid()), *(marked(token) if token else ())])
     for _ in reap():
         pass
-    return None if record.status.state.is_final else record  # only sidecars were left
+    return are_gone
+
+
+def _wait_unless_stopped(folder: JobFolder, delay_s: float) -> None:
+    """Wait out the delay of a restart, or until the job is to be stopped."""
+    deadline = time.monotonic() + delay_s
+    while (left_s := deadline - time.monotonic()) > 0 and not folder.stop_file.exists():
+        time.sleep(min(left_s, _POLL_S))
 
 
 def _take_over(folder: JobFolder, record: Record, status: int) -> None:

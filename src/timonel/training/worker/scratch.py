@@ -36,7 +36,8 @@ class Scratch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: list[Path] = []
+        self._sizes: dict[Path, int] = {}
+        """Bytes of each copy, the oldest first."""
         self.remove()
 
     def remove(self) -> None:
@@ -61,13 +62,12 @@ class Scratch:
     def note_written(self, path: Any) -> None:
         """Keep a copy for reading, and delete the oldest ones beyond the budget."""
         copy = Path(path)
-        if copy in self._written:
-            self._written.remove(copy)
-        self._written.append(copy)
-        sizes = [sum(map(_size, _files_of(each))) for each in self._written]
-        while len(self._written) > 1 and sum(sizes) > _BUDGET_BYTES:
-            del sizes[0]
-            for each in _files_of(self._written.pop(0)):
+        self._sizes.pop(copy, None)
+        self._sizes[copy] = sum(map(_size, _files_of(copy)))
+        while len(self._sizes) > 1 and sum(self._sizes.values()) > _BUDGET_BYTES:
+            oldest = next(iter(self._sizes))
+            del self._sizes[oldest]
+            for each in _files_of(oldest):
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def for_reading(self, path: Any) -> Any:
@@ -250,7 +250,10 @@ def _files_of(copy: Path) -> list[Path]:
     """Return what lies at a path: a file, a folder, or the files of a TensorFlow checkpoint."""
     if copy.exists():
         return [copy]
-    return list(copy.parent.glob(f"{glob.escape(copy.name)}.*"))
+    index = copy.with_name(f"{copy.name}.index")
+    if not index.exists():
+        return []
+    return [index, *copy.parent.glob(f"{glob.escape(copy.name)}.data-*")]
 
 
 def _size(path: Path) -> int:
