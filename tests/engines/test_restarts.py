@@ -103,15 +103,15 @@ def test_restarts_are_forgiven_to_those_that_ran_long_and_got_further(
 def test_a_next_start_that_differs_is_no_repetition() -> None:
     policy = RestartPolicy(max_restarts=9)
     crashed = decided(policy, RestartHistory(), FailureCause.CRASHED, 10.0).history
-    assert decided(policy, crashed, FailureCause.CRASHED, 10.0, otherwise=True).retry
+    assert decided(policy, crashed, FailureCause.CRASHED, 10.0, next_start_differs=True).retry
 
 
 def test_one_of_many_need_not_say_how_far_it_has_come() -> None:
     policy = RestartPolicy(max_restarts=1, reset_after_s=600)
-    history = decided(policy, RestartHistory(), FailureCause.HUNG, alone=True).history
-    again = decided(policy, history, FailureCause.HUNG, ran_s=600, alone=True)
+    history = decided(policy, RestartHistory(), FailureCause.HUNG, is_single_task=True).history
+    again = decided(policy, history, FailureCause.HUNG, ran_s=600, is_single_task=True)
     assert (again.retry, again.delay_s) == (True, 0.0)
-    assert not decided(policy, history, FailureCause.HUNG, ran_s=599, alone=True).retry
+    assert not decided(policy, history, FailureCause.HUNG, ran_s=599, is_single_task=True).retry
 
 
 def test_delays_grow_for_those_that_get_no_further() -> None:
@@ -143,7 +143,7 @@ def test_one_of_many_is_lost_however_often(loss: dict[str, Any]) -> None:
     policy, history = RestartPolicy(max_restarts=1, backoff_s=1, backoff_max_s=4), RestartHistory()
     delays = []
     for ran_s in (0.1, 0.1, 0.1, 0.1, 0.1, 4.0, 0.1):
-        decision = decided(policy, history, **loss, alone=True, ran_s=ran_s)
+        decision = decided(policy, history, **loss, is_single_task=True, ran_s=ran_s)
         assert decision.retry
         history = decision.history
         delays.append(decision.delay_s)
@@ -153,11 +153,15 @@ def test_one_of_many_is_lost_however_often(loss: dict[str, Any]) -> None:
 @pytest.mark.parametrize("loss", LOST)
 def test_no_restarts_means_none(loss: dict[str, Any]) -> None:
     policy = RestartPolicy(max_restarts=0)
-    assert not decided(policy, RestartHistory(), **loss, alone=True).retry
+    assert not decided(policy, RestartHistory(), **loss, is_single_task=True).retry
 
 
 def test_a_crash_that_is_long_ago_does_not_count() -> None:
     policy = RestartPolicy(max_restarts=1, reset_after_s=600)
-    first = decided(policy, RestartHistory(), FailureCause.CRASHED, alone=True)
-    assert not decided(policy, first.history, FailureCause.CRASHED, alone=True, ran_s=599).retry
-    assert decided(policy, first.history, FailureCause.CRASHED, alone=True, ran_s=600).retry
+    first = decided(policy, RestartHistory(), FailureCause.CRASHED, is_single_task=True)
+    assert not decided(
+        policy, first.history, FailureCause.CRASHED, is_single_task=True, ran_s=599
+    ).retry
+    assert decided(
+        policy, first.history, FailureCause.CRASHED, is_single_task=True, ran_s=600
+    ).retry

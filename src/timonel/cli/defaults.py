@@ -1,6 +1,6 @@
-"""Defaults of options from ``timonel.toml`` in the present folder.
+"""Option defaults from ``timonel.toml`` in the current folder.
 
-A table for each command has its options by their long names; ``workspace`` stands above them:
+Each command has a table that maps long option names to values; ``workspace`` is at the top level:
 
     workspace = "work"
     [train]
@@ -9,7 +9,7 @@ A table for each command has its options by their long names; ``workspace`` stan
     [runs.list]
     limit = 50
 
-What the command line says goes before it.
+Options on the command line override them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WORKSPACE = "workspace"
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a configuration file says.
+    """The contents of a configuration file.
 
     Attributes:
-        workspace: The workspace, if the file names one.
-        commands: Values of parameters for the command that runs, as click's ``default_map``.
+        workspace: The workspace; None if the file has none.
+        commands: Parameter values of the invoked command, in the form of click's ``default_map``.
     """
 
     workspace: str | None = None
@@ -42,15 +42,15 @@ class Defaults:
 
 
 def read_defaults(ctx: Any, path: Path) -> Defaults:
-    """Return the defaults for the command that ``ctx`` is about to run.
+    """Return the defaults of the command that ``ctx`` invokes.
 
     Args:
-        ctx: The context of the top level.
-        path: The file; it need not exist.
+        ctx: The top-level click context.
+        path: The file; may be missing.
 
     Raises:
-        InputError: It cannot be read.
-        SpecError: It is no TOML, or names a command or an option that does not exist.
+        InputError: The file cannot be read.
+        SpecError: The file is not TOML, or names an unknown command or option.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
 
 
 def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, Any]) -> Any:
-    """Return a command's table by the names of its parameters, that of a group by its commands."""
+    """Map a command's table to parameter names; a group's table to its commands."""
     if hasattr(command, "list_commands"):
         found = {}
         for verb, inner in table.items():
@@ -106,7 +106,7 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
 
 
 def _value(path: Path, key: str, param: Any, value: Any) -> Any:
-    """Return a value as the command line would have it: texts, and lists of them."""
+    """Convert a TOML value to its command-line form: a string, or a list of strings."""
     if param.multiple and isinstance(value, dict):
         return [f"{name}={_text(each)}" for name, each in value.items()]
     if param.multiple:

@@ -244,7 +244,7 @@ def _decide(state: State, root: Failure, now: float) -> Decision:
         state.progress,
         ran_s=_ran_s(state, now),
         killed=root.killed,
-        otherwise=elastic.sizes(state.spec.roles, state.slots) != sizes_of(state),
+        next_start_differs=elastic.sizes(state.spec.roles, state.slots) != sizes_of(state),
     )
     return decide(state.spec.restart, state.history, loss)
 

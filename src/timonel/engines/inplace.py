@@ -38,7 +38,7 @@ def lost(
         failure.cause,
         progress,
         ran_s=now - state.ready_at.get(name, now),
-        alone=True,
+        is_single_task=True,
         killed=failure.killed,
     )
     history = state.task_histories.get(name, RestartHistory())

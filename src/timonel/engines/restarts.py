@@ -1,4 +1,4 @@
-"""Whether and when a job is started again after a failure: a pure function of plain values."""
+"""Decide whether and when a failed job restarts: pure functions of plain values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from timonel.engines.base import FailureCause
 from timonel.engines.spec import RestartPolicy
 
-# Trying again does not help: the same program on the same input ends the same way.
+# A retry does not help: the same program on the same input fails the same way.
 NEVER_RETRIED = frozenset(
     {
         FailureCause.USER_ERROR,
@@ -16,20 +16,20 @@ NEVER_RETRIED = frozenset(
         FailureCause.ENGINE,
     }
 )
-# May be chance, may be the program: once more, and again only after it got further than before.
+# Chance or the program: retried once, and again only after the job made progress.
 RETRIED_ONCE = frozenset({FailureCause.CRASHED, FailureCause.START_TIMEOUT})
 
 
 @dataclass(frozen=True)
 class RestartHistory:
-    """What restarts have been used up by.
+    """Restarts so far, and the progress at each failure.
 
     Attributes:
-        restarts: Restarts that count.
-        in_a_row: Restarts since one that got further than those before it.
-        crashed: Whether one of them followed a failure that is retried once.
-        crash_progress: How far the job had come at the last such failure, if it said so.
-        progress: How far it had come at any failure.
+        restarts: Restarts that count against the budget.
+        in_a_row: Restarts in a row without progress.
+        crashed: Whether a failure with a cause in `RETRIED_ONCE` was retried.
+        crash_progress: Progress at the last such failure; None if unknown.
+        progress: The most progress at any failure; None if unknown.
     """
 
     restarts: int = 0
@@ -41,29 +41,30 @@ class RestartHistory:
 
 @dataclass(frozen=True)
 class Loss:
-    """One failure, as far as it matters for what follows.
+    """A failure of a generation or of a task that restarts in place.
 
     Attributes:
-        cause: Its cause; of a generation, the root cause.
-        progress: How far it had come, such as its last step; None if unknown.
-        ran_s: How long it had run, from when it was ready.
-        otherwise: The next start differs from this one, so that even the same failure would be
-            another one.
-        alone: The others went on meanwhile, so that it need not say itself how far it has come.
-        killed: It got SIGKILL, which no program does to itself: twice at one point is chance.
+        cause: The cause; for a generation, the root cause.
+        progress: Progress at the failure, such as the last step; None if unknown.
+        ran_s: Seconds from ready to the failure.
+        next_start_differs: The next start has another size, so the same failure may not recur.
+        is_single_task: Only this task failed and the others continued: their progress counts
+            where it reports none itself.
+        killed: It got SIGKILL, which programs do not send to themselves: a second one at the same
+            point is chance.
     """
 
     cause: FailureCause
     progress: float | None = None
     ran_s: float = 0.0
-    otherwise: bool = False
-    alone: bool = False
+    next_start_differs: bool = False
+    is_single_task: bool = False
     killed: bool = False
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to start again, after which delay, and what to remember."""
+    """Whether to restart, the delay in seconds, and the new history."""
 
     retry: bool
     history: RestartHistory
@@ -72,37 +73,37 @@ class Decision:
 
 
 def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decision:
-    """Decide what follows a failure of a whole generation, or of a task that restarts in place.
+    """Decide whether a generation, or a task that restarts in place, restarts after a failure.
 
-    What ran for long and got further has shown that restarts help it: those before do not count any
-    more. So a job of weeks survives any number of pre-emptions, and one that dies again and again
-    ends soon. Both are asked for: a program that hangs for long does not get further. What got
-    further is started again at once; delays double from one restart that did not to the next.
+    A job that ran for at least ``reset_after_s`` and made progress gets its whole budget back: one
+    of weeks survives any number of preemptions, and one that fails again and again ends soon. Time
+    alone does not count, because a program that hangs makes no progress. A job that made progress
+    restarts without backoff; otherwise delays double from one restart to the next.
 
-    A task that is killed or pre-empted while the others go on, as a worker of parameter servers,
-    is started again however often; only its delays grow, unless it ran for longer than the longest.
+    A single task that was killed or preempted, such as a worker of parameter servers, restarts
+    without limit. Its delays grow unless it ran for at least the maximum delay.
 
     Args:
         policy: The budget and the delays.
-        history: What came before.
-        loss: What happened.
+        history: The restarts so far.
+        loss: The failure.
     """
     cause, progress = loss.cause, loss.progress
     if cause in NEVER_RETRIED:
         return Decision(retry=False, history=history)
-    further = _is_further(progress, history.progress) or (loss.alone and progress is None)
+    further = _is_further(progress, history.progress) or (loss.is_single_task and progress is None)
     if further and loss.ran_s >= policy.reset_after_s:
         history = replace(history, restarts=0, in_a_row=0, crashed=False)
-    once = cause in RETRIED_ONCE and not (loss.otherwise or loss.killed)
+    once = cause in RETRIED_ONCE and not (loss.next_start_differs or loss.killed)
     if once and history.crashed and not _is_further(progress, history.crash_progress):
         return Decision(retry=False, history=history, reason="it happened again at the same point")
-    # The others went on meanwhile, and the fault is not this task's: nothing is used up.
-    is_free = loss.alone and (loss.killed or cause is FailureCause.PREEMPTED)
+    # The other tasks continued and this one is not at fault: it costs no restart.
+    is_free = loss.is_single_task and (loss.killed or cause is FailureCause.PREEMPTED)
     if history.restarts >= policy.max_restarts and not (is_free and policy.max_restarts):
         reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
         return Decision(retry=False, history=history, reason=reason)
-    got_on = loss.alone and loss.ran_s >= policy.backoff_max_s
-    in_a_row = 1 if got_on or _is_further(progress, history.progress) else history.in_a_row + 1
+    ran_long = loss.is_single_task and loss.ran_s >= policy.backoff_max_s
+    in_a_row = 1 if ran_long or _is_further(progress, history.progress) else history.in_a_row + 1
     after = replace(
         history,
         restarts=history.restarts + (not is_free),
@@ -115,10 +116,9 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
 
 
 def backoff_s(policy: RestartPolicy, restart: int) -> float:
-    """Return the delay before the ``restart``-th restart in a row (from 1).
+    """Return the delay in seconds before the ``restart``-th restart in a row, from 1.
 
-    None before the first, as whoever got further than before gains nothing by waiting; then
-    doubling up to the maximum.
+    0 before the first, which follows progress; then doubling up to the maximum.
     """
     if restart == 1:
         return 0.0

@@ -74,7 +74,7 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
         name_process("job guard")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        _see_to_its_end(folder, writer)
+        _run_until_final(folder, writer)
         code = 0
     except BaseException:  # noqa: BLE001 - the last resort; there is nobody to raise it to
         traceback.print_exc()
@@ -82,8 +82,8 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
     os._exit(code)
 
 
-def _see_to_its_end(folder: JobFolder, writer: int) -> None:
-    """Run supervisors until one has brought the job to its end, or the guard has to."""
+def _run_until_final(folder: JobFolder, writer: int) -> None:
+    """Run supervisors until the job is in a final state; end it here if none can."""
     identity, history = own_identity(), RestartHistory()
     descriptor: int | None = writer
     has_begun = False
@@ -108,7 +108,7 @@ def _see_to_its_end(folder: JobFolder, writer: int) -> None:
             return
         policy = folder.read_spec().restart
         # A supervisor reports no progress; over weeks a few losses are normal.
-        loss = Loss(FailureCause.LOST_PEER, ran_s=time.monotonic() - begun, alone=True)
+        loss = Loss(FailureCause.LOST_PEER, ran_s=time.monotonic() - begun, is_single_task=True)
         decision = decide(policy, history, loss)
         if not (os.WIFSIGNALED(status) and decision.retry):
             _take_over(folder, record, status)
@@ -183,7 +183,7 @@ def _wait_unless_stopped(folder: JobFolder, delay_s: float) -> None:
 
 
 def _take_over(folder: JobFolder, record: Record, status: int) -> None:
-    """Bring a job to its end whose supervisor has died."""
+    """End a job whose supervisor has died: epilogue, cleanup and final record."""
     signalled = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else None
     how = signalled or folder.last_words() or "an error of its own"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())

@@ -97,7 +97,7 @@ def _steps_of(model: Any) -> Iterator[None]:
     draws = hidden_state.generator_for_threads(model)
     before = {name: model.__dict__[name] for name in makers if name in model.__dict__}
     for name, make in makers.items():
-        step = make(model, _drawing(getattr(model, name), draws))
+        step = make(model, _with_generator(getattr(model, name), draws))
         step.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
         object.__setattr__(model, name, step)  # Keras would track what is assigned to a model
     try:
@@ -108,7 +108,7 @@ def _steps_of(model: Any) -> Iterator[None]:
         model.__dict__.update(before)
 
 
-def _drawing(original: Step, draws: Callable[[], None]) -> Step:
+def _with_generator(original: Step, draws: Callable[[], None]) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
         draws()

@@ -57,11 +57,11 @@ def adopt(strategy: Any, name: StrategyName) -> None:
 
     for cls in {find(path) for paths in _CLASSES.values() for path in paths}:
         cls.__new__ = create
-    _keep_as_it_is(strategy)
+    _skip_reinit(strategy)
 
 
-def _keep_as_it_is(strategy: Any) -> None:
-    """Do nothing where Python initializes the strategy that `create` has returned."""
+def _skip_reinit(strategy: Any) -> None:
+    """Skip the second ``__init__`` that Python calls on the strategy `create` returns."""
     cls = type(strategy)
     original = cls.__init__
 
