@@ -58,10 +58,11 @@ def test_staleness_is_said_at_the_start_and_at_the_end() -> None:
     assert "gradients up to 2 updates old count" in begun
     assert "--backup-workers 0 trains as one process does" in begun
     assert "of any age count in full" in describe(_settings(max_staleness="any"), 3)
-    tally = Tally(updates=40, dropped=10, staleness_sum=60, staleness_max=2)
+    tally = Tally(updates=40, dropped=10, staleness_sum=60, staleness_max=2, weight_sum=20)
     ended = summarize(_settings(), tally)
     assert ended is not None
-    assert "1.5 updates old on average, 2 at most; 10 of 50 gradients were too old" in ended
+    assert "1.5 updates old on average, 2 at most, and counted 0.50 on average" in ended
+    assert "10 of 50 were too old and computed again" in ended
     assert summarize(_settings(backup_workers=0), tally) is None
 
 

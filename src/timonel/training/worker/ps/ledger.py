@@ -85,11 +85,17 @@ class Tally:
     lost: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
+    weight_sum: float = 0.0
 
     @property
     def staleness_mean(self) -> float:
         """The mean staleness of the gradients that were applied."""
         return self.staleness_sum / self.updates if self.updates else 0.0
+
+    @property
+    def weight_mean(self) -> float:
+        """The mean weight of the gradients that were applied, from 0 to 1."""
+        return self.weight_sum / self.updates if self.updates else 1.0
 
     def metrics(self) -> dict[str, float]:
         """Return what is reported of it, by the names of metrics."""
@@ -197,6 +203,7 @@ class Ledger:
         stale = max(gradient.staleness for gradient in gradients)
         self.tally.staleness_sum += stale
         self.tally.staleness_max = max(self.tally.staleness_max, stale)
+        self.tally.weight_sum += sum(found.weight for found in gradients) / len(gradients)
         self.settle(gradients)
         if self.policy.synchronous:
             # What runs still can be in no update any more: its piece need not wait for it.

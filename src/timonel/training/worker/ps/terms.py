@@ -61,11 +61,14 @@ def summarize(settings: Settings, tally: Tally) -> str | None:
     """Return in one line how stale gradients were; None for synchronous training."""
     if settings.parameter_servers.backup_workers is not None or not tally.updates:
         return None
-    dropped = f"{tally.dropped:,} of {tally.updates + tally.dropped:,} gradients were too old"
     return (
         f"asynchronous: gradients were {tally.staleness_mean:.1f} updates old on average, "
-        f"{tally.staleness_max} at most; {dropped} and computed again. For less of both: fewer "
-        "workers, a lower --max-staleness, or --backup-workers 0"
+        f"{tally.staleness_max} at most, and counted {tally.weight_mean:.2f} on average, which "
+        f"acts as {tally.weight_mean:.2f} times the learning rate with SGD; "
+        f"{tally.dropped:,} of {tally.updates + tally.dropped:,} were too old and computed again, "
+        "so no batch was skipped. --backup-workers 0 trains as one process does; with "
+        "--max-staleness any, gradients count in full: use a lower learning rate if the loss "
+        "diverges"
     )
 
 
