@@ -72,7 +72,7 @@ def test_an_error_of_ours_that_tensorflow_has_passed_on_as_text() -> None:
     assert outcome.explained(wrapped, faults) is faults[1]
     result = of_exception(faults[1], script="/s.py", peers=1)
     assert result.cause is FailureCause.USER_ERROR
-    assert result.traceback == "CorruptError: expected records in b\n"
+    assert result.traceback == "expected records in b\n"
 
 
 def test_an_error_of_ours_explains_no_other() -> None:
@@ -121,3 +121,21 @@ def test_a_step_outside_the_strategy_is_told_with_its_cure(error):
     assert isinstance(found, SpecError)
     assert "strategy.run(step" in str(found)
     assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_served", "words"),
+    [
+        ("'NoneType' object has no attribute 'merge_call'", False, "experimental_distribute_data"),
+        ("'NoneType' object has no attribute 'merge_call'", True, "coordinator.schedule"),
+        (
+            "You must feed a value for placeholder tensor 'cond/x' [Op:__inference_fn_with_cond_2]",
+            False,
+            "optimizer.build",
+        ),
+    ],
+)
+def test_the_cure_of_a_loop_of_ones_own_is_named(text: str, is_served: bool, words: str) -> None:
+    told = outcome.explained(RuntimeError(text), (), is_served=is_served)
+    assert isinstance(told, SpecError)
+    assert words in str(told)

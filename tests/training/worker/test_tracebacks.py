@@ -22,7 +22,7 @@ def test_an_error_of_ours_below_the_scripts_call_is_one_line(tmp_path: Path) -> 
         run_script([str(script)])
     result = of_exception(caught.value, script=str(script), peers=0)
     assert result.traceback is not None
-    assert result.traceback.startswith("InputError: expected to write /dev/null/checkpoints/")
+    assert result.traceback.startswith("expected to write /dev/null/checkpoints/")
     assert len(result.traceback.splitlines()) == 1
 
 
@@ -71,7 +71,7 @@ def test_a_mistake_in_the_syntax(raised: tuple[str, BaseException]) -> None:
 def test_an_error_of_ours_that_explains_itself() -> None:
     error = InputError("expected a, got b", hint="do c")
     result = of_exception(error, script="/s.py", peers=0)
-    assert result.traceback == "InputError: expected a, got b: do c\n"
+    assert result.traceback == "expected a, got b: do c\n"
 
 
 def test_a_defect_of_ours_keeps_its_frames() -> None:

@@ -93,7 +93,9 @@ def _run_to_outcome(task: Task) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - whatever it is decides how the process ends
         termination.ignore_more()
         result = outcome.of_exception(
-            outcome.explained(error, session.faults),
+            outcome.explained(
+                error, session.faults, is_served=task.spec.settings.uses_parameter_servers
+            ),
             script=task.spec.script,
             peers=task.peers,
             terminating=termination.requested,
@@ -208,9 +210,10 @@ def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) 
     workers = len(task.cluster.tasks["worker"]) if served else len(trainers)
     if granted.kind != "CPU" or workers == 1 or task.cluster.neighbours[1] < len(trainers):
         return
+    who = "Both workers" if workers == 2 else f"All {workers} workers"
     message = (
-        f"all {workers} workers share the {devices.usable_cores():g} cores of this machine, where "
-        "one worker is usually faster: leave out --workers, or give each a machine or a GPU"
+        f"{who} share this machine's {devices.usable_cores():g} cores; one is usually faster here. "
+        "Drop --workers, or give each its own machine or GPU."
     )
     logger.warning("%s", message)
     run.event("log", level="warning", message=message)

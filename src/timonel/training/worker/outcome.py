@@ -46,10 +46,23 @@ _OUTSIDE_REPLICAS = (
     "'NoneType' object has no attribute 'merge_call'",
 )
 _OWN_LOOP = (
-    "A training loop of your own must run its step with "
-    "context().strategy.run(step, args=(batch,)) on several workers: "
-    "see https://www.tensorflow.org/tutorials/distribute/custom_training, or "
-    "train with model.fit."
+    "A training loop of your own must run its step with context().strategy.run(step, args=batch) "
+    "and take its batches from strategy.experimental_distribute_dataset(data), without which all "
+    "workers compute the same ones: see "
+    "https://www.tensorflow.org/tutorials/distribute/custom_training, or train with model.fit."
+)
+_OWN_SERVED_LOOP = (
+    "With --ps, a training loop of your own must call strategy.run(step, args=batch) in a "
+    "tf.function that it sends to a worker with context().coordinator.schedule(train_step, "
+    "args=batch): see https://www.tensorflow.org/tutorials/distribute/parameter_server_training, "
+    "or train with model.fit."
+)
+# TensorFlow loses values of a step that creates variables in its first call on several devices.
+_LATE_VARIABLES = ("You must feed a value for placeholder tensor", "fn_with_cond")
+_BUILD_FIRST = (
+    "TensorFlow cannot create the variables of a model or an optimizer in a step that runs on "
+    "several devices. Before the loop, call model.build(input_shape) and "
+    "optimizer.build(model.trainable_variables) in strategy.scope()."
 )
 _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
@@ -100,15 +113,20 @@ def of_exception(
     return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
 
 
-def explained(error: BaseException, faults: Sequence[TimonelError]) -> BaseException:
+def explained(
+    error: BaseException, faults: Sequence[TimonelError], *, is_served: bool = False
+) -> BaseException:
     """Return the error of ours that an error of TensorFlow stands for, if there is one.
 
     Args:
         error: What came out of the user's program.
         faults: What was raised inside TensorFlow's operations, which pass it on as text.
+        is_served: The job has parameter servers.
     """
     if any(words in str(error) for words in _OUTSIDE_REPLICAS):
-        return SpecError(_OWN_LOOP)
+        return SpecError(_OWN_SERVED_LOOP if is_served else _OWN_LOOP)
+    if all(words in str(error) for words in _LATE_VARIABLES):
+        return SpecError(_BUILD_FIRST)
     texts = [str(found) for found in chain(error) if _is_tensorflows(type(found))]
     for fault in faults:
         if any(fault.message in text for text in texts):

@@ -19,7 +19,7 @@ def user_traceback(error: BaseException, script: str) -> str:
     One that arose in what surrounds the script, such as a full disk, explains itself as well.
     """
     if isinstance(error, TimonelError) and not _arose_in(error, script):
-        return f"{type(error).__name__}: {error}\n"
+        return f"{error}\n"
     if not _concerns(error, script):
         return "".join(traceback.format_exception(error))
     shown = traceback.TracebackException.from_exception(error)

@@ -33,6 +33,20 @@ def as_scheduled(strategy: Any) -> Iterator[None]:
         extended._being_scheduled = before
 
 
+def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
+    """Call ``warn`` at the first ``strategy.run`` that no worker is going to compute."""
+    original = strategy.run
+    warned: list[bool] = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not warned and not strategy.extended._being_scheduled:
+            warned.append(True)
+            warn()
+        return original(*args, **kwargs)
+
+    strategy.run = run
+
+
 def raw(variable: Any) -> Any:
     """Return TensorFlow's own variable below those of Keras and of the strategy."""
     inner = getattr(variable, "_value", variable)

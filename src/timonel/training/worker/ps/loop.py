@@ -36,6 +36,13 @@ logger = logging.getLogger(__name__)
 SETTLE_S = 2.0
 """About how often an asynchronous run comes to rest, so that it can save, stop or leave."""
 
+UNSCHEDULED = (
+    "The training loop runs in the chief and the workers stay idle: strategy.run was called "
+    "without the coordinator. Send each step to a worker with "
+    "context().coordinator.schedule(train_step, args=batch)."
+)
+"""What a script is told that calls ``strategy.run`` by itself."""
+
 _names = itertools.count()
 
 
@@ -163,7 +170,7 @@ class ParameterServerLoop:
             return original(model, **arguments)
 
     def _predict(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
-        with ps_variables.detached(model):
+        with ps_variables.as_scheduled(self._strategy), ps_variables.detached(model):
             return original(model, **arguments)
 
     def _begin_evaluation(self, model: Any, arguments: Mapping[str, Any]) -> None:
