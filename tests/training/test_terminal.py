@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.training.terminal import Output, is_noise
+from timonel.training.terminal import Output, is_noise, says_no_gpu
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,9 @@ def test_everything_is_in_the_log(tmp_path: Path) -> None:
         Output(io.BytesIO(written), tmp_path / "logs" / "chief-0.log", shown).finish()
     assert (tmp_path / "logs" / "chief-0.log").read_bytes() == written * 2
     assert shown.getvalue() == "Epoch 1\n\ufffd\nno end" * 2
+
+
+def test_the_missing_driver_of_a_machine_without_gpus_is_known() -> None:
+    said = "E0000 00:00:1.2 3 cuda_platform.cc:52] failed call to cuInit: INTERNAL: x (%d)"
+    assert says_no_gpu(said % 303)
+    assert not says_no_gpu(said % 100)

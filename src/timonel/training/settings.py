@@ -255,8 +255,10 @@ def parse_workers(workers: int | str) -> tuple[int, int]:
             f"expected a number of workers such as 4, or a range such as 2:8, got {workers!r}"
         )
     bounds = int(least), int(most) if colon else int(least)
-    if not 1 <= bounds[0] <= bounds[1]:
-        raise SpecError(f"expected workers of at least 1, in a range that grows, got {workers!r}")
+    if bounds[0] < 1:
+        raise SpecError("--workers must be at least 1.")
+    if bounds[0] > bounds[1]:
+        raise SpecError(f"expected a range of workers that grows, such as 2:8, got {workers!r}")
     return bounds
 
 

@@ -25,6 +25,11 @@ def is_noise(line: bytes) -> bool:
     return _NOISE.match(line) is not None
 
 
+def says_no_gpu(text: str) -> bool:
+    """Tell whether a line is CUDA's error 303: this machine has no driver, so no GPU."""
+    return "failed call to cuInit" in text and "(303)" in text
+
+
 class Output:
     """Copies what a process writes to a log, and what people should see of it to a terminal.
 

@@ -164,6 +164,11 @@ def test_many_tasks_are_folded_and_those_that_differ_are_named() -> None:
     )
 
 
+def test_a_role_has_not_succeeded_while_one_of_its_tasks_runs() -> None:
+    found = JobStatus(job_id="train-1", tasks=tasks("worker", "succeeded", "running"))
+    assert roles_line(found).plain == "worker x2 running but worker-0 succeeded"
+
+
 def test_a_job_is_shown_as_it_trains_now_and_not_once_it_has_ended() -> None:
     events = [progress(0.0, 4, 7), pace(1.0, "chief-0", 38.0)]
     running = job().model_copy(update={"state": JobState.RUNNING})

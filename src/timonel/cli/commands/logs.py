@@ -29,6 +29,7 @@ def logs(
 ) -> None:
     """Print what the tasks of a job have written."""
     from timonel.cli.jobs import engine_of, find_job
+    from timonel.training.terminal import says_no_gpu
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
@@ -37,6 +38,8 @@ def logs(
     several = task is None and len(names) > 1
     wide = max(map(len, names), default=0)
     for line in engine.logs(job_id, task_id=task, follow=follow):
+        if says_no_gpu(line.text):
+            continue
         if json:
             typer.echo(dumps({"task": line.task_id, "text": line.text}, ensure_ascii=False))
             continue

@@ -182,7 +182,7 @@ def train(
     if not is_job:
         remarks.print(f"this task of {run.id} is done")
         return
-    remarks.print(f"job {run.id}, to look in: timonel logs", soft_wrap=True)
+    remarks.print(f"job {run.id} started; follow it with 'timonel logs'.", soft_wrap=True)
     if wandb:
         from timonel.styles import from_here
         from timonel.tracking.mirrors.wandb_login import described, offline_folder

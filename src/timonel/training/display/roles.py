@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NAMED = 2
 """So many tasks that differ from the rest are named; more are counted."""
+_FINAL = frozenset({"succeeded", "failed", "stopped"})
 _STATE_WIDTH = 24
 """What is said behind the states begins in one column, unless they are longer than this."""
 _EVEN = 1.1
@@ -72,7 +73,9 @@ def _restarts(job: JobStatus) -> str:
 
 def _states(tasks: Sequence[TaskStatus]) -> Text:
     """Return what most are, and who is not: ``running``, ``running but worker-3 restarting``."""
-    (usual, _), *_ = Counter(task.state for task in tasks).most_common()
+    # A role has not succeeded while one of its tasks runs.
+    active = [task for task in tasks if task.state not in _FINAL] or tasks
+    (usual, _), *_ = Counter(task.state for task in active).most_common()
     text = Text(usual, style=STATUS_STYLES.get(usual, ""))
     if len(tasks) == 1:
         return text.append(_again(tasks[0]), style="yellow")

@@ -24,6 +24,7 @@ for name in {names!r}:
         found.append(cls() is strategy)
     except SpecError as error:
         assert "--strategy none" in str(error) and kind in str(error), error
+        assert f"creates a tf.distribute.{{name}}," in str(error), error
         found.append(False)
 with strategy.scope(), tf.distribute.{own}().scope():
     variable = tf.Variable(1.0)

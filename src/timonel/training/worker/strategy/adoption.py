@@ -45,17 +45,19 @@ def adopt(strategy: Any, name: StrategyName) -> None:
         return operator.attrgetter(path)(tf.distribute)
 
     own = {find(path) for path in _CLASSES[name]}
+    # MultiWorkerMirroredStrategy calls itself CollectiveAllReduceStrategy.
+    names = {find(path): path for paths in _CLASSES.values() for path in paths}
 
     def create(cls: type, *_args: Any, **_kwargs: Any) -> Any:
         if cls in own:
             return strategy
         raise SpecError(
-            f"The script creates a {cls.__name__}, but this job trains with the strategy "
-            f"'{name.value}'. Remove it from the script, or let the script distribute itself "
-            "with --strategy none."
+            f"The script creates a tf.distribute.{names[cls]}, but this job trains with the "
+            f"strategy '{name.value}'. Remove it from the script, or let the script distribute "
+            "itself with --strategy none."
         )
 
-    for cls in {find(path) for paths in _CLASSES.values() for path in paths}:
+    for cls in names:
         cls.__new__ = create
     _skip_reinit(strategy)
 
