@@ -27,6 +27,7 @@ def test_rows_that_are_left_out_are_told(
     (records,) = {record.records for record in told}
     assert records == 96
     said = [e["message"] for e in read_run(workspace, run.run_id).events() if e["type"] == "log"]
-    assert [message.startswith(f"{left_out} of 96 train examples") for message in said] == (
-        [True] if left_out else []
-    )
+    assert [
+        message.startswith(f"Each epoch skips {left_out} of 96 training examples")
+        for message in said
+    ] == ([True] if left_out else [])

@@ -26,11 +26,14 @@ from timonel.training.worker.private import (
     central_storage,
     hidden_state,
     keras_fit,
+    ps_variables,
     replica_steps,
 )
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
+
+_SPLITS = {"train": "training"}
 
 
 def require_supported(keras: Any, name: StrategyName) -> None:
@@ -127,7 +130,7 @@ def prepared(
         )
     )
     if replicas > 1 and not served:
-        replica_steps.install(keras)
+        replica_steps.install(keras, functools.partial(_warn, run))
     optimizing.install(keras, fits, settings, replicas)
     if records is not None:
         if run is not None:
@@ -156,9 +159,7 @@ def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
     """Export the model, and leave together: the chief keeps the cluster's services."""
     reason = exporting.export_fitted(context.export_dir, fits.last)
     if reason is not None:
-        logger.warning("%s", reason)
-        if run is not None:
-            run.event("log", level="warning", message=reason)
+        _warn(run, reason)
     if context.coordinator is not None:
         return  # workers and parameter servers are ended by the engine
     if context.strategy is not None and len(context.cluster.trainers) > 1:
@@ -185,6 +186,7 @@ def _served_loop(
         is_asked=lambda: bool(agreement.asked),
         tell=functools.partial(run.event, "log", level="info") if run is not None else None,
     )
+    ps_variables.watch_unscheduled(context.strategy, lambda: _warn(run, loop.UNSCHEDULED))
     found.install()
     exporting.surrounding = loop.localised
     return found
@@ -237,9 +239,16 @@ def _report_load(run: RunWriter, record: session.LoadRecord) -> None:
     )
     left_out = record.records - record.steps * record.batch_size
     if left_out > 0:
-        message = (
-            f"{left_out} of {record.records} {record.split} examples, others in each epoch, are "
-            f"left out: the batch size {record.batch_size} does not divide them among the replicas"
+        _warn(
+            run,
+            f"Each epoch skips {left_out} of {record.records} "
+            f"{_SPLITS.get(record.split, record.split)} examples (different ones each time): they "
+            f"do not fill a batch of {record.batch_size}.",
         )
-        logger.warning("%s", message)
+
+
+def _warn(run: RunWriter | None, message: str) -> None:
+    """Show a line in the task's log and, in the chief, where the user follows the job."""
+    logger.warning("%s", message)
+    if run is not None:
         run.event("log", level="warning", message=message)

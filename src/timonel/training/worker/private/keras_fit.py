@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from timonel.errors import TimonelError
+from timonel.training.worker.private import replica_steps
 from timonel.training.worker.task.cluster import Cluster
 
 SUPPORTED_KERAS = ("3.15",)
@@ -118,20 +119,11 @@ def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
     import keras  # noqa: PLC0415 - TensorFlow loads here
 
     for _, _, iterator in epoch_iterator:
-        return keras.tree.map_structure(
-            lambda value: _with_a_row(strategy.experimental_local_results(value)[0]),
-            next(iterator),
+        local = keras.tree.map_structure(
+            lambda value: strategy.experimental_local_results(value)[0], next(iterator)
         )
+        return replica_steps.with_a_row(local)
     return None
-
-
-def _with_a_row(value: Any) -> Any:
-    """Return a row of zeros in place of none: some layers cannot be built from an empty batch."""
-    import tensorflow as tf  # noqa: PLC0415 - TensorFlow loads here
-
-    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
-        return value
-    return tf.zeros([1, *value.shape[1:]], value.dtype)
 
 
 def _with_results_of_all(original: Any) -> Any:

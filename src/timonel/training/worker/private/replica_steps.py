@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from timonel.training.worker.private import hidden_state
+from timonel.training.worker.private import hidden_state, loss_terms
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +43,20 @@ def missing_names() -> list[str]:
     return [name for holder, name in wanted if not hasattr(holder, name)]
 
 
-def install(keras: Any) -> None:
-    """Have ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent."""
+def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
+    """Have ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent.
+
+    Args:
+        keras: The Keras module that the script uses.
+        warn: Shows the user a line; called once for each line.
+    """
     if getattr(keras.Model.predict, "is_timonels", False):
         return
     _replace_scaling(_module_of_losses(keras))
+    loss_terms.watch_tapes()
+    warn = functools.cache(warn)  # every replica is traced, and a step several times
     for name in ("fit", "evaluate", "predict"):
-        setattr(keras.Model, name, _with_steps(getattr(keras.Model, name)))
+        setattr(keras.Model, name, _with_steps(getattr(keras.Model, name), warn))
     if keras.__name__ == "keras":
         keras.Model.predict_on_batch = _without_copies(keras.Model.predict_on_batch)
 
@@ -64,14 +71,45 @@ def _module_of_losses(keras: Any) -> ModuleType:
     return losses_utils  # type: ignore[no-any-return] # tf-keras has no types
 
 
-def _with_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+def with_a_row(data: Any) -> Any:
+    """Return a batch with a row of zeros where it may have none: some layers refuse empty ones."""
+    tf = _tf()
+    rows = _rows(data)
+    if not _may_be_none(rows):
+        return data
+
+    def filled(value: Any) -> Any:
+        if not isinstance(value, tf.Tensor) or not value.shape.rank:
+            return value
+        shape = tf.concat([[1], tf.shape(value)[1:]], 0)
+        found = tf.cond(
+            tf.equal(rows, 0), lambda: tf.zeros(shape, value.dtype), lambda: tf.identity(value)
+        )
+        return tf.ensure_shape(found, [None, *value.shape[1:]])
+
+    return tf.nest.map_structure(filled, data)
+
+
+def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-        with _steps_of(model):
+        _run_single_steps(model, warn)
+        with _steps_of(model, warn):
             return original(model, *args, **kwargs)
 
     call.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
     return call
+
+
+def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
+    """Run one step at a time: TensorFlow fails in Keras 3's loop of steps with several replicas."""
+    steps = getattr(model, "steps_per_execution", None)
+    if isinstance(steps, int) and steps > 1:
+        warn(
+            f"steps_per_execution={steps} does not work with several replicas: each step runs "
+            "alone, with the same result. Remove it from compile()."
+        )
+        model.steps_per_execution = 1
 
 
 def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,9 +126,14 @@ def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _steps_of(model: Any) -> Iterator[None]:
+def _steps_of(model: Any, warn: Callable[[str], object]) -> Iterator[None]:
     """Put our steps around a model's own for a while; Keras validates within ``fit``."""
-    makers = {"train_step": _trained, "test_step": _tested, "predict_step": _predicted}
+    trained = functools.partial(_trained, warn=warn)
+    makers: dict[str, Callable[[Any, Step], Step]] = {
+        "train_step": trained,
+        "test_step": _tested,
+        "predict_step": _predicted,
+    }
     if getattr(model.__dict__.get("test_step"), "is_timonels", False):
         yield
         return
@@ -117,30 +160,26 @@ def _with_generator(original: Step, draws: Callable[[], None]) -> Step:
     return step
 
 
-def _trained(model: Any, original: Step) -> Step:
+def _trained(model: Any, original: Step, *, warn: Callable[[str], object]) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
-        _present.is_scaled = False
+        loss_terms.begin(model)
         with _weighted(_rows(data)):
             logs = _as_tensors(original(data))
-        is_own = _is_own(model, "train_step") or _is_own(model, "compute_loss")
-        if is_own and not _present.is_scaled:
-            _warn_of_own_loss(model)
+        has_own_terms = loss_terms.end()
+        if has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
+            warn(_own_loss_warning(model))
         return logs
 
     return step
 
 
-def _warn_of_own_loss(model: Any) -> None:
+def _own_loss_warning(model: Any) -> str:
     replicas = _tf().distribute.get_strategy().num_replicas_in_sync
-    logger.warning(
-        "%s takes its gradients from a loss of its own, and those of %d replicas are "
-        "added up: a mean over the batch trains with %d times the gradient of one device; use a "
-        "loss of keras.losses, or divide the mean by %d",
-        type(model).__name__,
-        replicas,
-        replicas,
-        replicas,
+    return (
+        f"The train_step of {type(model).__name__} computes a loss, or a part of it, without "
+        f"Keras: a mean over the batch counts {replicas} times, as the gradients of {replicas} "
+        f"replicas are added. Use a loss of keras.losses, or divide that mean by {replicas}."
     )
 
 
@@ -152,7 +191,7 @@ def _tested(model: Any, original: Step) -> Step:
             if not _may_be_none(rows):
                 return _as_tensors(original(data))
             restore = _restoring(model, rows)
-            logs = _as_tensors(original(_with_a_row(data, rows)))
+            logs = _as_tensors(original(with_a_row(data)))
         restore()
         return logs
 
@@ -167,7 +206,7 @@ def _predicted(_: Any, original: Step) -> Step:
             return original(data)
         return _tf().nest.map_structure(
             lambda value: value[: _tf().where(rows > 0, _tf().shape(value)[0], 0)],
-            original(_with_a_row(data, rows)),
+            original(with_a_row(data)),
         )
 
     return step
@@ -198,8 +237,8 @@ def _replace_scaling(losses: ModuleType) -> None:
     @functools.wraps(original)
     def scale(value: Any) -> Any:
         weight = getattr(_present, "weight", None)
-        _present.is_scaled = True
-        return original(value) if weight is None else _scaled(value, weight)
+        scaled = original(value) if weight is None else _scaled(value, weight)
+        return loss_terms.note_scaled(scaled)
 
     losses.scale_loss_for_distribution = scale  # type: ignore[attr-defined] # a module's function
     if not hasattr(losses, "unscale_loss_for_distribution"):  # tf-keras needs none
@@ -244,21 +283,6 @@ def _rows(data: Any) -> Any:
 
 def _may_be_none(rows: Any) -> bool:
     return rows is not None and not (isinstance(rows, int) and rows)
-
-
-def _with_a_row(data: Any, rows: Any) -> Any:
-    tf = _tf()
-
-    def filled(value: Any) -> Any:
-        if not isinstance(value, tf.Tensor) or not value.shape.rank:
-            return value
-        shape = tf.concat([[1], tf.shape(value)[1:]], 0)
-        found = tf.cond(
-            tf.equal(rows, 0), lambda: tf.zeros(shape, value.dtype), lambda: tf.identity(value)
-        )
-        return tf.ensure_shape(found, [None, *value.shape[1:]])
-
-    return tf.nest.map_structure(filled, data)
 
 
 def _as_tensors(logs: Any) -> Any:
