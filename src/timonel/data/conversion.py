@@ -210,6 +210,7 @@ def _manifest(
             duplicates=tuple(duplicates[:_NAMED]),
             duplicate_count=len(duplicates),
             contradiction_count=sum(len(group.labels) > 1 for group in duplicates),
+            notes=tuple(scan.notes),
         ),
         seed=request.seed,
         fractions=assignment.fractions,

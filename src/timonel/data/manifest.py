@@ -60,6 +60,7 @@ class SourceInfo(Stored):
     )
     duplicate_count: int = Field(default=0, description="Groups of identical records.")
     contradiction_count: int = Field(default=0, description="Those with more than one label.")
+    notes: tuple[str, ...] = Field(default=(), description="How it was read, if not obvious.")
 
 
 class Target(Stored):

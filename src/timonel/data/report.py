@@ -96,6 +96,7 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
     if manifest.given_splits:
         taken = "" if "validation" in manifest.given_splits else "; validation is taken from train"
         facts.append(("splits", f"as the source assigns them{taken}"))
+    facts += [("source", note) for note in manifest.source.notes]
     return (*facts, ("digest", manifest.digest))
 
 
@@ -131,7 +132,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
         warnings.append(
             f"{_counted(len(dropped), 'column')} dropped: {names}{more}: "
-            f"keep one with --columns {dropped[0].name}=categorical"
+            f"keep one with --columns {dropped[0].name}=categorical, or =float for numbers"
         )
     warnings += [
         f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_rows_come_with_their_values_and_labels(make_csv: MakeCsv) -> None:
 
 
 def test_types_are_inferred_from_all_values(make_csv: MakeCsv) -> None:
-    rows = [f"{'word' if i % 7 == 6 else i},{i},0{i % 9},{i}" for i in range(2000)]
+    rows = [f"{'word' if i % 7 == 6 else i},{i / 2},0{i % 9},{i}" for i in range(2000)]
     schema, _ = described(make_csv("mixed,number,code,y", *rows), columns={"mixed": "categorical"})
     assert {column.name: column.type for column in schema.columns} == {
         "mixed": "categorical",
@@ -104,15 +105,72 @@ def test_dates_and_texts_are_dropped_unless_the_user_says_otherwise(
 
 def test_a_split_column_assigns_the_splits(make_csv: MakeCsv) -> None:
     path = make_csv(
-        "a,split,y", "1,TRAIN,x", "2,validation,z", "3,Test,x", "4,UNASSIGNED,x", "5,DISCARD,x"
+        "a,split,y",
+        "1,TRAIN,x",
+        "2,validation,z",
+        "3,Test,x",
+        "4,UNASSIGNED,x",
+        "5,DISCARD,x",
+        "6, ,x",
     )
     source, scan = scanned(path)
-    assert [entry.split for entry in scan.entries] == ["train", "validation", "test", None]
+    assert [entry.split for entry in scan.entries] == ["train", "validation", "test", None, None]
     assert scan.ignored == ["rows.csv#5 (split DISCARD)"]
     assert set(source.read(scan.entries[0]).features) == {"column/a"}
     assert role(path, "split", columns={"split": "categorical"}).role == "categorical"
     with pytest.raises(DataError, match=r"column 'a' of .* assigns no split with '1'"):
         scanned(path, columns={"a": "split"})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "found"),
+    [
+        ("n", range(7, 47), "drop"),
+        ("n", [*range(39), 40], "numeric"),
+        ("customer_id", range(400, 0, -10), "drop"),
+        ("PassengerId", range(400, 0, -10), "drop"),
+        ("ID", [*range(39), 38], "numeric"),
+        ("arid", range(400, 0, -10), "numeric"),
+    ],
+)
+def test_a_row_id_is_dropped(
+    make_csv: MakeCsv, name: str, values: Sequence[int], found: str
+) -> None:
+    path = make_csv(
+        f"{name},b,y", *(f"{value},{value % 7},{i % 2}" for i, value in enumerate(values))
+    )
+    assert role(path, name).role == found
+    if found == "drop":
+        assert role(path, name).note == "row id: a different whole number in each row"
+        assert role(path, name).is_doubtful
+        assert role(path, name, columns={name: "numeric"}).role == "numeric"
+        assert role(path, name, columns={"b": "drop"}).role == "numeric", "nothing else is left"
+
+
+@pytest.mark.parametrize(
+    "value", ["$1.{0}0", "1,{0}00", "{0}5%", "1 {0}00.25", "€ 12,{0}", "12.5 €"]
+)
+def test_numbers_with_other_signs_are_named_with_a_cure(make_csv: MakeCsv, value: str) -> None:
+    path = make_csv("a;b;y", *(f"{value.format(i % 9)};{i % 7};{i % 2}" for i in range(40)))
+    found = role(path)
+    assert (found.role, found.is_doubtful) == ("categorical", True)
+    assert found.note == (
+        f"40 of 40 values are not numbers, such as {value.format(0)!r} in line 2: "
+        "write plain numbers such as 1234.50, without currency, percent or thousands signs"
+    )
+    with pytest.raises(DataError, match=r"is no label: .*: write plain numbers such as 1234.50"):
+        scanned(path, "a")
+
+
+def test_a_separator_is_read_off_the_header(make_csv: MakeCsv) -> None:
+    for separator, name in (";", "semicolons"), ("\t", "tabs"), ("|", "bars"):
+        path = make_csv(*(separator.join(row) for row in ("aby", "1,x", "2qz")))
+        source, scan = scanned(path)
+        assert source.read(scan.entries[0]).features == {"column/a": 1.0, "column/b": ","}
+        assert scan.notes == [f"values are separated by {name}"]
+    _, scan = scanned(make_csv("a;b,y", "1,x", "2,z"))
+    assert [column.name for column in scan.columns] == ["a;b", "y"]
+    assert scan.notes == []
 
 
 def test_an_identifier_is_no_label(make_csv: MakeCsv) -> None:

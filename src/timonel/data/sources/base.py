@@ -87,6 +87,7 @@ class Scan:
         ignored: Names of things that are no records.
         skipped: Records that cannot be used: key and reason.
         columns: How each column of a table is used.
+        notes: One line each on how the source was read, if that is not obvious.
     """
 
     entries: Sequence[Entry]
@@ -94,6 +95,7 @@ class Scan:
     ignored: Sequence[str] = ()
     skipped: Sequence[tuple[str, str]] = ()
     columns: Sequence[ColumnRole] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

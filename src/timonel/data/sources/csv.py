@@ -22,13 +22,14 @@ from timonel.data.schema import (
 )
 from timonel.data.sources import columns as arrow
 from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
-from timonel.data.sources.csvfile import CsvFile, read_csv
+from timonel.data.sources.csvfile import CsvFile, describe_separator, read_csv
 from timonel.data.sources.inference import (
     Inference,
     Kinds,
     as_numeric,
     count,
     infer,
+    is_row_id,
     shorten,
     unassigned,
 )
@@ -37,10 +38,11 @@ from timonel.storage.digests import digest_file
 
 _FEW = 20
 """More different whole numbers than this are a quantity to predict rather than classes."""
+_FEATURES = {"numeric", "categorical"}
 
 
 class CsvSource(Source):
-    """The rows of a CSV file (``.tsv``: separated by tabs), in their order."""
+    """The rows of a CSV file, in their order."""
 
     plugin: ClassVar[str] = "csv"
     kind: ClassVar[str] = "table"
@@ -57,11 +59,11 @@ class CsvSource(Source):
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
         self._check_options(file, names)
-        roles = {name: self._role(name) for name in names}
+        roles = self._without_row_ids({name: self._role(name) for name in names})
         self._columns = {
             name: arrow.Numbers.of(values) if role.role == "numeric" else arrow.Words.of(values)
             for name, role in roles.items()
-            if role.role in {"numeric", "categorical"}
+            if role.role in _FEATURES
             for values in (file.table[name],)
         }
         if not self._columns:
@@ -85,7 +87,9 @@ class CsvSource(Source):
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
             for name in file.table.column_names
         ]
-        return Scan(entries, task, ignored, [*file.skipped, *skipped], ordered)
+        separator = describe_separator(self.location)
+        notes = [separator] if separator else []
+        return Scan(entries, task, ignored, [*file.skipped, *skipped], ordered, notes)
 
     def read(self, entry: Entry) -> Raw:
         """Return the values of one row. A missing number is NaN, a missing word is empty."""
@@ -146,7 +150,27 @@ class CsvSource(Source):
         note = found.note if given is None else "; ".join(filter(None, ["as given", found.note]))
         if found.first_bad is not None:
             note += f" in line {self._file.line_of(found.first_bad)}"
+        if found.cure:
+            note += f": {found.cure}"
         return ColumnRole(name=name, role=found.role, note=note, is_doubtful=found.is_doubtful)
+
+    def _without_row_ids(self, roles: dict[str, ColumnRole]) -> dict[str, ColumnRole]:
+        """Drop columns that number the rows, unless nothing else is left to learn from."""
+        features = [name for name, role in roles.items() if role.role in _FEATURES]
+        ids = {
+            name
+            for name in features
+            if name not in self.options.columns and is_row_id(self._file.table[name], name)
+        }
+        if len(ids) == len(features):
+            return roles
+        note = "row id: a different whole number in each row"
+        return {
+            name: ColumnRole(name=name, role="drop", note=note, is_doubtful=True)
+            if name in ids
+            else role
+            for name, role in roles.items()
+        }
 
     def _no_number(self, name: str, row: int | None) -> DataError:
         if row is None:
@@ -203,6 +227,11 @@ class CsvSource(Source):
     def _check_words(self, values: Any, name: str) -> None:
         """Refuse a label with almost as many different words as rows."""
         found = infer(values)
+        if found.cure and self.options.task is None:
+            raise DataError(
+                f"column {name!r} of {self.location} is no label: {found.note}",
+                hint=f"{found.cure}, or insist with --task classification",
+            )
         if found.role == "drop" and found.note != "no values" and self.options.task is None:
             raise DataError(
                 f"column {name!r} of {self.location} is no label: {found.note}",

@@ -1,4 +1,8 @@
-"""Reading a CSV file into columns of text, with errors that name the line."""
+"""Reading a CSV file into columns or rows of text, with errors that name the line.
+
+Commas separate the values, tabs those of a ``.tsv``. If that makes the header one column, and
+semicolons, tabs or bars make it several, these separate them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from timonel.data.sources.base import UnusableError
 from timonel.errors import DataError
 
 _MAX_CELL_CHARACTERS = 1 << 20
+_MAX_HEADER_BYTES = 1 << 16
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     """Read a CSV file.
 
     Args:
-        path: A file in UTF-8 with a header; tabs separate the values of a ``.tsv``.
+        path: A file in UTF-8 with a header.
         skip_bad: Leave out rows with too many or too few values instead of raising.
 
     Raises:
@@ -79,6 +85,32 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     if _lines(path) != table.num_rows + ragged + 1:
         _check_quotes(path)  # a value, or a quote that is not closed, goes over several lines
     return CsvFile(path, table, _ragged(path, len(names), skip_bad=skip_bad) if ragged else [])
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the line in which each row ends, counted from 1, and the row's values by column.
+
+    Raises:
+        DataError: The file is empty, not UTF-8, or its header repeats or lacks a name.
+        UnusableError: A row has too many or too few values.
+    """
+    names = _header(path)
+    previous, is_checked = 0, False
+    for line, values in _rows(path):
+        if line > previous + 1 and not is_checked:
+            _check_quotes(path)  # as in `read_csv`
+            is_checked = True
+        if previous and len(values) != len(names):
+            raise _wrong_width(path, line, len(names), values, hint="mend or remove it")
+        if previous:
+            yield line, dict(zip(names, values, strict=True))
+        previous = line
+
+
+def describe_separator(path: Path) -> str | None:
+    """Return a line that names the separator, None if it is the one of the file's ending."""
+    found = _delimiter(path)
+    return None if found == _usual(path) else f"values are separated by {_SEPARATORS[found]}"
 
 
 def peek(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
@@ -119,13 +151,18 @@ def _ragged(path: Path, width: int, *, skip_bad: bool) -> list[tuple[str, str]]:
     for line, values in _rows(path):
         if len(values) == width:
             continue
-        error = UnusableError(
-            f"{path.name} line {line}", f"expected {width} values, got {len(values)}"
-        )
+        error = _wrong_width(path, line, width, values)
         if not skip_bad:
             raise error
         skipped.append((error.key, error.reason))
     return skipped
+
+
+def _wrong_width(
+    path: Path, line: int, width: int, values: list[str], hint: str | None = None
+) -> UnusableError:
+    reason = f"expected {width} values, got {len(values)}"
+    return UnusableError(f"{path.name} line {line}", reason, hint=hint)
 
 
 def _check_quotes(path: Path) -> None:
@@ -181,4 +218,23 @@ def _check_encoding(path: Path) -> None:
 
 
 def _delimiter(path: Path) -> str:
+    usual = _usual(path)
+    header = _first_line(path)
+    widths = {
+        separator: len(next(csv.reader([header], delimiter=separator), []))
+        for separator in (usual, *_SEPARATORS)
+    }
+    return usual if widths[usual] > 1 else max(widths, key=lambda each: widths[each])
+
+
+def _usual(path: Path) -> str:
     return "\t" if path.suffix.lower() == ".tsv" else ","
+
+
+def _first_line(path: Path) -> str:
+    """Return the beginning of the first line that is not empty."""
+    with path.open("rb") as file:
+        while line := file.readline(_MAX_HEADER_BYTES):
+            if text := line.decode("utf-8-sig", "replace").strip("\r\n"):
+                return text
+    return ""

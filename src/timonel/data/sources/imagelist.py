@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from timonel.data.schema import ColumnRole, split_named
 from timonel.data.sources.base import Description, Entry, Scan, UnusableError
-from timonel.data.sources.csvfile import CsvFile, peek, read_csv
+from timonel.data.sources.csvfile import CsvFile, describe_separator, peek, read_csv
 from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource, mark_duplicates
 from timonel.data.sources.inference import shorten, unassigned
 from timonel.errors import DataError, InputError, SpecError
@@ -82,7 +82,10 @@ class ImageListSource(ImageFolderSource):
             else:
                 entries.append(replace(found, split=split_named(split)))
         self._check(entries, ignored)
-        return Scan(mark_duplicates(entries), "classification", ignored, skipped, roles)
+        separator = describe_separator(self.location)
+        notes = [separator] if separator else []
+        marked = mark_duplicates(entries)
+        return Scan(marked, "classification", ignored, skipped, roles, notes)
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
         """Sum up the images; the digest covers the list as well."""
@@ -126,7 +129,7 @@ class ImageListSource(ImageFolderSource):
         split = next((name for name, kind in given.items() if kind == "split"), split)
         if split is not None and given.get(split) == "drop":
             split = None
-        if split is not None and (wrong := [w for w in unassigned(file.table[split]) if w]):
+        if split is not None and (wrong := unassigned(file.table[split])):
             raise DataError(
                 f"expected train, validation or test in column {split!r} of {self.location}, "
                 f"got {shorten(wrong[0])}",

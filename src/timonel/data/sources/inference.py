@@ -7,27 +7,30 @@ are dropped unless the user says otherwise.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timonel.data.cells import FLOAT32_MAX, MISSING, NUMBER
 from timonel.data.schema import ColumnType, split_named
 
 FEW_ROWS = 20
 """Below this many values, words that do not repeat say nothing about the column."""
 
-_MISSING = ["", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?"]
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CODE = r"^0\d+$"
+_ALMOST = r"^[$€£¥]?\s?[+-]?[$€£¥]?\d{1,3}([,' ]?\d{3})*([.,]\d+)?\s?[$€£¥%]?$"
+"""Numbers with a currency, a percent sign, thousands separators or a decimal comma."""
+_ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
 _DATE = (
     r"^(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
     r"|\d{1,2}[- ][A-Za-z]{3,9}[- ,]+\d{4}|[A-Za-z]{3,9} \d{1,2},? \d{4})"
     r"([T ,]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?$"
 )
-_FLOAT32_MAX = 3.4028235e38
 _TEXT_WORDS = 3
 
 
@@ -41,6 +44,7 @@ class Inference:
         is_doubtful: Values are lost, so that the user should look at it.
         bad: Values that are neither missing nor numbers.
         first_bad: The row of the first of these.
+        cure: How to make numbers of them; empty if they are words.
     """
 
     role: ColumnType
@@ -48,6 +52,7 @@ class Inference:
     is_doubtful: bool = False
     bad: int = 0
     first_bad: int | None = None
+    cure: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,12 @@ class Kinds:
         """Look at each value."""
         trimmed = trim(texts)
         lower = pc.utf8_lower(trimmed)
-        number = pc.match_substring_regex(trimmed, _NUMBER)
+        number = pc.match_substring_regex(trimmed, NUMBER)
         size = pc.abs(pc.cast(pc.if_else(number, trimmed, None), pa.float64()))
-        too_large = pc.fill_null(pc.greater(size, _FLOAT32_MAX), fill_value=False)
+        too_large = pc.fill_null(pc.greater(size, FLOAT32_MAX), fill_value=False)
         return cls(
             trimmed,
-            pc.is_in(lower, value_set=pa.array(_MISSING)),
+            pc.is_in(lower, value_set=pa.array(MISSING)),
             pc.and_not(number, too_large),
             pc.or_(too_large, pc.match_substring_regex(trimmed, _INFINITE)),
         )
@@ -100,17 +105,34 @@ def infer(texts: Any, name: str = "") -> Inference:
     return _words(kinds, known, numbers, codes)
 
 
+def is_row_id(texts: Any, name: str) -> bool:
+    """Tell whether a column numbers its rows, as far as `FEW_ROWS` or more values can say.
+
+    All values are different whole numbers, and rise by one or have a name such as ``customer_id``.
+    """
+    kinds = Kinds.of(texts)
+    if len(kinds.texts) < FEW_ROWS or count(kinds.number) < len(kinds.texts):
+        return False
+    values = pc.cast(kinds.texts, pa.float64()).to_numpy()
+    if not np.all(values == np.floor(values)):
+        return False
+    if np.all(np.diff(values) == 1):
+        return True
+    return bool(_ID.search(name.strip())) and len(np.unique(values)) == len(values)
+
+
 def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
     if count(pc.match_substring_regex(kinds.texts, _DATE)) * 10 >= known * 9:
         return Inference("drop", "dates", True)
     different = len(pc.unique(pc.filter(kinds.texts, pc.invert(kinds.missing))))
     is_unrepeated = known >= FEW_ROWS and different * 2 > known
     first = _first(kinds.bad)
-    if not codes and first is not None and numbers * 2 >= known:
+    cure = _cure(kinds)
+    if not codes and first is not None and (cure or numbers * 2 >= known):
         value = shorten(kinds.texts[first].as_py())
         note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
         role: ColumnType = "drop" if is_unrepeated else "categorical"
-        return Inference(role, note, True, count(kinds.bad), first)
+        return Inference(role, note, True, count(kinds.bad), first, cure)
     if is_unrepeated:
         return Inference("drop", _unrepeated(kinds, known, different), True)
     return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
@@ -125,13 +147,16 @@ def as_numeric(texts: Any, kinds: Kinds | None = None) -> Inference:
     if first is not None:
         value = shorten(kinds.texts[first].as_py())
         notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
-    return Inference("numeric", "; ".join(notes), bool(notes), bad, first)
+    return Inference("numeric", "; ".join(notes), bool(notes), bad, first, _cure(kinds))
 
 
 def unassigned(texts: Any) -> list[str]:
-    """Return the different values that name no split; ``unassigned`` and ``discard`` may occur."""
+    """Return the different values that name no split.
+
+    Missing values, ``unassigned`` and ``discard`` may occur.
+    """
     different = pc.unique(trim(texts)).to_pylist()
-    known = {"unassigned", "discard"}
+    known = {"unassigned", "discard", *MISSING}
     return [word for word in different if split_named(word) is None and word.lower() not in known]
 
 
@@ -149,6 +174,14 @@ def count(mask: Any) -> int:
 def shorten(value: str) -> str:
     """Return a value as it stands in a message, cut after 40 characters."""
     return repr(value if len(value) <= 40 else f"{value[:40]}...")
+
+
+def _cure(kinds: Kinds) -> str:
+    """Return what to do if nine tenths of the bad values are almost numbers, else nothing."""
+    almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.texts, _ALMOST)))
+    if not almost or almost * 10 < count(kinds.bad) * 9:
+        return ""
+    return "write plain numbers such as 1234.50, without currency, percent or thousands signs"
 
 
 def _first(mask: Any) -> int | None:
