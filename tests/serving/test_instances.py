@@ -68,7 +68,7 @@ def test_rows_come_from_dicts_json_and_csv(tmp_path):
         values(json.dumps(ROW), TABLE) == values({**ROW, "age": np.float32(1.5)}, TABLE) == [SENT]
     )
     assert values([ROW, ROW], TABLE) == values(text, TABLE) == values(lines, TABLE) == [SENT, SENT]
-    assert [i.source for i in instances(table, TABLE)] == [f"{table}, row 1"]
+    assert [i.source for i in instances(table, TABLE)] == [f"{table}, line 2"]
 
 
 def test_csv_text_becomes_what_the_column_is(tmp_path):
@@ -79,6 +79,45 @@ def test_csv_text_becomes_what_the_column_is(tmp_path):
         {"flag": True, "n": 7, "s": "007"},
         {"flag": False, "n": -1, "s": ""},
     ]
+
+
+def test_cells_that_a_conversion_takes_for_missing_are_missing_here(tmp_path):
+    model = wanted(("age", "DT_FLOAT", (-1,)), ("n", "DT_DOUBLE", (-1, 1)))
+    table = tmp_path / "t.csv"
+    words = ["", " NA ", "?", "null", "n.a. yet", "inf", "1e39", "1_000"]
+    table.write_text("age,n\n" + "".join(f"{word},{i}\n" for i, word in enumerate(words)))
+    told = []
+    found = instances(table, model, told.append)
+    assert all(np.isnan(each.value["age"]) for each in found)
+    assert [each.value["n"] for each in found] == [[float(i)] for i in range(len(words))]
+    assert told == [
+        f"{table}: 8 cells without a number count as missing (age: 8, such as 'n.a. yet' in line 6)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "note"),
+    [
+        ("t.csv", ";", "semicolons"),
+        ("t.csv", "\t", "tabs"),
+        ("t.csv", "|", "bars"),
+        ("t.tsv", "\t", None),
+    ],
+)
+def test_values_may_be_separated_by_other_than_commas(tmp_path, name, separator, note):
+    table = tmp_path / name
+    table.write_text("\n".join(separator.join(row) for row in (ROW, ["1.5", "Ada", "2"])))
+    told = []
+    assert [each.value for each in instances(str(table), TABLE, told.append)] == [SENT]
+    assert told == ([f"{table}: values are separated by {note}"] if note else [])
+
+
+def test_a_value_of_several_lines_is_one_value(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text('age,name,n\n\n1.5,"A\nda",2\n1.5,Ada,2\n')
+    found = instances(table, TABLE)
+    assert [each.value["name"] for each in found] == ["A\nda", "Ada"]
+    assert [each.source for each in found] == [f"{table}, line 4", f"{table}, line 5"]
 
 
 def test_tensors(tmp_path):
@@ -137,9 +176,16 @@ def test_what_the_model_does_not_take(inputs, model, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"age,name,n\n1,Ada\n", "expected 3 fields in .*, row 1, got fewer"),
-        ("a.csv", b"age,name,n\n1,Ada,2,3\n", "expected 3 fields in .*, row 1, got more"),
-        ("a.csv", b"age,name,n\n\xff,Ada,2\n", "expected text in UTF-8"),
+        (
+            "a.csv",
+            b"age,name,n\n1,Ada\n",
+            r"a\.csv line 2: expected 3 values, got 2: mend or remove it",
+        ),
+        ("a.csv", b"age,name,n\n1,Ada,2,3\n", r"a\.csv line 2: expected 3 values, got 4"),
+        ("a.csv", b"age,name,n\n\xff,Ada,2\n", "expected UTF-8 in .*, got the byte 0xff in line 2"),
+        ("a.csv", b'age,name,n\n1,"Ada,2\n2,Bo,3\n', "line 2 of .*: a quote is not closed"),
+        ("a.csv", b"age,name,age\n", "found 'age' 2 times"),
+        ("a.json", b"\xff", "expected text in UTF-8"),
         ("a.json", b"{", "expected JSON in"),
     ],
 )

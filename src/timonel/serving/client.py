@@ -85,7 +85,8 @@ def predict(
             dicts or a DataFrame for a model of rows; an array or nested lists for one of tensors.
         workspace: The workspace, or where it is.
         version: The version to ask; otherwise the one the server prefers.
-        notify: Called with a line when something takes long for a reason worth telling.
+        notify: Called with a line when something takes long for a reason worth telling, and with
+            the number of missing values in a CSV.
         api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
         tls_ca: The file with the authorities that vouch for the server; by default the variable
             TIMONEL_TLS_CA, or else the system's.
@@ -109,7 +110,8 @@ def predict(
     caller = Caller.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
     place = _target(model_or_url, workspace, version, before_loading, caller)
     with place as target, Connection(target.url, caller) as link:
-        return _ask(link, target, inputs)
+        # Missing values are worth a warning in a script, which has no `notify`.
+        return _ask(link, target, inputs, notify or (lambda line: _LOG.warning("%s", line)))
 
 
 @contextlib.contextmanager
@@ -184,10 +186,10 @@ def _only_model(server: str, caller: Caller) -> str:
     )
 
 
-def _ask(link: Connection, target: _Target, inputs: object) -> list[Prediction]:
+def _ask(link: Connection, target: _Target, inputs: object, tell: Notify) -> list[Prediction]:
     for attempt in range(_SWAPS):
         wanted = _wanted(link, target)
-        things = instances(inputs, wanted)
+        things = instances(inputs, wanted, tell)
         try:
             rows = _post(link, wanted, things)
         except HttpError as error:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import base64
-import csv
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from timonel.data import cells
 from timonel.errors import DataError, InputError, NotFoundError
 from timonel.serving.runtimes.base import STRING
 from timonel.serving.wanted import Input, Kind, Wanted
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
-_TABLE_SUFFIXES = {".csv", ".json", ".jsonl", ".ndjson"}
+_CSV_SUFFIXES = {".csv", ".tsv"}
+_TABLE_SUFFIXES = _CSV_SUFFIXES | {".json", ".jsonl", ".ndjson"}
 _FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,15 @@ class Instance:
     value: Any
 
 
-def instances(inputs: object, wanted: Wanted) -> list[Instance]:
+def instances(inputs: object, wanted: Wanted, tell: Tell = lambda _line: None) -> list[Instance]:
     """Return one instance per image, row or tensor in ``inputs``.
 
     Args:
         inputs: Paths of images, of a CSV or of JSON; encoded images as bytes; rows as dicts;
-            JSON text; a DataFrame of pandas; an array or nested lists.
+            JSON text; a DataFrame of pandas; an array or nested lists. What `convert` takes for a
+            missing number in a CSV is NaN here.
         wanted: What the model takes.
+        tell: Called with a line on how a CSV was read, if that is not obvious.
 
     Raises:
         NotFoundError: A file does not exist.
@@ -47,7 +55,7 @@ def instances(inputs: object, wanted: Wanted) -> list[Instance]:
     if wanted.kind is Kind.IMAGE:
         found = [_image(item, wanted) for item in _as_list(inputs)]
     elif wanted.kind is Kind.ROW:
-        found = list(_rows(inputs, wanted))
+        found = list(_rows(inputs, wanted, tell))
     else:
         found = _tensors(inputs, wanted)
     if not found:
@@ -88,12 +96,12 @@ def _image(item: object, wanted: Wanted) -> Instance:
     return Instance(source, {"b64": base64.b64encode(content).decode()})
 
 
-def _rows(inputs: object, wanted: Wanted) -> Iterator[Instance]:
+def _rows(inputs: object, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
     for item in _as_list(inputs):
         if isinstance(item, Mapping):
             yield _row("row", item, wanted, strict=True)
         elif isinstance(item, str | os.PathLike):
-            yield from _rows_of_text(item, wanted)
+            yield from _rows_of_text(item, wanted, tell)
         elif hasattr(item, "to_dict") and hasattr(item, "columns"):  # a DataFrame
             for index, row in enumerate(item.to_dict("records"), start=1):
                 yield _row(f"row {index}", row, wanted, strict=False)
@@ -101,13 +109,16 @@ def _rows(inputs: object, wanted: Wanted) -> Iterator[Instance]:
             raise _mismatch(item, wanted)
 
 
-def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted) -> Iterator[Instance]:
+def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted, tell: Tell) -> Iterator[Instance]:
     text = os.fspath(item)
     if _is_json(text):
         rows = enumerate(_json_rows(text, "the JSON given"), start=1)
         yield from (_row(f"row {i}", row, wanted, strict=True) for i, row in rows)
         return
     path = Path(text)
+    if path.suffix.lower() in _CSV_SUFFIXES:
+        yield from _rows_of_csv(path, wanted, tell)
+        return
     if path.suffix.lower() not in _TABLE_SUFFIXES and path.is_file():
         raise _mismatch(item, wanted)
     content = _read(path)
@@ -115,21 +126,37 @@ def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted) -> Iterator[Inst
         decoded = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"expected text in UTF-8 in {path}, got {error.reason}") from error
-    is_csv = path.suffix.lower() == ".csv"
-    found = _csv_rows(decoded, path) if is_csv else _json_rows(decoded, str(path))
-    for index, row in enumerate(found, start=1):
-        yield _row(f"{path}, row {index}", row, wanted, strict=not is_csv)
+    for index, row in enumerate(_json_rows(decoded, str(path)), start=1):
+        yield _row(f"{path}, row {index}", row, wanted, strict=True)
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
-    reader = csv.DictReader(text.splitlines())
-    for number, row in enumerate(reader, start=1):
-        if None in row or None in row.values():
-            raise DataError(
-                f"expected {len(reader.fieldnames or ())} fields in {path}, row {number}, "
-                f"got {'more' if None in row else 'fewer'}"
-            )
-        yield row
+def _rows_of_csv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+    # Arrow takes 100 ms to import: only where a CSV is read.
+    from timonel.data.sources.csvfile import describe_separator, read_rows  # noqa: PLC0415
+
+    if not path.exists():
+        raise _missing(path)
+    if separator := describe_separator(path):
+        tell(f"{path}: {separator}")
+    floats = [spec.name for spec in wanted.inputs if spec.dtype in _FLOATS]
+    missing: Counter[str] = Counter()
+    first_bad: dict[str, str] = {}
+    for line, row in read_rows(path):
+        values: dict[str, Any] = dict(row)
+        for name in values.keys() & set(floats):
+            values[name] = cells.number(row[name])
+            if math.isnan(values[name]):
+                missing[name] += 1
+                if not cells.is_missing(row[name]):
+                    first_bad.setdefault(name, f", such as {row[name]!r} in line {line}")
+        yield _row(f"{path}, line {line}", values, wanted, strict=False)
+    if missing:
+        counts = "; ".join(
+            f"{name}: {missing[name]:,}{first_bad.get(name, '')}"
+            for name in floats
+            if missing[name]
+        )
+        tell(f"{path}: {missing.total():,} cells without a number count as missing ({counts})")
 
 
 def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
@@ -190,7 +217,7 @@ def _convert(value: Any, dtype: str) -> Any:
         if value is None:
             raise ValueError("expected a value")
         return value
-    if dtype in {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}:
+    if dtype in _FLOATS:
         return float(value)
     return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
 

@@ -156,7 +156,7 @@ def test_rows_become_columns_of_the_signatures_types(text):
 
 
 def test_an_empty_cell_is_a_number_that_is_missing():
-    assert np.isnan(table(",a,1,1\n  ,,1,1", ROW)["age"]).all()
+    assert np.isnan(table(",a,1,1\n  ,,1,1\nNA,,1,1\n ? ,,1,1", ROW)["age"]).all()
 
 
 def test_a_row_may_be_one_list():
@@ -196,7 +196,7 @@ def test_the_ends_of_the_integers_and_other_types_of_numbers():
         ("age,name\n1,Ada\n", "expected the columns age, name, seats, paid, got age, name"),
         ("1,Ada\n", "row 1: expected 4 values (age, name, seats, paid), got 2"),
         ("age,name,seats,paid\n1,A,1,1\n1\n", "row 2: expected 4 values, got 1"),
-        ("1,A,1,1\n?,A,1,1\n", "row 2, column age: expected a number, got '?'"),
+        ("1,A,1,1\nx,A,1,1\n", "row 2, column age: expected a number, got 'x'"),
         ("1,A,,1\n", f"row 1, column seats: {WHOLE}, got ''"),
         ("1,A,1,1\n1,A,1,maybe\n", "row 2, column paid: expected true or false, got 'maybe'"),
         ("1,A,1.5,1\n", f"row 1, column seats: {WHOLE}, got '1.5'; {HEADER_HINT}"),

@@ -1,7 +1,8 @@
 """Rows of CSV to arrays. Pure functions.
 
 Each row is an instance. Its values are one for each input, or, where the only input takes a list
-for an instance, the elements of that. An empty cell is a number that is missing: NaN.
+for an instance, the elements of that. A cell that is empty or says so, such as ``NA``, is a number
+that is missing: NaN.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from timonel.data.cells import is_missing
 from timonel.serving.rest.tensors import display_name
 from timonel.serving.runtimes.base import NUMPY_TYPES, STRING, Array, TensorSpec
 from timonel.serving.status import invalid_argument
@@ -175,11 +177,11 @@ def _integer(cell: str, bounds: np.iinfo[Any]) -> int:
 
 
 def _number(cell: str) -> float:
-    if not cell or cell.isspace():
-        return math.nan
     try:
         return float(cell)
     except ValueError:
+        if is_missing(cell):
+            return math.nan
         raise _NotThatError("a number") from None
 
 
