@@ -15,7 +15,7 @@ from timonel.data.schema import IMAGE_FEATURE, ImageSchema
 from timonel.data.sources import Source, SourceOptions, UnusableError
 from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import DataError
-from timonel.storage import digest_tree
+from timonel.storage import digest_file, digest_tree
 from timonel.testing.sources import SourceContract
 
 SKIP = SourceOptions(skip_bad=True)
@@ -217,6 +217,33 @@ def test_split_folders_with_something_else_beside_or_inside(make_images: MakeIma
     shutil.rmtree(home / "test")
     with pytest.raises(DataError, match=r"found only 'train': convert .*/train if its folders"):
         ImageFolderSource(home).scan()
+
+
+def test_only_files_that_agree_at_both_ends_are_read_whole(
+    make_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_images(count=1)
+    start, end = b"BM" + bytes(6000), bytes(6000)
+    contents = {
+        "a": start + b"1" + end,
+        "b": b"BM" + b"1" * 5999 + b"11" + end,
+        "c": start + b"2" + end,
+    }
+    contents["d"] = start + b"1" + end[:-1] + b"!"
+    for name, content in contents.items():
+        (root / "cat" / f"{name}.bmp").write_bytes(content)
+    (root / "dog" / "e.bmp").write_bytes(contents["a"])
+    read: list[str] = []
+
+    def digest(path: Path) -> str:
+        read.append(path.name)
+        return digest_file(path)
+
+    monkeypatch.setattr("timonel.data.sources.images.digest_file", digest)
+    entries = ImageFolderSource(root).scan().entries
+    assert sorted(read) == ["a.bmp", "c.bmp", "e.bmp"]
+    groups = {entry.key: entry.group for entry in entries if entry.group}
+    assert groups == dict.fromkeys(("cat/a.bmp", "dog/e.bmp"), digest_file(root / "cat" / "a.bmp"))
 
 
 def test_identical_images_share_a_group(make_images: MakeImages) -> None:

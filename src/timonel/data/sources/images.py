@@ -49,6 +49,7 @@ _READERS: dict[ImageFormat, Callable[..., ImageFile]] = {
 }
 _MAX_PIXELS = (1 << 29) // 3
 """TensorFlow decodes less than 2^29 bytes; Pillow refuses twice its limit, which is the same."""
+_END_BYTES = 4096
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini"})
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L"})
 _HINT = "convert it to one of them, or skip such files with --skip-bad"
@@ -238,28 +239,44 @@ def _label(folder: Path) -> str:
 def mark_duplicates(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries of files, those of identical content with its digest as their group.
 
-    Only files of equal size are read.
+    Files of equal size are compared by their first and last `_END_BYTES`; only those that agree
+    there are read whole.
     """
     sizes = Counter(entry.size for entry in entries)
     suspects = [entry for entry in entries if sizes[entry.size] > 1]
     with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
+        ends = list(zip(suspects, pool.map(_ends, suspects), strict=True))
+        counts = Counter(end for _, end in ends)
+        suspects = [entry for entry, end in ends if end is not None and counts[end] > 1]
         digests = dict(
             zip((entry.key for entry in suspects), pool.map(_digest, suspects), strict=True)
         )
-    counts = Counter(digests.values())
+    groups = Counter(digests.values())
     return [
         replace(entry, group=digest)
-        if (digest := digests.get(entry.key)) is not None and counts[digest] > 1
+        if (digest := digests.get(entry.key)) is not None and groups[digest] > 1
         else entry
         for entry in entries
     ]
+
+
+def _ends(entry: Entry) -> bytes | None:
+    """Return a digest of a file's size, beginning and end."""
+    try:
+        with entry.ref.open("rb") as file:
+            start = file.read(_END_BYTES)
+            file.seek(max(len(start), entry.size - _END_BYTES))
+            end = file.read(_END_BYTES)
+    except OSError:
+        return None  # reading the record says what is wrong
+    return hashlib.blake2b(b"%d:%b%b" % (entry.size, start, end), digest_size=16).digest()
 
 
 def _digest(entry: Entry) -> str | None:
     try:
         return digest_file(entry.ref)
     except OSError:
-        return None  # reading the record says what is wrong
+        return None
 
 
 def _format(start: bytes) -> ImageFormat | None:
