@@ -34,6 +34,26 @@ def test_convert_reports_what_it_made(here: Path, timonel: Timonel, digits: Path
     assert (here / "data" / "digits" / "manifest.json").is_file()
 
 
+def test_notes_are_whole_in_a_pipe(
+    here: Path, timonel: Timonel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [f"{i % 9},{'$1.50' if i else 'n' * 40},{i % 2}" for i in range(40)]
+    (here / "rows.csv").write_text("\n".join(["a,with a long name,y", *rows]))
+    monkeypatch.setenv("COLUMNS", "80")
+    made = timonel("convert", "rows.csv", "data", "--label", "y")
+    for out in (made.out, timonel("data", "show", "data").out):
+        (line,) = [line for line in out.splitlines() if line.startswith("with a long name")]
+        assert line.rstrip().endswith("currency, percent or thousands signs")
+        assert "…" not in out
+
+
+def test_a_separator_is_told_once(here: Path, timonel: Timonel) -> None:
+    rows = [f"{i % 9};{i % 2}" for i in range(40)]
+    (here / "rows.csv").write_text("\n".join(["a;y", *rows]))
+    made = timonel("convert", "rows.csv", "data", "--label", "y")
+    assert made.out.count("values are separated by semicolons") == 1
+
+
 def test_convert_as_json_is_the_manifest(timonel: Timonel, digits: Path) -> None:
     value = json.loads(timonel("data", "convert", "digits", "data/digits", "--json").out)
     assert sum(value["counts"].values()) == 100

@@ -63,7 +63,7 @@ def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) 
     if json:
         print_json(render.dataset_json(opened))
     else:
-        console().print(render.dataset_page(summarise(opened)))
+        console(whole=True).print(render.dataset_page(summarise(opened)))
 
 
 @app.command(cls=Command)

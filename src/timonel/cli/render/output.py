@@ -17,19 +17,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 120
+_ENDLESS = 1 << 15
 
 
-def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False, whole: bool = False) -> Console:
     """Return a console: colours and the real width on a terminal, plain text into a pipe.
 
     Args:
         stderr: Write to the standard error.
         quiet: Write nothing.
+        whole: Into a pipe, neither cut nor wrap lines.
     """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    if whole and not stream.isatty():
+        width = _ENDLESS
     return Console(stderr=stderr, highlight=False, width=width, quiet=quiet)
 
 
