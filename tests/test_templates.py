@@ -53,10 +53,13 @@ def photographs(tmp_path: Path, workspace: Workspace) -> Path:
     return tmp_path / "photographs"
 
 
-def test_size_and_colour_follow_from_the_photographs(train: Train, photographs: Path) -> None:
+def test_size_and_colour_follow_from_the_photographs(
+    train: Train, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = train("image", photographs)
     assert model.input_shape == (None, 128, 128, 3)
     assert model.output_shape == (None, 2)
+    assert "--set pretrained=imagenet" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' h5
@@ -70,6 +73,21 @@ def test_photographs_may_start_from_trained_weights(
     )
     model = train("image", photographs, "--pretrained", str(file))
     assert [tuple(weight.shape) for weight in model.trainable_weights] == [(1280, 2), (2,)]
+
+
+@pytest.mark.parametrize("given", ["imagenet", "nothing.weights.h5"])
+def test_weights_that_cannot_be_loaded_are_one_line(
+    train: Train, photographs: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise Exception("URL fetch failure on https://weights.invalid")  # noqa: TRY002 - as Keras
+
+    monkeypatch.setattr("keras.src.utils.file_utils.get_file", fail)
+    with pytest.raises(SystemExit) as caught:
+        train("image", photographs, "--pretrained", given)
+    message = str(caught.value.code)
+    assert message.startswith(f"cannot load the weights '{given}' (")
+    assert message.endswith("or give a file of weights with --set pretrained=FILE")
 
 
 def test_a_number_to_predict(train: Train, tmp_path: Path, workspace: Workspace) -> None:

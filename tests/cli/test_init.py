@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_the_script_is_short_and_has_no_word_of_distribution(kind: str, tmp_path
     write_project(kind, tmp_path, with_data=False)
     text = (tmp_path / "train.py").read_text()
     ast.parse(text)
-    assert len(text.splitlines()) <= 50
+    assert len(text.splitlines()) <= 60
     for word in ("strategy", "distribute", "TF_CONFIG", "worker"):
         assert word not in text.lower()
 
@@ -55,6 +56,28 @@ def test_without_data(kind: str, absent: str, here: Path, timonel: Timonel) -> N
     (line,) = [line for line in outcome.out.splitlines() if line.startswith("next: ")]
     assert f"convert {absent}" not in line
     assert "your " in line
+    readme = (here / "README.md").read_text()
+    assert not {"digits/", "patients.csv", "diabetes", "progression", "$"} & set(
+        re.findall(r"digits/(?=[ `]|7)|patients\.csv|diabetes|progression|\$", readme)
+    )
+    assert "your " in readme
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_readme_describes_the_sample_data(kind: str, tmp_path: Path, few_digits: None) -> None:
+    write_project(kind, tmp_path)
+    readme = (tmp_path / "README.md").read_text()
+    assert {"image": "convert digits/ data", "table": "convert patients.csv data"}[kind] in readme
+    assert {"image": "digits/7/0009.png", "table": "--label progression"}[kind] in readme
+    assert "$" not in readme
+    assert max(map(len, readme.splitlines())) <= 100
+
+
+def test_a_kind_that_is_misspelt(here: Path, timonel: Timonel) -> None:
+    line = timonel("init", "images").error_line
+    assert line.endswith("'images' is not one of 'image', 'table': did you mean 'image'?")
+    assert "Value error" not in line
+    assert timonel("init", "sound").error_line.endswith("see 'timonel init --help'")
 
 
 def test_a_project_in_a_project_has_a_workspace_of_its_own(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -64,7 +65,7 @@ class Group(TyperGroup):
         if args[0] not in names and not args[0].startswith("-"):
             raise SpecError(
                 f"expected a command of '{ctx.command_path}', got '{args[0]}'",
-                hint=_did_you_mean(args[0], names) or f"see '{ctx.command_path} --help'",
+                hint=did_you_mean(args[0], names) or f"see '{ctx.command_path} --help'",
             )
         return super().resolve_command(ctx, args)
 
@@ -143,7 +144,8 @@ def colour(text: str) -> str:
     return _HEADING.sub(lambda match: typer.style(match.group(0), bold=True), text)
 
 
-def _did_you_mean(word: str, names: list[str]) -> str | None:
+def did_you_mean(word: str, names: Sequence[str]) -> str | None:
+    """Return a question that names the one of ``names`` that is most like ``word``."""
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean '{close[0]}'?" if close else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import sys
 import tempfile
 import time
@@ -22,13 +23,14 @@ import typer
 from timonel._version import __version__
 from timonel.cli import process
 from timonel.cli.defaults import CONFIG_NAME, read_defaults
-from timonel.cli.groups import CONTEXT, LazyGroup
+from timonel.cli.groups import CONTEXT, LazyGroup, did_you_mean
 from timonel.cli.ranks import is_told_by_first
 from timonel.cli.settings import Settings, hoist
 from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 
 EXIT_DEFECT = 1
 EXIT_USAGE = 2
+_REJECTED_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _OF_THE_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 """What is wrong with a disk or its permissions, wherever it shows, is no defect of timonel."""
 
@@ -144,7 +146,8 @@ def _report(error: BaseException) -> int:
             _print_error(str(error))
         return error.exit_code
     if isinstance(error, typer.TyperException):
-        _print_error(f"{error.format_message().rstrip('.')}: {_usage_hint(error)}")
+        message = error.format_message().replace("Value error, ", "").rstrip(".")
+        _print_error(f"{message}: {_usage_hint(error)}")
         return EXIT_USAGE
     _print_error("interrupted")
     return Interrupted.exit_code
@@ -163,7 +166,9 @@ def _usage_hint(error: typer.TyperException) -> str:
     path = context.command_path if context is not None else "timonel"
     if path == "timonel train" and "No such option" in error.format_message():
         return "options of the script follow '--', as in: timonel train train.py -- --epochs 3"
-    return f"see '{path} --help'"
+    rejected = _REJECTED_CHOICE.search(error.format_message())
+    close = rejected and did_you_mean(rejected[1], re.findall(r"'([^']*)'", rejected[2]))
+    return close or f"see '{path} --help'"
 
 
 def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int:

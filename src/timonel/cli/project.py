@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from string import Template
 
 from timonel.cli import samples
 from timonel.errors import AlreadyExistsError
@@ -17,6 +18,32 @@ _SAMPLES: dict[str, tuple[str, Callable[[Path], int]]] = {
     "table": ("patients.csv", samples.write_table),
 }
 KINDS = tuple(_SAMPLES)
+_README: dict[tuple[str, bool], dict[str, str]] = {
+    ("image", True): {
+        "data": "`digits/` holds handwritten digits, one folder per label. "
+        "Put your own images there in the\nsame way.",
+        "source": "digits/",
+        "input": "digits/7/0009.png",
+    },
+    ("image", False): {
+        "data": "`IMAGES` below is your folder of images, with one folder per label.",
+        "source": "IMAGES",
+        "input": "IMAGE.png",
+    },
+    ("table", True): {
+        "data": "`patients.csv` is a study of diabetes (Efron et al., 2004): nine measurements, "
+        "a category, and\nwhether the disease went on `fast` or `slow` in the year after. "
+        "Put your own CSV in its place and\nname the column to predict with `--label`.",
+        "source": "patients.csv",
+        "label": "progression",
+    },
+    ("table", False): {
+        "data": "`ROWS.csv` below is your CSV file, and `COLUMN` the column to predict.",
+        "source": "ROWS.csv",
+        "label": "COLUMN",
+    },
+}
+"""What the README says of the data, with sample data and without."""
 
 # A wheel's build leaves out files that git ignores, so that the template has another name.
 _RENAMED = {"gitignore.txt": ".gitignore"}
@@ -28,7 +55,7 @@ def write_project(kind: str, folder: Path, *, with_data: bool = True) -> list[Pa
     Args:
         kind: ``image`` or ``table``.
         folder: Where to; it is made if it does not exist.
-        with_data: Write the sample data that the project's README speaks of.
+        with_data: Write sample data, which the README then describes.
 
     Raises:
         AlreadyExistsError: Something of that name is there; nothing is written then.
@@ -67,7 +94,10 @@ def _refuse_existing(folder: Path, names: list[str]) -> None:
 def _write_all(kind: str, aside: Path, *, with_data: bool) -> None:
     for template in _templates(kind):
         target = aside / _RENAMED.get(template.name, template.name)
-        target.write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+        text = template.read_text(encoding="utf-8")
+        if template.name == "README.md":
+            text = Template(text).substitute(_README[kind, with_data])
+        target.write_text(text, encoding="utf-8")
     if with_data:
         name, write = _SAMPLES[kind]
         write(aside / name)

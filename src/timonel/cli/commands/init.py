@@ -58,4 +58,4 @@ def init(
         typer.echo(f"made {folder / FOLDER_NAME}/, as {shared} belongs to a project above")
     hints = settings.remarks()
     hints.print(f"next: {place}timonel convert {_SOURCES[kind, data]}", soft_wrap=True)
-    hints.print(f"then: what {folder / 'README.md'} shows", soft_wrap=True)
+    hints.print(f"then: follow {folder / 'README.md'}", soft_wrap=True)

@@ -23,12 +23,20 @@ shape = train.element_spec[0].shape[1:]
 model = keras.Sequential([keras.Input(shape)])
 if args.pretrained:
     model.add(keras.layers.Rescaling(2, offset=-1))
-    base = keras.applications.MobileNetV2(
-        input_shape=shape, include_top=False, pooling="avg", weights=args.pretrained
-    )
+    try:
+        base = keras.applications.MobileNetV2(
+            input_shape=shape, include_top=False, pooling="avg", weights=args.pretrained
+        )
+    except Exception as error:  # a download that fails raises no narrower class
+        raise SystemExit(
+            f"cannot load the weights {args.pretrained!r} ({error}): "
+            "connect to the internet, or give a file of weights with --set pretrained=FILE"
+        ) from error
     base.trainable = False
     model.add(base)
 else:
+    if shape[2] == 3 and min(shape[:2]) > 64:
+        print("hint: for photographs, --set pretrained=imagenet starts from trained weights")
     filters, side = 32, min(shape[:2])
     while side > 8:  # a photograph is halved four times, a digit of 8 x 8 pixels never
         model.add(keras.layers.Conv2D(filters, 3, strides=2, padding="same"))
