@@ -42,7 +42,7 @@ def test_images_of_several_sizes(
 def test_a_table_to_predict_numbers(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
 ) -> None:
-    path = make_csv("a,b,y", *(f"{i},w{i % 2},{i}.5" for i in range(50)))
+    path = make_csv("a,b,y", *(f"{i * 2},w{i % 2},{i}.5" for i in range(50)))
     report = summarise(convert(path, tmp_path / "set", label="y", workspace=workspace))
     assert report.rows == (("all", "40", "5", "5", "50"),)
     facts = dict(report.facts)
