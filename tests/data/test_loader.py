@@ -244,7 +244,7 @@ class TestTables:
     def test_columns_named_like_our_own(
         self, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
     ) -> None:
-        rows = [f"{i},{i % 7},{'p' if i % 2 else 'q'}" for i in range(20)]
+        rows = [f"{i},{i % 7},{'p' if i % 2 else 'q'}" for i in [*range(1, 20), 0]]
         path = make_csv("label,key,y", *rows)
         dataset = convert(path, tmp_path / "set", label="y", splits=[1], workspace=workspace)
         x, y = next(iter(load(dataset.uri, shuffle=False)))
