@@ -104,7 +104,7 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
         collectives: How processes add up: ``auto``, ``ring`` or ``nccl``.
         compress_gradients: ``bfloat16`` or ``float16``: the type in which gradients travel.
         max_staleness: With parameter servers: gradients computed on weights older than this many
-            updates are dropped, and the others count 1 / (1 + staleness). ``workers - 1`` unless
+            updates are dropped, and the others count 1 / max(1, staleness). ``workers - 1`` unless
             given; with ``"any"`` each counts in full.
         backup_workers: With parameter servers: each step takes the gradients of the fastest
             ``workers - backup_workers``.

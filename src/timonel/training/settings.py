@@ -86,7 +86,7 @@ class ParameterServers(_Group):
         default=None,
         ge=0,
         description="Gradients computed on weights older than this many updates are dropped; the "
-        "others count 1 / (1 + staleness). None: workers - 1. 'any': each counts in full.",
+        "others count 1 / max(1, staleness). None: workers - 1. 'any': each counts in full.",
     )
     backup_workers: int | None = Field(
         default=None,

@@ -101,7 +101,7 @@ def test_each_piece_counts_exactly_once(
                 assert gradient.weight == 1
             elif policy.max_staleness is not None:
                 assert gradient.staleness <= policy.max_staleness
-                assert gradient.weight == 1 / (1 + gradient.staleness)
+                assert gradient.weight == 1 / max(1, gradient.staleness)
         if policy.synchronous:
             assert len({gradient.attempt.worker for gradient in update}) == len(update)
 
@@ -189,5 +189,5 @@ def test_one_attempt_at_a_time_while_warming_up() -> None:
 
 def test_weights_fall_with_staleness() -> None:
     policy = Policy(max_staleness=2)
-    assert [policy.weight(age) for age in range(4)] == [1, 1 / 2, 1 / 3, 0]
+    assert [policy.weight(age) for age in range(4)] == [1, 1, 1 / 2, 0]
     assert replace(policy, max_staleness=None).weight(99) == 1

@@ -41,10 +41,14 @@ class Policy:
     attempts: int | None = None
 
     def weight(self, staleness: int) -> float:
-        """Return what a gradient counts; 0 for one that is dropped."""
+        """Return a gradient's factor; 0 drops it.
+
+        The rule of staleness-aware SGD (Zhang et al., arXiv:1511.05950): divide by the age. An age
+        of 1 is the normal case with two workers and counts in full.
+        """
         if self.max_staleness is None:
             return 1.0
-        return 1.0 / (1 + staleness) if staleness <= self.max_staleness else 0.0
+        return 1.0 / max(1, staleness) if staleness <= self.max_staleness else 0.0
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def describe(settings: Settings, workers: int) -> str:
         bound = (
             "of any age count in full"
             if found is None
-            else f"up to {found} updates old count 1 / (1 + age), older ones are computed again"
+            else f"up to {found} updates old count 1 / age, older ones are computed again"
         )
         return (
             f"asynchronous: each of {workers} workers takes a whole batch at a time, and each "
@@ -61,14 +61,13 @@ def summarize(settings: Settings, tally: Tally) -> str | None:
     """Return in one line how stale gradients were; None for synchronous training."""
     if settings.parameter_servers.backup_workers is not None or not tally.updates:
         return None
+    weight = "in full" if tally.weight_mean > 0.995 else f"{tally.weight_mean:.2f} on average"
     return (
         f"asynchronous: gradients were {tally.staleness_mean:.1f} updates old on average, "
-        f"{tally.staleness_max} at most, and counted {tally.weight_mean:.2f} on average, which "
-        f"acts as {tally.weight_mean:.2f} times the learning rate with SGD; "
-        f"{tally.dropped:,} of {tally.updates + tally.dropped:,} were too old and computed again, "
-        "so no batch was skipped. --backup-workers 0 trains as one process does; with "
-        "--max-staleness any, gradients count in full: use a lower learning rate if the loss "
-        "diverges"
+        f"{tally.staleness_max} at most, and counted {weight}; {tally.dropped:,} of "
+        f"{tally.updates + tally.dropped:,} were too old and computed again (no batch is skipped). "
+        "--backup-workers 0 trains as one process does; if the loss diverges, use a lower learning "
+        "rate"
     )
 
 
