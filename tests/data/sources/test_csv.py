@@ -10,6 +10,7 @@ from tests.data.conftest import MakeCsv
 from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, TableSchema
 from timonel.data.sources import Description, Scan, Source, SourceOptions, UnusableError
 from timonel.data.sources.csv import CsvSource
+from timonel.data.sources.inference import Kinds
 from timonel.errors import DataError, SpecError
 from timonel.storage import digest_file
 from timonel.testing.sources import SourceContract
@@ -54,6 +55,18 @@ def test_types_are_inferred_from_all_values(make_csv: MakeCsv) -> None:
         "number": "numeric",
         "code": "categorical",
     }
+
+
+@pytest.mark.parametrize("task", [None, "classification", "regression"])
+def test_the_values_of_a_column_are_classified_once(
+    task: str | None, make_csv: MakeCsv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classified: list[int] = []
+    of = Kinds.of
+    monkeypatch.setattr(Kinds, "of", lambda texts: classified.append(len(texts)) or of(texts))
+    rows = [f"{i},{i},{'red' if i % 3 else 'blue'},{i}" for i in range(60)]
+    scanned(make_csv("a,b,c,y", *rows), columns={"b": "numeric"}, task=task)
+    assert classified == [60] * 4
 
 
 def role(path: Path, name: str = "a", **options: object) -> ColumnRole:

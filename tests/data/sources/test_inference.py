@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from timonel.data.sources.inference import infer
+from timonel.data.sources.inference import Kinds, infer
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ from timonel.data.sources.inference import infer
     ],
 )
 def test_roles(values: list[str], role: str) -> None:
-    assert infer(pa.array(values)).role == role
+    assert infer(Kinds.of(pa.array(values))).role == role
 
 
 def test_only_a_column_of_that_name_assigns_splits() -> None:
-    words = pa.array(["TRAIN", "val", "test"] * 10)
+    words = Kinds.of(pa.array(["TRAIN", "val", "test"] * 10))
     assert infer(words, "Split").role == "split"
     assert infer(words, "phase").role == "categorical"
-    assert infer(pa.array(["left", "right"]), "split").role == "categorical"
+    assert infer(Kinds.of(pa.array(["left", "right"])), "split").role == "categorical"
 
 
 def test_mixed_columns_are_named_with_their_first_word() -> None:
-    found = infer(pa.array(["1", "2", "x", "3", "4"]))
+    found = infer(Kinds.of(pa.array(["1", "2", "x", "3", "4"])))
     assert (found.role, found.first_bad, found.is_doubtful) == ("categorical", 2, True)
     assert found.note == "1 of 5 values are not numbers, such as 'x'"

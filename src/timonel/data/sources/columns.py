@@ -25,9 +25,8 @@ class Numbers:
     values: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, texts: Any) -> Self:
+    def of(cls, kinds: Kinds) -> Self:
         """Convert texts; whatever is no finite number is missing."""
-        kinds = Kinds.of(texts)
         numbers = pc.cast(pc.if_else(kinds.number, kinds.texts, None), pa.float64())
         return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
 

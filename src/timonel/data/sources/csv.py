@@ -59,13 +59,20 @@ class CsvSource(Source):
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
         self._check_options(file, names)
-        roles = self._without_row_ids({name: self._role(name) for name in names})
-        self._columns = {
-            name: arrow.Numbers.of(values) if role.role == "numeric" else arrow.Words.of(values)
-            for name, role in roles.items()
-            if role.role in _FEATURES
-            for values in (file.table[name],)
-        }
+        roles: dict[str, ColumnRole] = {}
+        self._columns: dict[str, arrow.Values] = {}
+        for name in names:
+            # One column at a time: its masks and trimmed texts take as much memory as itself.
+            kinds = Kinds.of(file.table[name])
+            roles[name] = self._role(name, kinds)
+            if roles[name].role == "numeric":
+                self._columns[name] = arrow.Numbers.of(kinds)
+            elif roles[name].role == "categorical":
+                self._columns[name] = arrow.Words.of(kinds.texts)
+        roles = self._without_row_ids(roles)
+        for name, role in roles.items():
+            if role.role not in _FEATURES:
+                self._columns.pop(name, None)
         if not self._columns:
             dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
             raise DataError(
@@ -131,18 +138,17 @@ class CsvSource(Source):
         if not file.table.num_rows:
             raise DataError(f"expected rows in {self.location}, found only a header")
 
-    def _role(self, name: str) -> ColumnRole:
-        values = self._file.table[name]
+    def _role(self, name: str, kinds: Kinds) -> ColumnRole:
         given = self.options.columns.get(name)
         if given is None:
-            found = infer(values, name)
+            found = infer(kinds, name)
         elif given == "numeric":
-            found = as_numeric(values)
-            if found.bad * 2 >= len(values) - count(Kinds.of(values).missing):
+            found = as_numeric(kinds)
+            if found.bad * 2 >= len(kinds.texts) - count(kinds.missing):
                 raise self._no_number(name, found.first_bad)
         else:
             found = Inference(given)
-        if found.role == "split" and (wrong := unassigned(values)):
+        if found.role == "split" and (wrong := unassigned(kinds.texts)):
             raise DataError(
                 f"column {name!r} of {self.location} assigns no split with {shorten(wrong[0])}",
                 hint="use train, validation and test, or give the column another type",
@@ -198,9 +204,8 @@ class CsvSource(Source):
 
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
         """Return the task, and the label of each row; a missing one is an empty text."""
-        values = self._file.table[name]
-        kinds = Kinds.of(values)
-        bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
+        kinds = Kinds.of(self._file.table[name])
+        bad, filled = count(kinds.bad), len(kinds.texts) - count(kinds.missing)
         # A few words among numbers are mistakes; --skip-bad leaves their rows out.
         numeric = self.options.task == "regression" or (
             bad == 0 or (bad * 10 <= filled and self.options.task is None)
@@ -211,9 +216,9 @@ class CsvSource(Source):
                 hint="choose another label, or the task classification",
             )
         if not numeric:
-            self._check_words(values, name)
-            return "classification", list(arrow.Words.of(values).texts())
-        numbers = arrow.Numbers.of(values).values
+            self._check_words(kinds, name)
+            return "classification", list(arrow.Words.of(kinds.texts).texts())
+        numbers = arrow.Numbers.of(kinds).values
         known = numbers[~np.isnan(numbers)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
@@ -222,11 +227,11 @@ class CsvSource(Source):
             return task, ["" if np.isnan(number) else float(number) for number in numbers]
         if whole:
             return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
-        return task, list(arrow.Words.of(values).texts())
+        return task, list(arrow.Words.of(kinds.texts).texts())
 
-    def _check_words(self, values: Any, name: str) -> None:
+    def _check_words(self, kinds: Kinds, name: str) -> None:
         """Refuse a label with almost as many different words as rows."""
-        found = infer(values)
+        found = infer(kinds)
         if found.cure and self.options.task is None:
             raise DataError(
                 f"column {name!r} of {self.location} is no label: {found.note}",

@@ -85,23 +85,22 @@ class Kinds:
         return pc.invert(pc.or_(pc.or_(self.missing, self.number), self.infinite))
 
 
-def infer(texts: Any, name: str = "") -> Inference:
+def infer(kinds: Kinds, name: str = "") -> Inference:
     """Return how to use a column.
 
     Args:
-        texts: All its values.
+        kinds: All its values.
         name: Its name: a column ``split`` of split names assigns the splits.
     """
-    kinds = Kinds.of(texts)
     known = len(kinds.texts) - count(kinds.missing)
     numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
     if not numbers + bad:
         return Inference("drop", "no finite values" if infinite else "no values", True)
-    if name.strip().lower() == "split" and not unassigned(texts):
+    if name.strip().lower() == "split" and not unassigned(kinds.texts):
         return Inference("split", "the split of each row")
     codes = count(pc.match_substring_regex(kinds.texts, _CODE))
     if bad * 10 <= known and not codes and numbers:
-        return as_numeric(texts, kinds)
+        return as_numeric(kinds)
     return _words(kinds, known, numbers, codes)
 
 
@@ -138,9 +137,8 @@ def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
     return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
 
 
-def as_numeric(texts: Any, kinds: Kinds | None = None) -> Inference:
+def as_numeric(kinds: Kinds) -> Inference:
     """Return the inference of a column that is to be numeric, with its bad values counted."""
-    kinds = kinds or Kinds.of(texts)
     bad, infinite = count(kinds.bad), count(kinds.infinite)
     first = _first(kinds.bad)
     notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
