@@ -132,6 +132,29 @@ def test_what_a_script_says_that_ends_itself_is_shown(here: Path, timonel: Timon
 
 
 @pytest.mark.e2e
+def test_secrets_among_a_scripts_options_are_not_recorded(timonel: Timonel) -> None:
+    script = Path(__file__).parents[1] / "training" / "scripts" / "secretive.py"
+    words = ("--set", "auth-token=s3cr3t-set", "--", "--password=7654321")
+    assert timonel("train", script, *QUICK, *words).exit_code == 0
+    run = json.loads(timonel("runs", "show", "--json").out)
+    params = {name: value for name, value in run["params"].items() if "." not in name}
+    assert params == {
+        "auth-token": "***",
+        "epochs": 3,
+        "key_dim": 64,
+        "api_token": "***",
+        "password": "***",
+        "private_key": "***",
+        "login": "{'user': 'ada', 'password': '***'}",
+        "source": "https://***@example.com/data",
+        "secrets": "***",
+    }
+    record = Path(run["folder"])
+    recorded = [(record / name).read_text() for name in ("run.json", "events.jsonl")]
+    assert not [text for text in recorded if "s3cr3t" in text or "7654321" in text]
+
+
+@pytest.mark.e2e
 def test_a_run_without_a_model_is_not_to_be_exported(timonel: Timonel, script: Path) -> None:
     outcome = timonel("train", "train.py", *QUICK)
     assert outcome.exit_code == 0

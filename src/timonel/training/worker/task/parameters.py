@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from timonel.tracking.redaction import redact_params
+
 
 @contextlib.contextmanager
 def recorded(
@@ -16,7 +18,7 @@ def recorded(
     """Record what ``argparse`` makes of the process's command line within this block.
 
     Args:
-        record: Takes the parameters by the names of their attributes.
+        record: Takes the parameters by the names of their attributes, without secrets.
         known: Names that are recorded already, as flags have them.
     """
     original = argparse.ArgumentParser.parse_known_args
@@ -26,12 +28,13 @@ def recorded(
         parsed, rest = original(self, args, namespace)
         # A parser of a command's part, or of other words, is not the script's command line.
         if args is None or list(args) == sys.argv[1:]:
-            values = {
-                name: value if isinstance(value, bool | int | float | str) else str(value)
+            found = {
+                name: value
                 for name, value in vars(parsed).items()
                 if name not in left_out and value is not None and not callable(value)
             }
-            record(values)
+            # Before lists and mappings become text, in which names no longer tell secrets.
+            record({name: _plain(value) for name, value in redact_params(found).items()})
         return parsed, rest
 
     patched: Any = argparse.ArgumentParser
@@ -40,3 +43,7 @@ def recorded(
         yield
     finally:
         patched.parse_known_args = original
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    return value if isinstance(value, bool | int | float | str) else str(value)
