@@ -25,8 +25,9 @@ def models_of(runs: Sequence[RunRecord]) -> Models:
     made: dict[str, list[str]] = {}
     for run in reversed(exports):
         versions = [item.label for item in run.outputs if item.type == "model"]
-        for source in (run.id, str(run.params.get("run", ""))):
-            made.setdefault(source, []).extend(versions)
+        # An export that failed early, or that was recorded elsewhere, may name no run.
+        for source in filter(None, (run.id, run.params.get("run"))):
+            made.setdefault(str(source), []).extend(versions)
     return made
 
 
