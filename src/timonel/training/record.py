@@ -14,6 +14,7 @@ from typing import Any
 
 from timonel.storage import Workspace, digest_bytes, write_bytes
 from timonel.tracking import Artifact, RunWriter, start_run
+from timonel.tracking.redaction import redact_command
 from timonel.training.functions import import_path
 from timonel.training.options import JobOptions
 from timonel.training.request import Request
@@ -108,7 +109,7 @@ def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
         # The mirror looks for these.
         **({"timonel.wandb": True} if options.wandb else {}),
         **({"timonel.wandb_project": options.wandb_project} if options.wandb_project else {}),
-        **({"timonel.args": " ".join(request.args)} if request.args else {}),
+        **({"timonel.args": " ".join(redact_command(request.args))} if request.args else {}),
     }
 
 

@@ -74,6 +74,8 @@ class TrainSpec(BaseModel):
         """Write the document into a run's folder and return where it is."""
         path = folder / FILE_NAME
         write_document(path, "train", self.model_dump(mode="json"))
+        # The script's options are in it as they were given, secrets included.
+        path.chmod(0o600)
         return path
 
 
