@@ -12,6 +12,7 @@ import typer
 from mkdocs.structure.files import File, Files
 
 from timonel.cli.catalogue import ENTRIES
+from timonel.cli.defaults import VARIABLES
 from timonel.cli.main import app
 from timonel.errors import TimonelError
 
@@ -43,7 +44,7 @@ def command_line() -> str:
     """Return the reference of every command, from its own parameters."""
     group = typer.main.get_command(app)
     context = typer.Context(group, info_name="timonel")
-    parts = ["# Command line\n", intro(group), options(group, context)]
+    parts = ["# Command line\n", intro(group), options(group, context), precedence()]
     for section in dict.fromkeys(entry.section for entry in ENTRIES):
         parts.append(f"\n## {section}\n")
         for entry in (each for each in ENTRIES if each.section == section):
@@ -55,6 +56,28 @@ def command_line() -> str:
 def intro(group: Any) -> str:
     """Return what the program is and the options of every command."""
     return f"{group.help}\n\nThese options may stand anywhere before `--`:\n"
+
+
+def precedence() -> str:
+    """Return where the value of an option comes from, with the settings that have variables."""
+    rows = [
+        f"| `{setting.rpartition('.')[0] or 'every command'}` | "
+        f"`{'--' + setting.rpartition('.')[2]}` | `{variable}` |"
+        for setting, variable in VARIABLES.items()
+    ]
+    return "\n".join(
+        [
+            "\n## Order of settings\n",
+            "The first that is given counts: the option on the command line, the environment",
+            "variable, `timonel.toml` of the present folder, the default. These options have a",
+            "variable; an empty one counts as not set.\n",
+            "| Command | Option | Variable |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "`TIMONEL_API_KEY` holds the key itself, `--api-key-file` names a file with it.\n",
+        ]
+    )
 
 
 def command_pages(command: Any, path: str, parent: typer.Context) -> list[str]:

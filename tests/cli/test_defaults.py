@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.cli.conftest import Timonel
-from timonel.storage import find_workspace
+from timonel.cli.defaults import VARIABLES, Defaults, read_defaults
+from timonel.cli.main import app
+from timonel.serving import caller
+from timonel.storage import find_workspace, workspace
 from timonel.tracking import start_run
 
 CONFIG = Path("timonel.toml")
@@ -56,6 +60,10 @@ def test_each_kind_of_option(timonel: Timonel, here: Path) -> None:
     ("text", "part"),
     [
         ("[serv]", "did you mean 'serve'?"),
+        ("workers = 2", "workers is an option of train: put it under [train]"),
+        ("since = '7d'", "since is an option of runs.list: put it under [runs.list]"),
+        ("nothing = 1", "names no command of timonel: nothing: it has: init, demo"),
+        ("serve = 1", "expected a table for serve, got a value: as in [serve]"),
         ("[serve]\nrestport = 1", "did you mean 'rest-port'?"),
         ("[serve]\npage = 'x'", "serve.page to be true or false"),
         ("[serve]\nrest-port = [1]", "serve.rest-port to be one value"),
@@ -74,3 +82,38 @@ def test_what_cannot_be_is_one_line(text: str, part: str, timonel: Timonel, here
 def test_a_table_of_a_noun_names_a_verb(timonel: Timonel, here: Path) -> None:
     CONFIG.write_text("[runs]\nlimit = 1")
     assert "[runs.list]" in timonel("runs").error_line
+    CONFIG.write_text("[runs.lst]\nlimit = 1")
+    assert "got runs.lst: did you mean 'list'?" in timonel("runs").error_line
+
+
+def test_the_workspace_of_the_environment_goes_before_that_of_the_file(
+    runs: None, timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_workspace(here / "named")
+    CONFIG.write_text('workspace = "work"')
+    assert shown(timonel) == 3
+    monkeypatch.setenv("TIMONEL_WORKSPACE", "named")
+    assert shown(timonel) == 0
+    assert shown(timonel, "-w", "work") == 3
+    monkeypatch.setenv("TIMONEL_WORKSPACE", "")
+    assert shown(timonel) == 3
+
+
+@pytest.mark.parametrize(("setting", "variable"), sorted(VARIABLES.items()))
+def test_a_variable_goes_before_the_file(
+    setting: str, variable: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, _, option = setting.rpartition(".")
+    CONFIG.write_text(f"[{table}]\n{option} = 1\n" if table else f"{option} = 'work'\n")
+    group = typer.main.get_command(app)
+    context = typer.Context(group)
+    context.invoked_subcommand = table or "runs"
+    assert read_defaults(context, CONFIG) != Defaults(commands={table: {}} if table else {})
+    monkeypatch.setenv(variable, "2")
+    assert read_defaults(context, CONFIG) == Defaults(commands={table: {}} if table else {})
+
+
+def test_the_variables_are_those_that_are_read() -> None:
+    assert {"TIMONEL_WORKSPACE", "TIMONEL_API_KEY", "TIMONEL_TLS_CA"} == {
+        workspace.ENVIRONMENT_VARIABLE, caller.KEY_VARIABLE, caller.CA_VARIABLE
+    } <= set(VARIABLES.values())  # fmt: skip

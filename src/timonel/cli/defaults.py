@@ -9,22 +9,32 @@ Each command has a table that maps long option names to values; ``workspace`` is
     [runs.list]
     limit = 50
 
-Options on the command line override them.
+The command line goes before the environment, and both go before the file.
 """
 
 from __future__ import annotations
 
-import difflib
+import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from timonel.cli.catalogue import BY_NAME
+from timonel.cli.suggest import did_you_mean
 from timonel.errors import InputError, SpecError
 
 CONFIG_NAME = "timonel.toml"
+VARIABLES = {
+    "workspace": "TIMONEL_WORKSPACE",
+    "predict.api-key-file": "TIMONEL_API_KEY",
+    "predict.tls-ca": "TIMONEL_TLS_CA",
+    "train.wandb-project": "WANDB_PROJECT",
+    "train.threads": "TF_NUM_INTRAOP_THREADS",
+    "serve.op-threads": "TF_NUM_INTRAOP_THREADS",
+}
+"""The environment variable of a setting. Where it is set, the file's value is ignored."""
 _WORKSPACE = "workspace"
 
 
@@ -65,9 +75,11 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
         raise SpecError(
             f"{path}: workspace is no text: {workspace!r}", hint='as in workspace = "w"'
         )
+    if os.environ.get(VARIABLES[_WORKSPACE]):
+        workspace = None
     for name, table in content.items():
         if name not in BY_NAME or not isinstance(table, dict):
-            raise _unknown(path, name, [*BY_NAME, _WORKSPACE], "command")
+            raise _misplaced(path, ctx, name)
     name = ctx.invoked_subcommand
     if name not in content:
         return Defaults(workspace)
@@ -84,25 +96,33 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
             if verb not in verbs or not isinstance(inner, dict):
                 raise SpecError(
                     f"{path}: expected a table for a command of {name}, got {name}.{verb}",
-                    hint=f"as in [{name}.{verbs[0]}]; it has: {', '.join(verbs)}",
+                    hint=(did_you_mean(verb, verbs) if isinstance(inner, dict) else None)
+                    or f"as in [{name}.{verbs[0]}]; it has: {', '.join(verbs)}",
                 )
             below = command.get_command(ctx, verb)
             found[verb] = _values(path, ctx, f"{name}.{verb}", below, inner)
         return found
-    options = {
+    options = _options(command)
+    values = {}
+    for key, value in table.items():
+        if key not in options:
+            raise _unknown(path, f"{name}.{key}", options, "option")
+        param = options[key]
+        default = _value(path, f"{name}.{key}", param, value)
+        if not os.environ.get(VARIABLES.get(f"{name}.{key}", "")):
+            values[param.name] = default
+    return values
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """Return the parameters of a command that are options, by their long names."""
+    return {
         word.removeprefix("--"): param
         for param in command.params
         if param.param_type_name == "option"
         for word in param.opts
         if word.startswith("--") and word != "--help"
     }
-    values = {}
-    for key, value in table.items():
-        if key not in options:
-            raise _unknown(path, f"{name}.{key}", list(options), "option")
-        param = options[key]
-        values[param.name] = _value(path, f"{name}.{key}", param, value)
-    return values
 
 
 def _value(path: Path, key: str, param: Any, value: Any) -> Any:
@@ -123,7 +143,27 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _unknown(path: Path, key: str, known: list[str], what: str) -> SpecError:
-    close = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(known)}"
+def _misplaced(path: Path, ctx: Any, key: str) -> SpecError:
+    """Return the error of a key at the top of the file that names no command."""
+    if key in BY_NAME:
+        return SpecError(f"{path}: expected a table for {key}, got a value", hint=f"as in [{key}]")
+    owner = next((name for name, command in _leaves(ctx) if key in _options(command)), None)
+    if owner is None:
+        return _unknown(path, key, [*BY_NAME, _WORKSPACE], "command")
+    return SpecError(f"{path}: {key} is an option of {owner}", hint=f"put it under [{owner}]")
+
+
+def _leaves(ctx: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the table and the command of everything that has options; imports its module."""
+    for name in BY_NAME:
+        command = ctx.command.get_command(ctx, name)
+        if not hasattr(command, "list_commands"):
+            yield name, command
+            continue
+        for verb in command.list_commands(ctx):
+            yield f"{name}.{verb}", command.get_command(ctx, verb)
+
+
+def _unknown(path: Path, key: str, known: Iterable[str], what: str) -> SpecError:
+    hint = did_you_mean(key.rpartition(".")[2], known) or f"it has: {', '.join(known)}"
     return SpecError(f"{path} names no {what} of timonel: {key}", hint=hint)

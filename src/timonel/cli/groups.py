@@ -6,16 +6,15 @@ long to import as everything else that ``timonel --help`` needs.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from timonel.cli.catalogue import BY_NAME, ENTRIES
+from timonel.cli.suggest import did_you_mean
 from timonel.errors import Interrupted, SpecError
 
 MAX_HELP_WIDTH = 120
@@ -142,12 +141,6 @@ def colour(text: str) -> str:
     """Return help text with headings and terms coloured; echoed to a pipe it is plain again."""
     text = _TERM.sub(lambda match: "  " + typer.style(match.group(1), fg="cyan"), text)
     return _HEADING.sub(lambda match: typer.style(match.group(0), bold=True), text)
-
-
-def did_you_mean(word: str, names: Sequence[str]) -> str | None:
-    """Return a question that names the one of ``names`` that is most like ``word``."""
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean '{close[0]}'?" if close else None
 
 
 def _nothing() -> None:

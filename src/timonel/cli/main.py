@@ -23,24 +23,27 @@ import typer
 from timonel._version import __version__
 from timonel.cli import process
 from timonel.cli.defaults import CONFIG_NAME, read_defaults
-from timonel.cli.groups import CONTEXT, LazyGroup, did_you_mean
+from timonel.cli.groups import CONTEXT, LazyGroup
 from timonel.cli.ranks import is_told_by_first
 from timonel.cli.settings import Settings, hoist
+from timonel.cli.suggest import did_you_mean
 from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 
 EXIT_DEFECT = 1
 EXIT_USAGE = 2
-_REJECTED_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _OF_THE_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 """What is wrong with a disk or its permissions, wherever it shows, is no defect of timonel."""
+
+_CHOICE = re.compile(r"'[^']*' is not one of .*")
+_QUOTED = re.compile(r"'([^']*)'")
 
 app = typer.Typer(
     cls=LazyGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
-    epilog="The options above may stand anywhere before '--'. Each command has its own --help. "
-    "Options may also be in timonel.toml of the present folder.",
+    epilog="Put the options above anywhere before '--'. Each command has its own --help. "
+    "Defaults of options are read from timonel.toml in the current folder.",
 )
 
 
@@ -91,21 +94,19 @@ def options(
             "--workspace",
             "-w",
             metavar="FOLDER",
-            help="The folder of jobs, runs and models; else the nearest .timonel upwards.",
+            help="Folder of jobs, runs and models. [default: the nearest .timonel upwards]",
         ),
     ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print results only: no progress, no hints.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what is done, to the standard error.")
+        bool, typer.Option("--verbose", "-v", help="Log to standard error.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error and log more.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """From a folder of images or a CSV to a versioned TensorFlow endpoint."""
+    """Turn a folder of images or a CSV file into a versioned TensorFlow endpoint."""
     if version:
         typer.echo(f"timonel {__version__}")
         raise typer.Exit
@@ -146,8 +147,9 @@ def _report(error: BaseException) -> int:
             _print_error(str(error))
         return error.exit_code
     if isinstance(error, typer.TyperException):
-        message = error.format_message().replace("Value error, ", "").rstrip(".")
-        _print_error(f"{message}: {_usage_hint(error)}")
+        # The parser checks values with pydantic, whose prefix says nothing.
+        message = error.format_message().rstrip(".").replace(": Value error, ", ": ")
+        _print_error(f"{message}: {_usage_hint(error, message)}")
         return EXIT_USAGE
     _print_error("interrupted")
     return Interrupted.exit_code
@@ -161,14 +163,16 @@ def _out_of_place(error: OSError) -> TimonelError:
     )
 
 
-def _usage_hint(error: typer.TyperException) -> str:
+def _usage_hint(error: typer.TyperException, message: str) -> str:
+    if choice := _CHOICE.search(message):
+        word, *known = _QUOTED.findall(choice[0])
+        if suggestion := did_you_mean(word, known):
+            return suggestion
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "timonel"
-    if path == "timonel train" and "No such option" in error.format_message():
+    if path == "timonel train" and "No such option" in message:
         return "options of the script follow '--', as in: timonel train train.py -- --epochs 3"
-    rejected = _REJECTED_CHOICE.search(error.format_message())
-    close = rejected and did_you_mean(rejected[1], re.findall(r"'([^']*)'", rejected[2]))
-    return close or f"see '{path} --help'"
+    return f"see '{path} --help'"
 
 
 def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int:
