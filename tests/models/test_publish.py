@@ -224,7 +224,7 @@ def test_a_run_that_fitted_nothing_has_no_model(workspace: Workspace) -> None:
 
 def test_a_run_that_is_running_has_no_model_yet(workspace: Workspace) -> None:
     start_run(workspace, "train", job_id="job-1")
-    with pytest.raises(ModelError, match="still running"):
+    with pytest.raises(ModelError, match="is still training: export it when it ends"):
         export(name="tiny", workspace=workspace)
 
 

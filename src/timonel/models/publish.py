@@ -164,21 +164,17 @@ def _savedmodel(record: RunRecord) -> Artifact:
     made = [artifact for artifact in record.outputs if artifact.type == "savedmodel"]
     if made:
         return made[-1]
+    if record.status == "running":
+        raise ModelError(f"run {record.id} is still training", hint="export it when it ends")
     reason = f": {record.message}" if record.message else ""
     hint = "train with model.fit to its end, or call timonel.training.context().export(model)"
-    if record.status == "running":
-        hint = "it is still running: wait for its end"
-    elif record.status == "failed":
+    if record.status == "failed":
         hint = f"see 'timonel logs {record.job_id or record.id}', mend the script, train again"
     raise ModelError(
-        f"expected run {record.id} to have made a model, but it {_ended(record)} without one"
-        f"{reason}",
+        f"expected run {record.id} to have made a model, "
+        f"but it ended ({record.status}) without one{reason}",
         hint=hint,
     )
-
-
-def _ended(record: RunRecord) -> str:
-    return "is running" if record.status == "running" else f"ended ({record.status})"
 
 
 def _verified(folder: Path, artifact: Artifact) -> Export:
