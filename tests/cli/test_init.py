@@ -99,10 +99,12 @@ def test_work_that_goes_to_a_workspace_above_says_so(
     find_workspace(here / ".timonel")
     (here / "below").mkdir()
     monkeypatch.chdir(here / "below")
-    assert (
-        f"workspace: {here / '.timonel'}, of a folder above"
-        in timonel("convert", "../digits", "data").err
-    )
+    line = f"workspace: {here / '.timonel'}, of a folder above (another: --workspace FOLDER)\n"
+    assert timonel("convert", "../digits", "data").err == line
+    assert timonel("-q", "convert", "../digits", "again").err == ""
+    assert timonel("runs").err == ""
+    for wrong in (("convert", "../none", "data2"), ("convert",), ("train", "none.py")):
+        assert timonel(*wrong).error_line
     assert timonel("-w", "own", "convert", "../digits", "more").err == ""
 
 

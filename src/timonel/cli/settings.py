@@ -46,8 +46,6 @@ class Settings:
         """
         from timonel.storage import find_workspace
 
-        if create:
-            self.tell_shared()
         return find_workspace(self.workspace, create=create)
 
     def shared_workspace(self, folder: Path) -> Path | None:
@@ -60,7 +58,7 @@ class Settings:
         return None if found is None or found.parent == folder.absolute() else found
 
     def tell_shared(self) -> None:
-        """Say that records go to a folder above the present one, where they do."""
+        """Say that records went to a folder above the present one, after a command wrote some."""
         if (found := self.shared_workspace(Path.cwd())) is not None:
             self.remarks(stderr=True).print(
                 f"workspace: {found}, of a folder above (another: --workspace FOLDER)",

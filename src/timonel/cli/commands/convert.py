@@ -24,51 +24,49 @@ def convert(
             "test; a CSV file of rows, or of image files (split,image_uri,label)."
         ),
     ],
-    destination: Annotated[str, typer.Argument(help="The dataset's folder, which is made.")],
+    destination: Annotated[str, typer.Argument(help="Folder of the new dataset.")],
     *,
     kind: Annotated[
-        Literal["auto", "images", "table"], typer.Option(help="What the source is.")
+        Literal["auto", "images", "table"], typer.Option(help="Type of the source.")
     ] = "auto",
-    label: Annotated[
-        str | None, typer.Option(help="The column of a CSV file that holds the label.")
-    ] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of a CSV file.")] = None,
     splits: Annotated[
         str | None,
         typer.Option(
-            help="Fractions of train, validation and test; by default the splits of the source, "
-            "else 0.8,0.1,0.1."
+            help="Fractions of train, validation and test. [default: the splits of the source, "
+            "else 0.8,0.1,0.1]"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed gives another division and order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and the order.")] = 0,
     shards: Annotated[
-        int | None, typer.Option(help="Shards of the training split; by size if not given.")
+        int | None, typer.Option(help="Number of training shards. [default: by size]")
     ] = None,
-    shard_bytes: Annotated[str, typer.Option(help="How large a shard may become.")] = "64MB",
+    shard_bytes: Annotated[str, typer.Option(help="Maximum size of a shard.")] = "64MB",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a dataset that is at the destination.")
+        bool, typer.Option("--overwrite", help="Replace an existing dataset.")
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out what cannot be used, and count it.")
+        bool, typer.Option("--skip-bad", help="Skip unusable records and count them.")
     ] = False,
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="Types of a CSV file's columns where the inferred ones are wrong: numeric (float, "
+            help="Override inferred types of CSV columns: numeric (float, "
             "int), categorical (string), split or drop; separated by commas, or repeated.",
             metavar="NAME=TYPE,...",
         ),
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None,
-        typer.Option(help="What the label is for, where the inferred one is wrong."),
+        typer.Option(help="Override the inferred task."),
     ] = None,
     folders: Annotated[
         Literal["auto", "labels", "splits"],
-        typer.Option(help="What the folders at the top of a folder of images name."),
+        typer.Option(help="Meaning of the top-level folders of images."),
     ] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Turn a folder of images or a CSV into a dataset.
+    """Convert a folder of images or a CSV file to a dataset.
 
     The dataset is a folder of sharded TFRecords with a manifest. It appears whole or not at all,
     and is the same to the byte for the same source and seed.
@@ -82,7 +80,6 @@ def convert(
     from timonel.data import summarise
 
     settings = Settings.of(ctx)
-    settings.tell_shared()
     # The page below shows the warnings, which convert() logs for scripts.
     logging.getLogger("timonel.data.conversion").addHandler(logging.NullHandler())
     with Counter(settings.remarks(stderr=json), "converting", "records") as progress:
@@ -103,6 +100,7 @@ def convert(
             workspace=settings.workspace,
             progress=progress,
         )
+    settings.tell_shared()
     if json:
         print_json(render.dataset_json(dataset))
         return

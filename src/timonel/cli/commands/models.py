@@ -15,16 +15,16 @@ from timonel.errors import ModelError, SpecError
 if TYPE_CHECKING:
     from timonel.models import ModelRepository, ModelVersion
 
-app = noun("Model versions: list, show, add, check, optimize, delete.")
+app = noun("List, show, add, check, optimize and delete model versions.")
 
-MODEL = typer.Argument(help="A model, model/version, or the folder of a SavedModel.")
+MODEL = typer.Argument(help="Model, model/version, or folder of a SavedModel.")
 JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.command("list", cls=Command)
 def list_(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only the versions of this model.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Only versions of this model.")] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
     """List the versions of all models, or of one."""
@@ -48,7 +48,7 @@ def list_(
 def show(
     ctx: typer.Context, model: Annotated[str, MODEL], json: Annotated[bool, JSON] = False
 ) -> None:
-    """Show a version: what it takes and gives, what its check found, where it is from."""
+    """Show a version: signatures, check results and source."""
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
 
@@ -62,11 +62,11 @@ def show(
 @app.command(cls=Command)
 def add(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The model's name.")],
-    folder: Annotated[str, typer.Argument(help="A SavedModel, or a folder with a model.py.")],
+    name: Annotated[str, typer.Argument(help="Model name.")],
+    folder: Annotated[str, typer.Argument(help="SavedModel, or folder with a model.py.")],
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Publish a folder that was made elsewhere as the next version of a name."""
+    """Publish a SavedModel or Python model as the next version."""
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
     from timonel.models import ModelRepository
@@ -74,6 +74,7 @@ def add(
 
     settings = Settings.of(ctx)
     version = ModelRepository(settings.find(create=True).models).add(name, local_path(folder))
+    settings.tell_shared()
     if json:
         print_json(render.version_json(version))
         return
@@ -87,11 +88,11 @@ def check(
     ctx: typer.Context,
     model: Annotated[str, MODEL],
     data_root: Annotated[
-        str | None, typer.Option(help="Where the raw files are now, if they were moved.")
+        str | None, typer.Option(help="Current folder of the raw files if they were moved.")
     ] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Check a published version again: does it answer as training predicted?"""
+    """Check that a version predicts the same as in training."""
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
     from timonel.models import check_version
@@ -111,14 +112,15 @@ def optimize(
     model: Annotated[str, MODEL],
     samples: Annotated[
         Path | None,
-        typer.Option(help="An .npz file: rows of its inputs by name; else its warm-up requests."),
+        typer.Option(help="An .npz file with rows of each input. [default: its warm-up requests]"),
     ] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Measure which runtime computes a version best, and write that into it.
+    """Measure runtimes for a version and store the best one in it.
 
-    LiteRT, or TensorFlow without variables, is chosen where its answers agree with TensorFlow's and
-    it is faster at every size of batch. Servers that load the version from then on do as it says.
+    LiteRT, or TensorFlow without variables, is chosen if its predictions match TensorFlow's and it
+    is faster at every batch size. Servers with --runtime auto use the stored choice when they load
+    it.
     """
     from timonel.cli.render import runtimes as render
     from timonel.cli.render.output import console, print_json
@@ -141,13 +143,13 @@ def optimize(
 @app.command(cls=Command)
 def delete(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(help="The version to delete, as in digits/2.")],
+    model: Annotated[str, typer.Argument(help="Version to delete, such as digits/2.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Delete a version; a running server goes back to the one before.
+    """Delete a version; running servers return to the previous one.
 
-    It cannot be undone, and its number is not used again. On a terminal it asks first.
+    This cannot be undone, and the number is not used again. Asks first on a terminal.
     """
     from timonel.cli.render.output import print_json
 

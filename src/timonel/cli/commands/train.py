@@ -25,19 +25,19 @@ def train(
     ctx: typer.Context,
     entry: Annotated[
         str,
-        typer.Argument(
-            help="A script, a notebook, or a module's name as in 'python -m'.", metavar="ENTRY"
-        ),
+        typer.Argument(help="Script, notebook, or module name as in 'python -m'.", metavar="ENTRY"),
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(help="After '--': what reaches the script unchanged.", metavar="[-- ARGS]"),
+        typer.Argument(
+            help="Arguments after '--' are passed to the script unchanged.", metavar="[-- ARGS]"
+        ),
     ] = None,
     *,
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A dataset for timonel.data.load(); repeatable with names.",
+            help="Dataset for timonel.data.load(); repeat it with names.",
             metavar="[NAME=]FOLDER",
             rich_help_panel=options.PROGRAM,
         ),
@@ -46,7 +46,7 @@ def train(
         list[str] | None,
         typer.Option(
             "--set",
-            help="A parameter: reaches the script as --NAME=VALUE.",
+            help="Parameter, passed to the script as --NAME=VALUE.",
             metavar="NAME=VALUE",
             rich_help_panel=options.PROGRAM,
         ),
@@ -87,30 +87,28 @@ def train(
     task_type: options.TaskType = None,
     task_index: options.TaskIndex = None,
     name: Annotated[
-        str | None, typer.Option(help="What to call the run.", rich_help_panel=options.JOB)
+        str | None, typer.Option(help="Name of the run.", rich_help_panel=options.JOB)
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="Where the job runs.", rich_help_panel=options.JOB)
+        str, typer.Option(help="Engine that runs the job.", rich_help_panel=options.JOB)
     ] = "local",
     max_restarts: Annotated[
         int,
-        typer.Option(
-            help="How often a job that lost a process goes on.", rich_help_panel=options.JOB
-        ),
+        typer.Option(help="Maximum restarts after a lost process.", rich_help_panel=options.JOB),
     ] = 3,
     warm: Annotated[
         bool,
         typer.Option(
             "--warm/--no-warm",
-            help="Start from a process that has imported TensorFlow; it holds about 700 MB and "
-            "ends 10 minutes after its last job (TIMONEL_WARM_LINGER).",
+            help="Start from a process with TensorFlow imported; it holds about 700 MB and "
+            "exits 10 minutes after its last job (TIMONEL_WARM_LINGER).",
             rich_help_panel=options.JOB,
         ),
     ] = True,
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Seed of Keras, NumPy and TensorFlow; else a new one.",
+            help="Seed of Keras, NumPy and TensorFlow. [default: random]",
             rich_help_panel=options.PROGRAM,
         ),
     ] = None,
@@ -123,7 +121,7 @@ def train(
     wandb_project: Annotated[
         str | None,
         typer.Option(
-            help="The project there; else what it trains on.",
+            help="W&B project. [default: name of the dataset]",
             metavar="NAME",
             rich_help_panel=options.TRACKING,
         ),
@@ -132,7 +130,7 @@ def train(
         bool,
         typer.Option(
             "--pass-job-dir",
-            help="Give the script --job-dir=FOLDER too.",
+            help="Also pass --job-dir=FOLDER to the script.",
             rich_help_panel=options.PROGRAM,
         ),
     ] = False,
@@ -140,7 +138,7 @@ def train(
         bool,
         typer.Option(
             "--detach",
-            help="Return at once; see 'timonel jobs' and 'logs'.",
+            help="Return immediately; follow with 'timonel jobs' and 'timonel logs'.",
             rich_help_panel=options.JOB,
         ),
     ] = False,
@@ -148,15 +146,15 @@ def train(
         bool,
         typer.Option(
             "--json",
-            help="Print the run as JSON, and progress to stderr.",
+            help="Print the run as JSON and progress to standard error.",
             rich_help_panel=options.JOB,
         ),
     ] = False,
 ) -> None:
-    """Run a script, notebook or module, on as many workers as you say.
+    """Run a script, notebook or module on one or more workers.
 
-    It is plain Keras; where it runs and with how many others is not its business. Ctrl-C stops the
-    job; its checkpoints are kept.
+    The script is plain Keras and needs no changes for several workers. Ctrl-C stops the job and
+    keeps its checkpoints.
     """
     given = dict(locals())  # before any other name is bound: the options, by their names
     import timonel
@@ -182,6 +180,7 @@ def train(
     if not is_job:
         remarks.print(f"this task of {run.id} is done")
         return
+    settings.tell_shared()
     remarks.print(f"job {run.id} started; follow it with 'timonel logs'.", soft_wrap=True)
     if wandb:
         from timonel.styles import from_here
