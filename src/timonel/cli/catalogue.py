@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DAILY = "Every day"
-LOOK = "Look things up"
-KEEP = "Keep things running"
+DAILY = "Main path"
+LOOK = "List and inspect"
+KEEP = "Operate"
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("init", DAILY, "Write a project that runs: a training script and its commands."),
+    Entry("init", DAILY, "Create a sample project with a training script."),
     Entry("demo", DAILY, "Run the whole path on real handwritten digits."),
-    Entry("convert", DAILY, "Turn a folder of images or a CSV into a dataset."),
-    Entry("train", DAILY, "Run a script, notebook or module, on as many workers as you say."),
+    Entry("convert", DAILY, "Convert a folder of images or a CSV file to a dataset."),
+    Entry("train", DAILY, "Run a script, notebook or module on one or more workers."),
     Entry("export", DAILY, "Publish the model of a run as the next version of a name."),
     Entry("serve", DAILY, "Serve a model over REST and gRPC, as TensorFlow Serving does."),
-    Entry("predict", DAILY, "Ask a model about files or rows."),
-    Entry("runs", LOOK, "Past work: what went in, what was measured, what came out."),
-    Entry("lineage", LOOK, "Where something came from, back to the raw files."),
-    Entry("jobs", LOOK, "Jobs and their tasks: state, logs, size, stop, resume."),
-    Entry("models", LOOK, "Model versions: list, show, add, check, optimize, delete."),
-    Entry("data", LOOK, "Datasets: convert, show, verify."),
-    Entry("servers", LOOK, "Running servers: list, stop."),
-    Entry("keys", LOOK, "API keys of servers: create, list, revoke."),
-    Entry("logs", KEEP, "Print what the tasks of a job have written."),
-    Entry("stop", KEEP, "Stop a job; it ends as stopped, with its checkpoints."),
-    Entry("migrate", KEEP, "Lift the workspace to the formats of this release."),
-    Entry("doctor", KEEP, "Check this machine: versions, devices, memory, what would be faster."),
+    Entry("predict", DAILY, "Get predictions from a model for files or rows."),
+    Entry("runs", LOOK, "List, show and compare runs: parameters, metrics, inputs, outputs."),
+    Entry("lineage", LOOK, "Show which data, runs and models something was made from."),
+    Entry("jobs", LOOK, "List, show, scale, resume and stop jobs."),
+    Entry("models", LOOK, "List, show, add, check, optimize and delete model versions."),
+    Entry("data", LOOK, "Convert, list, show and verify datasets."),
+    Entry("servers", LOOK, "List and stop running servers."),
+    Entry("keys", LOOK, "Create, list and revoke API keys of servers."),
+    Entry("logs", KEEP, "Print the output of a job's tasks."),
+    Entry("stop", KEEP, "Stop a job and keep its checkpoints."),
+    Entry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
+    Entry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )
 """Every command, in the order of the help."""
 

@@ -10,16 +10,16 @@ from timonel.cli.commands.convert import convert
 from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
 
-app = noun("Datasets: convert, show, verify.")
+app = noun("Convert, list, show and verify datasets.")
 app.command("convert", cls=Command)(convert)
 
-DATASET = typer.Argument(help="The dataset's folder.")
+DATASET = typer.Argument(help="Folder of the dataset.")
 JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.command("list", cls=Command)
 def list_(ctx: typer.Context, json: Annotated[bool, JSON] = False) -> None:
-    """List the datasets that runs of this workspace made."""
+    """List datasets made by runs of this workspace."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
     from timonel.tracking import list_runs
@@ -54,7 +54,7 @@ def list_(ctx: typer.Context, json: Annotated[bool, JSON] = False) -> None:
 
 @app.command(cls=Command)
 def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) -> None:
-    """Show a dataset: its schema, its labels and how they are spread over the splits."""
+    """Show a dataset: schema, labels and splits."""
     from timonel.cli.render import datasets as render
     from timonel.cli.render.output import console, print_json
     from timonel.data import Dataset, summarise
@@ -68,7 +68,7 @@ def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) 
 
 @app.command(cls=Command)
 def verify(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) -> None:
-    """Check that every shard is as it was written."""
+    """Verify the digest of every shard."""
     from timonel.cli.render.output import print_json
     from timonel.data import Dataset
 

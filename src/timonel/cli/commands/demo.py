@@ -15,7 +15,7 @@ app = single()
 @app.command(cls=Command)
 def demo(
     folder: Annotated[
-        Path, typer.Option(help="Where to work; an earlier demo there is gone on with.")
+        Path, typer.Option(help="Working folder; an earlier demo there continues.")
     ] = Path("demo"),
 ) -> None:
     """Run the whole path on real handwritten digits.

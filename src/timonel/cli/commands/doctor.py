@@ -16,13 +16,13 @@ app = single()
 def doctor(
     ctx: typer.Context,
     timeout: Annotated[
-        float, typer.Option(help="Seconds that TensorFlow may take to load.", min=1)
+        float, typer.Option(help="Maximum seconds to load TensorFlow.", min=1)
     ] = 120.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this machine: versions, devices, memory, what would be faster.
+    """Check this machine: versions, devices, memory, performance.
 
-    Ends with exit code 1 if something will not work.
+    Exits with code 1 if something will not work.
     """
     from timonel.cli.doctor import Check, Verdict, examine
     from timonel.cli.render import doctor as render

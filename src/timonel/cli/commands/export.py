@@ -16,32 +16,32 @@ app = single()
 def export(
     ctx: typer.Context,
     run: Annotated[
-        str, typer.Argument(help="A training run: an id, the beginning of one, a name, or 'last'.")
+        str, typer.Argument(help="Training run: ID, ID prefix, name, or 'last'.")
     ] = "last",
     *,
-    name: Annotated[str, typer.Option(help="The model's name.")],
+    name: Annotated[str, typer.Option(help="Model name.")],
     repository: Annotated[
-        str | None, typer.Option(help="Where versions go; the workspace by default.")
+        str | None, typer.Option(help="Repository of versions. [default: the workspace]")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Check the export on raw held-out inputs.")
+        bool, typer.Option("--check/--no-check", help="Check the export with raw held-out inputs.")
     ] = True,
     data_root: Annotated[
-        str | None, typer.Option(help="Where the raw files are now, if they were moved.")
+        str | None, typer.Option(help="Current folder of the raw files if they were moved.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Publish even if the check fails.")
     ] = False,
     optimize: Annotated[
         bool,
-        typer.Option("--optimize/--no-optimize", help="Measure which runtime computes it best."),
+        typer.Option("--optimize/--no-optimize", help="Measure runtimes and choose the fastest."),
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Publish the model of a run as the next version of a name.
 
-    Before that, raw held-out inputs are fed to the exported model, and what it answers is
-    compared with what training predicted.
+    First check the exported model: its predictions for raw held-out inputs must match those of the
+    training pipeline.
     """
     import timonel
     from timonel.cli.render import models as render

@@ -33,15 +33,15 @@ _SOURCES = {
 @app.command(cls=Command)
 def init(
     ctx: typer.Context,
-    kind: Annotated[Kind, typer.Argument(help="What the data is.", metavar="image|table")],
-    folder: Annotated[Path, typer.Argument(help="Where to write the project.")] = Path(),
+    kind: Annotated[Kind, typer.Argument(help="Type of data.", metavar="image|table")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the project.")] = Path(),
     data: Annotated[
-        bool, typer.Option("--data/--no-data", help="Write real sample data beside the script.")
+        bool, typer.Option("--data/--no-data", help="Write sample data beside the script.")
     ] = True,
 ) -> None:
-    """Write a project that runs: a training script and its commands.
+    """Create a sample project with a training script.
 
-    Files that exist are never overwritten.
+    Existing files are never overwritten.
     """
     from timonel.cli.project import write_project
     from timonel.storage.workspace import FOLDER_NAME, find_workspace

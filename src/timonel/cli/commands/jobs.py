@@ -14,7 +14,7 @@ from timonel.cli.settings import Settings
 if TYPE_CHECKING:
     from timonel.storage import Workspace
 
-app = noun("Jobs and their tasks: state, logs, size, stop, resume.")
+app = noun("List, show, scale, resume and stop jobs.")
 
 JSON = typer.Option("--json", help="Print JSON.")
 
@@ -22,7 +22,9 @@ JSON = typer.Option("--json", help="Print JSON.")
 @app.command("list", cls=Command)
 def list_(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option(help="At most so many, newest first; 0 for all.")] = 20,
+    limit: Annotated[
+        int, typer.Option(help="Maximum number to show, newest first; 0 for all.")
+    ] = 20,
     json: Annotated[bool, JSON] = False,
 ) -> None:
     """List the jobs of the workspace, newest first."""
@@ -43,10 +45,10 @@ def list_(
 @app.command(cls=Command)
 def show(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")] = "last",
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show one job: its state, how it trains, and each of its tasks."""
+    """Show a job: state, settings and tasks."""
     from timonel.cli.jobs import engine_of, find_job, run_events
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
@@ -66,13 +68,14 @@ def show(
 @app.command(cls=Command)
 def scale(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")],
-    workers: Annotated[int, typer.Argument(help="As many workers as --workers counts.")],
+    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")],
+    workers: Annotated[int, typer.Argument(help="New number of workers.")],
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Let a running job of '--workers MIN:MAX' go on with more or fewer workers.
+    """Change the number of workers of a running job.
 
-    Its tasks save their state, leave, and start again as so many, at the same step.
+    Needs a job started with '--workers MIN:MAX'. Its tasks save a checkpoint and restart at the
+    same step with the new number of workers.
     """
     from timonel.cli.jobs import engine_of, find_job
     from timonel.training.scale import scale_workers
@@ -89,12 +92,12 @@ def scale(
 @app.command(cls=Command)
 def resume(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")] = "last",
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Start a job again that has failed or was stopped; it goes on from its checkpoints.
+    """Restart a failed or stopped job from its checkpoints.
 
-    As the same job and the same run, with its whole restart budget.
+    The job and its run keep their IDs, and the restart count starts at zero.
     """
     from timonel.cli.jobs import engine_of, find_job
     from timonel.training.resume import resume_job

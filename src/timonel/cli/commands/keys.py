@@ -12,31 +12,34 @@ from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
 from timonel.errors import NotFoundError, SpecError
 
-app = noun("API keys of servers: create, list, revoke.")
+app = noun("Create, list and revoke API keys of servers.")
 
-FILE = typer.Option("--file", help="The file of keys; by default api-keys.json of the workspace.")
+FILE = typer.Option("--file", help="File of keys. [default: api-keys.json of the workspace]")
 
 
 @app.command(cls=Command)
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="Who gets it, as logs and limits call them.")],
+    name: Annotated[str, typer.Argument(help="Name of the client in logs and limits.")],
     *,
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="What it allows: predict,status,metadata or admin, then :MODELS."),
+        typer.Option(help="Permissions: predict,status,metadata or admin, then :MODELS."),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="After how long it ends, such as 90d; never by default.")
+        str | None, typer.Option(help="Lifetime of the key, such as 90d. [default: unlimited]")
     ] = None,
     certificate: Annotated[
         str | None,
-        typer.Option(help="Make no key: recognise client certificates with this name."),
+        typer.Option(help="Instead of a key, accept client certificates with this name."),
     ] = None,
     file: Annotated[Path | None, FILE] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Make a key and print it, this one time; servers that run take it at once."""
+    """Create a key and print it once.
+
+    Running servers accept it immediately.
+    """
     from timonel.cli.render.output import console, print_json
     from timonel.serving.access.keyfile import change_entries
     from timonel.serving.access.keys import new_certificate, new_key
@@ -76,7 +79,7 @@ def list_(
     file: Annotated[Path | None, FILE] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List who has a key, and what for."""
+    """List keys and their permissions."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
     from timonel.serving.access.keyfile import read_entries
@@ -123,11 +126,11 @@ def list_(
 @app.command(cls=Command)
 def revoke(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(help="The id, or the name if only one key has it.")],
+    key: Annotated[str, typer.Argument(help="Key ID, or a name that only one key has.")],
     file: Annotated[Path | None, FILE] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a key back; servers that run refuse it within a second."""
+    """Revoke a key; running servers refuse it within a second."""
     from timonel.cli.render.output import print_json
     from timonel.serving.access.keyfile import change_entries, read_entries
     from timonel.serving.access.keys import Entry

@@ -18,20 +18,18 @@ def lineage(
     ctx: typer.Context,
     ref: Annotated[
         str,
-        typer.Argument(
-            help="A run, a model or model/version, a path of a dataset or raw file, a digest."
-        ),
+        typer.Argument(help="Run, model, model/version, digest, or path of a dataset or raw file."),
     ] = "last",
     direction: Annotated[
         Literal["both", "upstream", "downstream"],
-        typer.Option(help="What led to it, what came of it, or both."),
+        typer.Option(help="Show sources, products, or both."),
     ] = "both",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="Print a Mermaid flow chart for a Markdown page.")
+        bool, typer.Option("--mermaid", help="Print a Mermaid flow chart for Markdown.")
     ] = False,
 ) -> None:
-    """Where something came from, back to the raw files."""
+    """Show which data, runs and models something was made from."""
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import as_json, as_mermaid, as_rich
     from timonel.tracking import lineage as find_lineage

@@ -16,18 +16,18 @@ app = single()
 @app.command(cls=Command)
 def logs(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")] = "last",
     task: Annotated[
-        str | None, typer.Option(help="Only this task, such as chief-0 or worker-0.")
+        str | None, typer.Option(help="Only the output of this task, such as chief-0 or worker-0.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each line: task, text.")
     ] = False,
 ) -> None:
-    """Print what the tasks of a job have written."""
+    """Print the output of a job's tasks."""
     from timonel.cli.jobs import engine_of, find_job
     from timonel.training.terminal import says_no_gpu
 

@@ -17,9 +17,9 @@ def migrate(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Lift the workspace to the formats of this release.
+    """Upgrade the workspace to the file formats of this release.
 
-    All or nothing: a document that cannot be lifted leaves everything as it was.
+    If one document cannot be upgraded, nothing changes.
     """
     from timonel.cli.render.output import print_json
     from timonel.storage.migrations import migrate_workspace

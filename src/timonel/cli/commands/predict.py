@@ -18,31 +18,31 @@ app = single()
 def predict(
     ctx: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="A model, model/version, or a server as http://HOST:PORT.")
+        str, typer.Argument(help="Model, model/version, or server as http://HOST:PORT.")
     ],
     inputs: Annotated[
         list[str],
-        typer.Argument(help="Image files; a CSV or JSON file of rows; or a row as JSON."),
+        typer.Argument(help="Image files, a CSV or JSON file of rows, or one row as JSON."),
     ],
     *,
     version: Annotated[
-        int | None, typer.Option(help="Ask this version, not the newest that is served.")
+        int | None, typer.Option(help="Version to use. [default: the newest that is served]")
     ] = None,
-    top: Annotated[int, typer.Option(help="How many scores to show of a single input.")] = 5,
+    top: Annotated[int, typer.Option(help="Number of scores to show for a single input.")] = 5,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(help="A file with an API key or token; else the variable TIMONEL_API_KEY."),
+        typer.Option(help="File with an API key or token. [default: the key in TIMONEL_API_KEY]"),
     ] = None,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(help="The authorities of https servers, in PEM; else TIMONEL_TLS_CA."),
+        typer.Option(help="CA certificates of https servers, in PEM. [default: TIMONEL_TLS_CA]"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask a model about files or rows.
+    """Get predictions from a model for files or rows.
 
-    A running server of the workspace answers; where none serves the model, it is loaded for this
-    call, which takes seconds.
+    A running server of the workspace answers. Without one, the model is loaded for this call, which
+    takes seconds.
     """
     import timonel
     from timonel.cli.render import predictions as render

@@ -10,7 +10,7 @@ from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
 from timonel.errors import SpecError
 
-app = noun("Past work: what went in, what was measured, what came out.")
+app = noun("List, show and compare runs: parameters, metrics, inputs, outputs.")
 JSON = typer.Option("--json", help="Print JSON.")
 
 
@@ -26,15 +26,20 @@ def list_(
         typer.Option(help="Only runs with this status: running, succeeded, failed, stopped, lost."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Only runs with this name; * stands for any letters.")
+        str | None, typer.Option(help="Only runs with this name; * matches anything.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Only runs that this model, or model/version, came from.")
+        str | None, typer.Option(help="Only runs that made this model or model/version.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Only runs since a date or an age: 2026-01-31, 12h, 7d.")
+        str | None,
+        typer.Option(
+            help="Only runs that started since a date or within a time: 2026-01-31, 12h, 7d."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(help="At most so many, newest first; 0 for all.")] = 20,
+    limit: Annotated[
+        int, typer.Option(help="Maximum number to show, newest first; 0 for all.")
+    ] = 20,
     json: Annotated[bool, JSON] = False,
 ) -> None:
     """List the runs of the workspace, newest first."""
@@ -64,12 +69,10 @@ def list_(
 @app.command(cls=Command)
 def show(
     ctx: typer.Context,
-    run: Annotated[
-        str, typer.Argument(help="An id, the beginning of one, a name, or 'last'.")
-    ] = "last",
+    run: Annotated[str, typer.Argument(help="Run ID, ID prefix, name, or 'last'.")] = "last",
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show one run: parameters, metrics with their curves, inputs and outputs."""
+    """Show a run: parameters, metrics, inputs and outputs."""
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import read_run
@@ -84,12 +87,10 @@ def show(
 @app.command(cls=Command)
 def compare(
     ctx: typer.Context,
-    runs: Annotated[
-        list[str], typer.Argument(help="Two runs or more: ids, beginnings of ids, names.")
-    ],
+    runs: Annotated[list[str], typer.Argument(help="Two or more runs: IDs, ID prefixes or names.")],
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Compare runs: the parameters that differ, and the last value of every metric."""
+    """Compare runs: different parameters, and last values of metrics."""
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import read_run

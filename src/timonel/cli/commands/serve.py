@@ -34,22 +34,20 @@ def serve(
     ctx: typer.Context,
     model: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="A model, model/version, a folder of versions or its URI in a bucket; or several."
-        ),
+        typer.Argument(help="Models: name, name/version, folder of versions, or bucket URI."),
     ] = None,
     *,
     config: Annotated[
         str | None,
         typer.Option(
-            help="Instead of models: a ModelServerConfig as text, which is followed.",
+            help="ModelServerConfig text file instead of models; changes are followed.",
             rich_help_panel=MODELS,
         ),
     ] = None,
     resource_preserving: Annotated[
         list[str] | None,
         typer.Option(
-            help="A model of which never two versions are in memory; * for all.",
+            help="Model that keeps one version in memory at a time; * for all.",
             rich_help_panel=MODELS,
         ),
     ] = None,
@@ -58,36 +56,32 @@ def serve(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(
-            help="The address to listen on; 0.0.0.0 for every one.", rich_help_panel=ADDRESSES
-        ),
+        typer.Option(help="Listen address; 0.0.0.0 for all interfaces.", rich_help_panel=ADDRESSES),
     ] = "127.0.0.1",
     rest_port: Annotated[
-        int, typer.Option(help="The REST port; 0 picks a free one.", rich_help_panel=ADDRESSES)
+        int, typer.Option(help="REST port; 0 picks a free one.", rich_help_panel=ADDRESSES)
     ] = 8501,
     grpc_port: Annotated[
         int,
         typer.Option(
-            help=f"The gRPC port; 0 picks a free one, {GRPC_OFF} turns gRPC off.",
+            help=f"gRPC port; 0 picks a free one, {GRPC_OFF} turns gRPC off.",
             rich_help_panel=ADDRESSES,
         ),
     ] = 8500,
     poll_s: Annotated[
-        float, typer.Option(help="Seconds between looks for new versions.", rich_help_panel=MODELS)
+        float, typer.Option(help="Seconds between checks for new versions.", rich_help_panel=MODELS)
     ] = 1.0,
     model_cache: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder that versions from buckets are kept in.", rich_help_panel=MODELS
-        ),
+        typer.Option(help="Cache folder of versions from buckets.", rich_help_panel=MODELS),
     ] = None,
     model_cache_size: Annotated[
-        str, typer.Option(help="How much may be kept there, such as 50GB.", rich_help_panel=MODELS)
+        str, typer.Option(help="Maximum size of that cache, such as 50GB.", rich_help_panel=MODELS)
     ] = "20GiB",
     compute_threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads for large and for unbatched requests; by default one per core.",
+            help="Threads for large and unbatched requests. [default: one per core]",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
@@ -95,28 +89,28 @@ def serve(
         int | None,
         typer.Option(
             min=0,
-            help="Threads of one operation of a model; by default one on up to two cores, else as "
-            "many as TensorFlow chooses (0).",
+            help="Threads per model operation; 0 lets TensorFlow choose. [default: 1 on up to two "
+            "cores, else 0]",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
     drain_s: Annotated[
         float,
         typer.Option(
-            help="Seconds that requests under way have at the end.", rich_help_panel=COMPUTE
+            help="Seconds to finish pending requests at shutdown.", rich_help_panel=COMPUTE
         ),
     ] = 30.0,
     hang_timeout_s: Annotated[
         float | None,
         typer.Option(
-            help="Restart a version's process with pending requests that sends nothing this long.",
+            help="Restart a version's process if requests are pending and it stays silent so long.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
     runtime: Annotated[
         list[str] | None,
         typer.Option(
-            help="auto (the default), tensorflow or litert; digits=litert for one model.",
+            help="tensorflow, litert, or auto (the default); digits=litert for one model.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
@@ -124,7 +118,7 @@ def serve(
         bool,
         typer.Option(
             "--safe-loading/--no-safe-loading",
-            help="Refuse models that could do more than compute: touch files, run Python.",
+            help="Refuse models that can access files or run Python.",
             rich_help_panel=TRUST,
         ),
     ] = True,
@@ -132,28 +126,28 @@ def serve(
         list[str] | None,
         typer.Option(
             "--allow-op",
-            help="An operation to trust all the same: ReadFile, or digits=ReadFile.",
+            help="Allow this operation: ReadFile, or digits=ReadFile for one model.",
             rich_help_panel=TRUST,
         ),
     ] = None,
     allow_python: Annotated[
         list[str] | None,
         typer.Option(
-            help="A model whose versions may bring Python, which runs as you; * for all.",
+            help="Allow this model's versions to run Python as your user; * for all.",
             rich_help_panel=TRUST,
         ),
     ] = None,
     hooks: Annotated[
         list[str] | None,
         typer.Option(
-            help="Python around models: hooks.py, or digits=hooks.py for one.",
+            help="Python hooks: hooks.py, or digits=hooks.py for one model.",
             rich_help_panel=TRUST,
         ),
     ] = None,
     isolation: Annotated[
         Literal["process", "none"],
         typer.Option(
-            help="'process': a crash costs one version; 'none': versions compute in the server.",
+            help="'process': one process per version; 'none': versions run in the server.",
             rich_help_panel=COMPUTE,
         ),
     ] = "process",
@@ -161,88 +155,94 @@ def serve(
         int,
         typer.Option(
             min=1,
-            help="Processes that share the ports, where there are many cores.",
+            help="Server processes that share the ports, for many cores.",
             rich_help_panel=COMPUTE,
         ),
     ] = 1,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
-            help="Serve over TLS: the certificate and its chain, in PEM.", rich_help_panel=ACCESS
+            help="Serve over TLS with this certificate chain, in PEM.", rich_help_panel=ACCESS
         ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="The certificate's private key.", rich_help_panel=ACCESS)
+        Path | None, typer.Option(help="Private key of the certificate.", rich_help_panel=ACCESS)
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(
-            help="Require client certificates of these authorities.", rich_help_panel=ACCESS
+            help="Require client certificates from these authorities.", rich_help_panel=ACCESS
         ),
     ] = None,
     tls_client_optional: Annotated[
         bool,
         typer.Option(
             "--tls-client-optional",
-            help="Let REST clients do without a certificate.",
+            help="Make client certificates optional for REST.",
             rich_help_panel=ACCESS,
         ),
     ] = False,
     api_keys: Annotated[
         Path | None,
         typer.Option(
-            help="Ask for API keys; the file that 'timonel keys' writes.", rich_help_panel=ACCESS
+            help="Require API keys from this file, made by 'timonel keys'.", rich_help_panel=ACCESS
         ),
     ] = None,
     jwt_issuer: Annotated[
         str | None,
         typer.Option(
-            help="Accept tokens of this issuer, as an OpenID provider's URL.",
+            help="Accept tokens of this issuer, such as an OpenID provider's URL.",
             rich_help_panel=ACCESS,
         ),
     ] = None,
     jwt_audience: Annotated[
         str | None,
-        typer.Option(help="The audience that tokens must be made for.", rich_help_panel=ACCESS),
+        typer.Option(help="Required audience of tokens.", rich_help_panel=ACCESS),
     ] = None,
     jwt_jwks: Annotated[
         str | None,
         typer.Option(
-            help="The issuer's keys: a file or URL; else the issuer is asked.",
+            help="File or URL of the issuer's keys. [default: from the issuer]",
             rich_help_panel=ACCESS,
         ),
     ] = None,
     jwt_allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="What every valid token allows, such as predict:digits-*.", rich_help_panel=ACCESS
+            help="Permissions of every valid token, such as predict:digits-*.",
+            rich_help_panel=ACCESS,
         ),
     ] = None,
     rate_limit: Annotated[
         str | None,
         typer.Option(
-            help="Requests of each client, such as 100/s or 600/min:20.", rich_help_panel=LIMITS
+            help="Request rate per client, such as 100/s or 600/min:20.", rich_help_panel=LIMITS
         ),
     ] = None,
     model_rate_limit: Annotated[
-        str | None, typer.Option(help="Requests to each model, likewise.", rich_help_panel=LIMITS)
+        str | None,
+        typer.Option(help="Request rate per model, in the same form.", rich_help_panel=LIMITS),
     ] = None,
     max_body: Annotated[
         str | None,
-        typer.Option(help="The largest request, such as 64MiB, or none.", rich_help_panel=LIMITS),
+        typer.Option(help="Maximum request size, such as 64MiB, or none.", rich_help_panel=LIMITS),
     ] = "32MiB",
     max_requests: Annotated[
         int | None,
-        typer.Option(help="Requests under way at once; more are refused.", rich_help_panel=LIMITS),
+        typer.Option(
+            help="Maximum concurrent requests; others are refused.", rich_help_panel=LIMITS
+        ),
     ] = None,
     max_connections: Annotated[
         int | None,
-        typer.Option(help="Connections to each port; more are refused.", rich_help_panel=LIMITS),
+        typer.Option(
+            help="Maximum connections per port; others are refused.", rich_help_panel=LIMITS
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also answer requests whose Host header is this name, as behind a reverse proxy.",
+            help="Also accept this Host header, for example behind a reverse proxy.",
             rich_help_panel=ADDRESSES,
         ),
     ] = None,
@@ -258,7 +258,7 @@ def serve(
         bool,
         typer.Option(
             "--page/--no-page",
-            help="Have a page at / with models, plots and a form.",
+            help="Serve a page at / with models, plots and a form.",
             rich_help_panel=ADDRESSES,
         ),
     ] = True,
@@ -271,25 +271,25 @@ def serve(
     request_log: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for a sample of requests, as PredictionLogs.", rich_help_panel=TELEMETRY
+            help="Folder for sampled requests, as PredictionLogs.", rich_help_panel=TELEMETRY
         ),
     ] = None,
     request_log_rate: Annotated[
-        float, typer.Option(help="The share of requests in that sample.", rich_help_panel=TELEMETRY)
+        float, typer.Option(help="Fraction of requests to sample.", rich_help_panel=TELEMETRY)
     ] = 0.01,
     detach: Annotated[
         bool,
         typer.Option(
             "--detach",
-            help="Return at once; 'timonel servers stop' ends it.",
+            help="Return immediately; stop it with 'timonel servers stop'.",
             rich_help_panel=ADDRESSES,
         ),
     ] = False,
 ) -> None:
     """Serve a model over REST and gRPC, as TensorFlow Serving does.
 
-    New versions are picked up while it serves; deleting the newest goes back to the one before.
-    Ctrl-C answers what is under way, then ends.
+    New versions are loaded while it serves; deleting the newest returns to the previous one.
+    Ctrl-C finishes pending requests, then exits.
     """
     import timonel
     from timonel.serving.access.options import Options, access_settings

@@ -13,7 +13,7 @@ from timonel.cli.groups import Command, noun
 from timonel.cli.settings import Settings
 from timonel.errors import NotFoundError, ServingError
 
-app = noun("Running servers: list, stop.")
+app = noun("List and stop running servers.")
 
 POLL_S = 0.1
 
@@ -23,7 +23,7 @@ def list_(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the servers that run now."""
+    """List running servers."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
     from timonel.serving.registry import running_servers
@@ -58,11 +58,13 @@ def list_(
 @app.command(cls=Command)
 def stop(
     ctx: typer.Context,
-    server: Annotated[str, typer.Argument(help="A server's pid, or a model that it serves.")],
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 60.0,
+    server: Annotated[
+        str, typer.Argument(help="Process ID of a server, or a model that it serves.")
+    ],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it ends.")] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Stop a server; the requests under way are answered first."""
+    """Stop a server after it finishes pending requests."""
     from timonel.cli.render.output import print_json
     from timonel.serving.registry import running_servers
 

@@ -22,15 +22,15 @@ POLL_S = 0.2
 @app.command(cls=Command)
 def stop(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="A job's id, its beginning, or 'last'.")] = "last",
+    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")] = "last",
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Return once its tasks have ended.")
+        bool, typer.Option("--wait/--no-wait", help="Wait until its tasks have ended.")
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Stop a job; it ends as stopped, with its checkpoints.
+    """Stop a job and keep its checkpoints.
 
-    A job that has ended stays as it is.
+    Has no effect on a job that has ended.
     """
     from timonel.cli.jobs import engine_of, find_job
     from timonel.cli.render import jobs as render

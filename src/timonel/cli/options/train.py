@@ -33,14 +33,14 @@ Strategy = Annotated[
     ],
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="How training is distributed; 'none' leaves it to the script.",
+        help="Distribution strategy; 'none' leaves it to the script.",
     ),
 ]
 Workers = Annotated[
     str,
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="Processes that train together; 2:8 goes on with 2 and grows to 8.",
+        help="Number of workers; 2:8 continues with 2 and grows to 8.",
         metavar="N[:M]",
     ),
 ]
@@ -48,14 +48,14 @@ Ps = Annotated[
     int,
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="Parameter servers.",
+        help="Number of parameter servers.",
     ),
 ]
 Evaluator = Annotated[
     bool,
     typer.Option(
         "--evaluator",
-        help="Evaluate each new checkpoint beside training.",
+        help="Evaluate each new checkpoint in a separate process.",
         rich_help_panel=DISTRIBUTION,
     ),
 ]
@@ -63,49 +63,49 @@ DevicesPerWorker = Annotated[
     int,
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="Devices of each worker.",
+        help="Number of devices per worker.",
     ),
 ]
 Launcher = Annotated[
     Literal["processes", "mpi"],
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="Who starts the tasks: timonel, or mpirun.",
+        help="Start tasks as processes of timonel or with mpirun.",
     ),
 ]
 Chief = Annotated[
     Literal["chief", "worker"],
     typer.Option(
         rich_help_panel=OWN_CLUSTER,
-        help="Role of the process that leads; 'worker': a cluster without a chief.",
+        help="Role of the coordinating process; 'worker' for a cluster without a chief.",
     ),
 ]
 SuccessPolicy = Annotated[
     Literal["auto", "chief", "all-workers"],
     typer.Option(
         rich_help_panel=OWN_CLUSTER,
-        help="Whose end is the job's; auto: the chief's with 'none' and --ps, else all workers'.",
+        help="Tasks that must succeed; auto: the chief with 'none' or --ps, else all workers.",
     ),
 ]
 CrossDeviceOps = Annotated[
     Literal["nccl", "hierarchical", "one-device"] | None,
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="How the devices of a process add up.",
+        help="All-reduce between the devices of one process.",
     ),
 ]
 Collectives = Annotated[
     Literal["auto", "ring", "nccl"],
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="How processes add up.",
+        help="All-reduce between processes.",
     ),
 ]
 CompressGradients = Annotated[
     Literal["bfloat16", "float16"] | None,
     typer.Option(
         rich_help_panel=DISTRIBUTION,
-        help="The type in which gradients travel.",
+        help="Send gradients in this type.",
     ),
 ]
 
@@ -115,7 +115,7 @@ MaxStaleness = Annotated[
     typer.Option(
         rich_help_panel=PARAMETER_SERVERS,
         metavar="UPDATES|any",
-        help="Drop gradients that are older than so many updates, and damp the others. "
+        help="Drop gradients older than this many updates and scale down other old ones. "
         "[default: workers - 1]",
         show_default=False,
     ),
@@ -124,14 +124,14 @@ BackupWorkers = Annotated[
     int | None,
     typer.Option(
         rich_help_panel=PARAMETER_SERVERS,
-        help="Synchronous steps, each without the so many slowest workers.",
+        help="Train synchronously, ignoring this many slowest workers per step.",
     ),
 ]
 WarmupEpochs = Annotated[
     int,
     typer.Option(
         rich_help_panel=PARAMETER_SERVERS,
-        help="Epochs that one worker trains alone at first.",
+        help="Epochs that one worker trains alone before the others join.",
     ),
 ]
 
@@ -140,7 +140,7 @@ Precision = Annotated[
     Literal["float32", "bfloat16", "float16"],
     typer.Option(
         rich_help_panel=NUMERICS,
-        help="In which layers compute; weights stay float32.",
+        help="Compute type of layers; weights stay float32.",
     ),
 ]
 Xla = Annotated[
@@ -149,7 +149,7 @@ Xla = Annotated[
 Deterministic = Annotated[
     bool,
     typer.Option(
-        "--deterministic", help="Use deterministic operations only.", rich_help_panel=NUMERICS
+        "--deterministic", help="Use only deterministic operations.", rich_help_panel=NUMERICS
     ),
 ]
 
@@ -158,28 +158,28 @@ BatchSizeIs = Annotated[
     Literal["global", "per-replica"],
     typer.Option(
         rich_help_panel=BATCHES,
-        help="What the script's batch sizes mean.",
+        help="Meaning of the script's batch sizes.",
     ),
 ]
 AccumulateGradients = Annotated[
     int,
     typer.Option(
         rich_help_panel=BATCHES,
-        help="Batches whose gradients make up one update.",
+        help="Batches accumulated for one update.",
     ),
 ]
 ScaleLearningRate = Annotated[
     Literal["none", "linear", "sqrt"],
     typer.Option(
         rich_help_panel=BATCHES,
-        help="How the learning rate grows with the replicas.",
+        help="Scale the learning rate with the number of replicas.",
     ),
 ]
 LearningRateWarmup = Annotated[
     int,
     typer.Option(
         rich_help_panel=BATCHES,
-        help="Updates in which the learning rate grows to its value.",
+        help="Updates over which the learning rate ramps up.",
     ),
 ]
 
@@ -188,41 +188,43 @@ CheckpointSteps = Annotated[
     int | None,
     typer.Option(
         rich_help_panel=CHECKPOINTS,
-        help="Save state after every so many steps too.",
+        help="Also save a checkpoint every N steps.",
     ),
 ]
 CheckpointSeconds = Annotated[
     str | None,
     typer.Option(
-        help="Save state after so many seconds too.", metavar="TIME", rich_help_panel=CHECKPOINTS
+        help="Also save a checkpoint at this interval.", metavar="TIME", rich_help_panel=CHECKPOINTS
     ),
 ]
 KeepCheckpoints = Annotated[
     int,
     typer.Option(
         rich_help_panel=CHECKPOINTS,
-        help="How many of the newest are kept.",
+        help="Number of latest checkpoints to keep.",
     ),
 ]
 KeepBest = Annotated[
     str | None,
     typer.Option(
         rich_help_panel=CHECKPOINTS,
-        help="Keep the best epoch by this metric too.",
+        help="Also keep the best checkpoint by this metric.",
         metavar="[max:|min:]METRIC",
     ),
 ]
 CheckpointUri = Annotated[
     str | None,
     typer.Option(
-        help="A folder or bucket they are copied to.", metavar="URI", rich_help_panel=CHECKPOINTS
+        help="Copy checkpoints to this folder or bucket.",
+        metavar="URI",
+        rich_help_panel=CHECKPOINTS,
     ),
 ]
 EarlyStopping = Annotated[
     str | None,
     typer.Option(
         rich_help_panel=CHECKPOINTS,
-        help="End when so many checkpoints, or three, are no better for the evaluator.",
+        help="Stop after PATIENCE checkpoints (default 3) without improvement in evaluation.",
         metavar="METRIC[:PATIENCE]",
     ),
 ]
@@ -231,13 +233,15 @@ EarlyStopping = Annotated[
 StopOnNan = Annotated[
     bool,
     typer.Option(
-        "--stop-on-nan", help="A loss that is no number ends the job.", rich_help_panel=FAULTS
+        "--stop-on-nan", help="Stop the job if the loss is NaN or infinite.", rich_help_panel=FAULTS
     ),
 ]
 StallTimeout = Annotated[
     str | None,
     typer.Option(
-        help="A task without a step for so long is hung.", metavar="TIME", rich_help_panel=FAULTS
+        help="Treat a task without a step for this long as hung.",
+        metavar="TIME",
+        rich_help_panel=FAULTS,
     ),
 ]
 
@@ -246,7 +250,7 @@ MemoryPerDevice = Annotated[
     str | None,
     typer.Option(
         rich_help_panel=DEVICES,
-        help="The most memory of each GPU; else it grows as needed.",
+        help="Memory limit per GPU. [default: grows as needed]",
         metavar="SIZE",
     ),
 ]
@@ -254,7 +258,7 @@ Threads = Annotated[
     int | None,
     typer.Option(
         rich_help_panel=DEVICES,
-        help="Threads of each process; else they share the cores.",
+        help="Threads per process. [default: an equal share of the cores]",
     ),
 ]
 Profile = Annotated[
@@ -269,17 +273,19 @@ Cluster = Annotated[
     str | None,
     typer.Option(
         rich_help_panel=OWN_CLUSTER,
-        help="Be one task of this cluster, given as in TF_CONFIG; 'env' takes that variable.",
+        help="Run as one task of this cluster, in TF_CONFIG format; 'env' reads TF_CONFIG.",
         metavar="FILE|env",
     ),
 ]
 TaskType = Annotated[
     str | None,
     typer.Option(
-        help="The role of this task in the cluster.", metavar="ROLE", rich_help_panel=OWN_CLUSTER
+        help="Role of this task in the cluster.", metavar="ROLE", rich_help_panel=OWN_CLUSTER
     ),
 ]
 TaskIndex = Annotated[
     int | None,
-    typer.Option(rich_help_panel=OWN_CLUSTER, help="Its index within the role.", metavar="N"),
+    typer.Option(
+        rich_help_panel=OWN_CLUSTER, help="Index of this task within its role.", metavar="N"
+    ),
 ]
