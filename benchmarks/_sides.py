@@ -112,7 +112,6 @@ def _model_server(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]
 DEFAULT = Side("timonel serve", 2, _serve(), _V1)
 ALONE = Side("timonel serve, one process", 1, _serve("--isolation", "none"), _V1)
 MODEL_SERVER = Side("timonel-model-server", 1, _model_server, _V1)
-TWO_FRONTS = Side("timonel serve, 2 fronts", 3, _serve("--workers", "2"), _V1)
 LITERT = Side("timonel serve, litert", 2, _serve("--runtime", "litert"), _V1, runtime="litert")
 LITERT_ALONE = Side(
     "timonel serve, one process, litert", 1,

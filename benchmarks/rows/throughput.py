@@ -20,7 +20,7 @@ Rows = Callable[[Case, str, Results], list[Row]]
 
 def small(models: Models, plan: Plan) -> Found:
     """S and B: our servers against the peers'."""
-    ours = [_sides.DEFAULT, _sides.ALONE, _sides.TWO_FRONTS, _sides.MODEL_SERVER]
+    ours = [_sides.DEFAULT, _sides.ALONE, _sides.MODEL_SERVER]
     sides = [*ours, *_peers(plan, heavy=False)]
     return _measured(models, plan, ["S", "B"], sides, _small_rows)
 
@@ -154,7 +154,7 @@ def _small_rows(case: Case, way: str, results: Results) -> list[Row]:
         rows += against.row(ours, fits, least=2.0)
         if case.name == "S":
             rows += against.p99(ours, fits)
-    return rows + against.row(_sides.TWO_FRONTS, lambda side: side is _sides.DEFAULT, least=None)
+    return rows
 
 
 def _mobile_rows(case: Case, way: str, results: Results) -> list[Row]:

@@ -6,7 +6,6 @@ A confusion matrix is a tuple of rows: one per true class, with a count per pred
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,6 @@ Confusion = tuple[tuple[int, ...], ...]
 # Beyond so many classes counts and names cannot be read any more.
 _MAX_COUNTS = 30
 _MAX_NAMES = 60
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """One class's share of right answers; none where there is nothing to divide by.
-
-    Args:
-        precision: Of those predicted to be of the class, the share that is.
-        recall: Of those that are of the class, the share that was found.
-        support: How many are of the class.
-    """
-
-    label: str
-    precision: float | None
-    recall: float | None
-    f1: float | None
-    support: int
 
 
 def confusion_matrix(pairs: Iterable[tuple[int, int]], classes: int) -> Confusion:
@@ -47,18 +29,6 @@ def confusion_matrix(pairs: Iterable[tuple[int, int]], classes: int) -> Confusio
 def accuracy(confusion: Confusion) -> float | None:
     """Return the share of right answers; none of no examples."""
     return _ratio(sum(row[i] for i, row in enumerate(confusion)), sum(map(sum, confusion)))
-
-
-def class_scores(confusion: Confusion, labels: Sequence[str]) -> list[ClassScore]:
-    """Return precision, recall and F1 of every class."""
-    scores = []
-    for number, label in enumerate(labels):
-        hits, support = confusion[number][number], sum(confusion[number])
-        predicted = sum(row[number] for row in confusion)
-        precision, recall = _ratio(hits, predicted), _ratio(hits, support)
-        f1 = _ratio(2 * hits, predicted + support)
-        scores.append(ClassScore(label, precision, recall, f1, support))
-    return scores
 
 
 def confusion_table(confusion: Confusion, labels: Sequence[str]) -> list[list[str]]:

@@ -76,10 +76,6 @@ class ModelRepository:
         folder = self._folder(name)
         return [version_at(name, number, path) for number, path in sorted(numbered(folder))]
 
-    def next_number(self, name: str) -> int:
-        """Return the number that the next version will have if nobody else publishes."""
-        return _highest(self._folder(name)) + 1
-
     def publish(
         self,
         name: str,

@@ -14,7 +14,7 @@ from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.buckets.choice import cache_of, folder_of
 from timonel.serving.config import ModelSettings, RequestLogSettings, ServerSettings
 from timonel.serving.monitoring import measures
-from timonel.serving.monitoring.endpoint import MetricsApp, Pages
+from timonel.serving.monitoring.endpoint import MetricsApp
 from timonel.serving.monitoring.loading import Load, key_of, measured
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.series import BatchKey
@@ -60,16 +60,15 @@ class Instruments:
             return load
         return warmed(load, self._settings.load.warm_up_iterations, self._on_warmed)
 
-    def app(self, app: App, pool: Executor, pages: Pages | None = None) -> App:
+    def app(self, app: App, pool: Executor) -> App:
         """Return a REST application that has the page of metrics too, if it is wanted.
 
         Args:
             app: Answers everything else.
             pool: Where the page is written.
-            pages: Where it is from; by default, this process.
         """
         path = self._settings.monitoring.metrics_path
-        return app if path is None else MetricsApp(app, pages or self.monitor, path, pool)
+        return app if path is None else MetricsApp(app, self.monitor, path, pool)
 
     def batches_of(self, path: Path) -> Observer:
         """Return who is told of the batches of the version in a folder."""

@@ -65,7 +65,6 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     model_cache: Reference | None = None,
     model_cache_size: str | int = "20GiB",
     isolation: Isolation = "process",
-    workers: int = 1,
     access: AccessSettings | None = None,
     page: bool = True,
     trace: bool = False,
@@ -116,8 +115,6 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             uses make room, least recently used first.
         isolation: ``process`` lets each version compute in a process of its own, whose crash costs
             that version a moment and nothing else; ``none`` computes in the server.
-        workers: Processes that share the ports, for machines with many cores: all of them ask the
-            same compute processes, so models are in memory once.
         access: Who may ask, how much, and over which TLS; by default everyone who can reach the
             ports, with limits on sizes alone.
         page: Have a page for people at ``/`` of the REST port: models, live plots, and a form to
@@ -183,7 +180,6 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
             ),
             isolation=isolation,
             compute=ComputeSettings(hang_timeout_s=hang_timeout_s),
-            workers=workers,
             python=python,
             access=_owned(access or AccessSettings()),
             monitoring=MonitoringSettings(tracing=trace),

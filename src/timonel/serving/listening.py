@@ -16,8 +16,6 @@ from timonel.serving.config import ServerSettings
 from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS
 from timonel.serving.instruments import Instruments
-from timonel.serving.monitoring.endpoint import Pages
-from timonel.serving.page.history import SharedSource
 from timonel.serving.page.wiring import with_page
 from timonel.serving.ports import authority, bind
 from timonel.serving.rest.app import RestApp
@@ -38,12 +36,9 @@ class Listening:
         grpc_port: gRPC's port; none for no such.
         access: What requests pass first.
         instruments: What is measured of them.
-        pages: Where pages of metrics are from; by default, these instruments.
-        source: Where the figures of plots are from; likewise.
-        shares_ports: Whether other processes listen at the same port for gRPC.
     """
 
-    def __init__(  # noqa: PLR0913 - all that a server consists of
+    def __init__(
         self,
         settings: ServerSettings,
         plane: DataPlane,
@@ -51,10 +46,6 @@ class Listening:
         grpc_port: int | None,
         access: Access,
         instruments: Instruments,
-        *,
-        pages: Pages | None = None,
-        source: SharedSource | None = None,
-        shares_ports: bool = False,
     ) -> None:
         self._settings = settings
         self._plane = plane
@@ -62,9 +53,6 @@ class Listening:
         self._grpc_port = grpc_port
         self._access = access
         self._instruments = instruments
-        self._pages = pages
-        self._source = source
-        self._shared_arguments = (("grpc.so_reuseport", 1),) if shares_ports else ()
         self._draining = asyncio.Event()
 
     @contextlib.asynccontextmanager
@@ -106,11 +94,7 @@ class Listening:
                 GrpcOptions(
                     address=address,
                     socket_path=grpc.socket_path,
-                    channel_arguments=(
-                        *guard.arguments,
-                        *grpc.channel_arguments,
-                        *self._shared_arguments,
-                    ),
+                    channel_arguments=(*guard.arguments, *grpc.channel_arguments),
                     health=grpc.health,
                     reflection=grpc.reflection,
                     tensor_content=grpc.tensor_content,
@@ -153,13 +137,10 @@ class Listening:
             monitor,
             pool,
             is_draining=self._draining.is_set,
-            source=self._source,
         )
         host = self._settings.rest_host or self._settings.host
         hosts = self._access.hosts(self._rest_socket.getsockname()[0], host)
-        app = self._access.guarded(
-            self._instruments.app(described, pool, self._pages), hosts, cors=asked.cors
-        )
+        app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=asked.cors)
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
             direct = Direct(self._plane, pool, options, monitor, self._access.max_body, hosts)

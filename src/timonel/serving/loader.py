@@ -46,7 +46,6 @@ class Loader:
         load: Loads one version; called from several threads.
         settings: Times and limits.
         catalogue: Where the result is published.
-        on_change: Called, from the loader's thread, after a version was loaded or unloaded.
     """
 
     def __init__(
@@ -55,12 +54,10 @@ class Loader:
         load: Load,
         settings: LoadSettings,
         catalogue: Catalogue,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._load = load
         self._settings = settings
         self._catalogue = catalogue
-        self._on_change = on_change
         self._models = tuple(models)
         self._watched: dict[str, Watched] = {}
         self._reloads = Reloads()
@@ -218,7 +215,6 @@ class Loader:
         model, labels = done.result()
         servable = Servable(watched.name, number, model, labels)
         watched.end_load(servable, held)
-        self._on_change()
 
     def _begin_unload(self, watched: Watched, number: int) -> None:
         servable = watched.begin_unload(number)
@@ -239,7 +235,6 @@ class Loader:
     def _end_unload(self, watched: Watched, servable: Servable) -> None:
         watched.release(servable)
         watched.end_unload(servable.version)
-        self._on_change()
 
     def _reconfigure(self, models: tuple[ModelSettings, ...], done: Future[None]) -> None:
         if self._stopping:

@@ -10,35 +10,21 @@ from timonel.errors import ServingError
 _TRIES = 100
 
 
-def bind(host: str, port: int, purpose: str, *, shared: bool = False) -> socket.socket:
+def bind(host: str, port: int, purpose: str) -> socket.socket:
     """Take a port without listening on it: until the caller listens, clients are refused.
 
     Args:
         host: The address of this machine to bind to.
         port: The port; 0 for any that is free.
         purpose: What it is for, as the error says it.
-        shared: Let further sockets of this user's take it too, if they also ask for that.
 
     Raises:
         ServingError: The port is in use or may not be taken, or the address is not ours.
     """
     try:
-        return _bind(host, port, shared=shared)
+        return _bind(host, port)
     except OSError as error:
         raise refusal(host, port, purpose, error) from error
-
-
-def twin(bound: socket.socket) -> socket.socket:
-    """Return one more socket with the place of one that is shared: both get connections."""
-    other = socket.socket(bound.family, bound.type, bound.proto)
-    try:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(bound.getsockname())
-    except OSError:
-        other.close()
-        raise
-    return other
 
 
 def authority(host: str, port: int) -> str:
@@ -46,7 +32,7 @@ def authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -64,8 +50,6 @@ def _bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     taken.close()
     again = socket.socket(family, kind, protocol)
     again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     again.bind(bound)
     return again
 

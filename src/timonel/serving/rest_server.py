@@ -13,7 +13,7 @@ import uvicorn
 
 from timonel.errors import ServingError
 from timonel.serving.config import ServerSettings
-from timonel.serving.ports import bind, refusal, twin
+from timonel.serving.ports import bind, refusal
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
@@ -23,7 +23,7 @@ _ABORTED_S = 1.0
 _ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settings say so
 
 
-def bind_rest(settings: ServerSettings, *, shared: bool = False) -> socket.socket | None:
+def bind_rest(settings: ServerSettings) -> socket.socket | None:
     """Take the REST port; none if it is turned off, or cannot be had and need not be.
 
     Raises:
@@ -33,7 +33,7 @@ def bind_rest(settings: ServerSettings, *, shared: bool = False) -> socket.socke
         return None
     host = settings.rest_host or settings.host
     try:
-        return _noticing_who_is_gone(_bind(host, settings.rest_port, shared=shared))
+        return _noticing_who_is_gone(_bind(host, settings.rest_port))
     except ServingError as error:
         if not settings.rest_is_optional:
             raise
@@ -41,19 +41,14 @@ def bind_rest(settings: ServerSettings, *, shared: bool = False) -> socket.socke
         return None
 
 
-def bind_rest_again(bound: socket.socket) -> socket.socket:
-    """Return one more socket with the place of one that was taken to be shared."""
-    return _noticing_who_is_gone(twin(bound))
-
-
-def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     try:
-        return bind(host, port, "REST", shared=shared)
+        return bind(host, port, "REST")
     except ServingError:
         if host != _ANY_ADDRESS_V6:
             raise
         # A machine without IPv6.
-        return bind(_ANY_ADDRESS, port, "REST", shared=shared)
+        return bind(_ANY_ADDRESS, port, "REST")
 
 
 def _noticing_who_is_gone(bound: socket.socket) -> socket.socket:

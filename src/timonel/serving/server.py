@@ -44,8 +44,6 @@ from timonel.serving.rest_server import bind_rest
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.servables import Catalogue
 from timonel.serving.status import StatusError
-from timonel.serving.workers.catalogue import SharedCatalogue
-from timonel.serving.workers.group import Group
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,12 +93,11 @@ def _run(
     log: str | None,
 ) -> None:
     access = Access(settings.access)
-    several = settings.workers > 1
-    rest_socket = bind_rest(settings, shared=several)
+    rest_socket = bind_rest(settings)
     if rest_socket is not None:
         held.enter_context(rest_socket)
-    grpc_port = _reserve_grpc(settings, held if several else None)
-    catalogue = SharedCatalogue() if several else Catalogue()
+    grpc_port = _free_grpc_port(settings)
+    catalogue = Catalogue()
     prepared = threading.Event()
     instruments = Instruments(settings, catalogue, lambda: loader.models)
     runtime = runtime_for(settings, instruments.batches_of, instruments.name_of)
@@ -113,16 +110,10 @@ def _run(
     loader.start()
     held.callback(loader.stop)
     held.callback(prepared.set)
-    front: Listening | Group
-    if isinstance(catalogue, SharedCatalogue):
-        front = Group(settings, catalogue, loader, instruments.monitor, rest_socket, grpc_port)
-        held.callback(front.stop)
-        front.start()
-    else:
-        plane = DataPlane(catalogue, loader, instruments.recorder)
-        front = Listening(settings, plane, rest_socket, grpc_port, access, instruments)
+    plane = DataPlane(catalogue, loader, instruments.recorder)
+    listening = Listening(settings, plane, rest_socket, grpc_port, access, instruments)
     with_grpc = grpc_port is not None or settings.grpc.socket_path is not None
-    _prepare(runtime, with_grpc=with_grpc and not several)
+    _prepare(runtime, with_grpc=with_grpc)
     prepared.set()
     loader.wait_until_settled()
     record = _record(settings, access.scheme, rest_socket, grpc_port, log)
@@ -131,11 +122,11 @@ def _run(
         instruments.running(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(front, settings, record, on_ready, leash))
+        runner.run(_serve(listening, settings, record, on_ready, leash))
 
 
 async def _serve(
-    front: Listening | Group,
+    listening: Listening,
     settings: ServerSettings,
     record: ServerRecord,
     on_ready: Ready | None,
@@ -147,7 +138,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if leash is not None:
         loop.add_reader(leash, _on_leash, leash, stop)
-    async with front.opened():
+    async with listening.opened():
         with _registered(settings.servers_folder, record):
             _LOG.info(
                 "serving %s at %s",
@@ -184,16 +175,12 @@ def _record(
     )
 
 
-def _reserve_grpc(settings: ServerSettings, held: contextlib.ExitStack | None) -> int | None:
-    """Check that the gRPC port is free, long before gRPC binds it; keep it if it is shared."""
+def _free_grpc_port(settings: ServerSettings) -> int | None:
+    """Check that the gRPC port is free, long before gRPC binds it."""
     if settings.grpc_port is None:
         return None
-    reserved = bind(settings.host, settings.grpc_port, "gRPC", shared=held is not None)
-    port: int = reserved.getsockname()[1]
-    if held is None:
-        reserved.close()
-    else:
-        held.enter_context(reserved)
+    with bind(settings.host, settings.grpc_port, "gRPC") as bound:
+        port: int = bound.getsockname()[1]
     return port
 
 

@@ -50,7 +50,7 @@ def load(exports, name, settings, observe=None):
 )
 def test_what_may_go_together_is_found_by_trying(exports, name, verdict):
     model = load(exports, name, AdaptiveBatching())
-    assert model._policy.verdicts["serving_default"] is verdict
+    assert model._policy._verdicts["serving_default"] is verdict
     model.close()
 
 
@@ -69,7 +69,7 @@ def test_images_are_batched_at_once_where_there_are_warm_up_requests(exports, pn
         )
     )
     model = BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching()).load(version, SETTINGS)
-    assert model._policy.verdicts["serving_default"] is Verdict.TOGETHER
+    assert model._policy._verdicts["serving_default"] is Verdict.TOGETHER
     model.close()
 
 
@@ -77,7 +77,7 @@ def test_images_are_batched_once_one_was_seen(exports, png):
     model = load(exports, "images", AdaptiveBatching())
     images = {"image_bytes": np.array([png()], dtype=object)}
     assert model.run("serving_default", images)["label"].tolist() == [b"dog"]
-    assert model._policy.verdicts["serving_default"] is Verdict.TOGETHER
+    assert model._policy._verdicts["serving_default"] is Verdict.TOGETHER
     model.close()
 
 

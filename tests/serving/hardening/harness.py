@@ -173,12 +173,9 @@ class GrpcClient:
     Args:
         server: Whom.
         model: For what.
-        patient: Whether calls wait for a connection; else they fail for about a second where the
-            first try to connect again did.
     """
 
-    def __init__(self, server, model="m", *, patient=False):
-        self._patient = patient
+    def __init__(self, server, model="m"):
         self._channel = grpc.insecure_channel(
             server.grpc_address, [("grpc.use_local_subchannel_pool", 1)]
         )
@@ -191,7 +188,7 @@ class GrpcClient:
     def __call__(self):
         """Return ``OK`` and the factor, or an error and nothing."""
         try:
-            response = self._call(self._request, timeout=60, wait_for_ready=self._patient)
+            response = self._call(self._request, timeout=60)
         except grpc.RpcError as error:
             return f"{error.code().name} {error.details()}", None
         return "OK", response.outputs["y"].float_val[0] / 10

@@ -149,7 +149,6 @@ def test_every_flag_of_tensorflow_serving_has_its_default():
         "rest_api_enable_page": False,
         "model_cache": "",
         "model_cache_mib": 20480,
-        "workers": 1,
         "hang_timeout_seconds": 0,
         "drain_seconds": 30,
     }

@@ -73,18 +73,13 @@ def _note(complaints, message):
         complaints.append(message.text)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one front", "two fronts"])
-def fronts(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, fronts):
+def place(tmp_path_factory):
     return find_workspace(tmp_path_factory.mktemp("browsed") / "workspace")
 
 
 @pytest.fixture(scope="module")
-def settings(place, fronts):
+def settings(place):
     def make(names, **how):
         return ServerSettings(
             models=tuple(
@@ -95,7 +90,6 @@ def settings(place, fronts):
             drain_s=1,
             load=LoadSettings(poll_s=0.1, settle_s=0.1),
             isolation="process",
-            workers=fronts,
             **how,
         )
 

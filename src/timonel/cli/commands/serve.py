@@ -151,14 +151,6 @@ def serve(
             rich_help_panel=COMPUTE,
         ),
     ] = "process",
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Server processes that share the ports, for many cores.",
-            rich_help_panel=COMPUTE,
-        ),
-    ] = 1,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
@@ -340,7 +332,6 @@ def serve(
             allow_python=allow_python or (),
             hooks=hooks or (),
             isolation=isolation,
-            workers=workers,
             access=access,
             page=page,
             trace=trace,

@@ -74,11 +74,6 @@ class Gang:
     _addresses: dict[str, str] = field(default_factory=dict)
     _assignments: dict[str, Assignment] = field(default_factory=dict)
 
-    @property
-    def child_pids(self) -> set[int]:
-        """The agents that this process is the parent of."""
-        return {a.pid for a in self._agents.values() if a.is_child and a.pid is not None}
-
     def start(self, action: StartGeneration, reason: str | None = None) -> None:
         """Start every task with new addresses.
 

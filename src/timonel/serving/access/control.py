@@ -20,7 +20,6 @@ from timonel.serving.access.policy import (
     denied,
 )
 from timonel.serving.access.settings import AccessSettings
-from timonel.serving.access.shared import SharedMemory, SharedSlots, SharedThrottle
 from timonel.serving.status import Code, StatusError
 
 _BUSY_S = 1.0
@@ -47,7 +46,6 @@ class AccessControl:
         settings: The rules.
         wall: The time, in seconds since the epoch.
         clock: A clock that never goes back.
-        memory: Where limits are kept together with other processes; none if they are kept alone.
 
     Raises:
         TimonelError: A file of keys cannot be read.
@@ -58,26 +56,17 @@ class AccessControl:
         settings: AccessSettings,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        memory: SharedMemory | None = None,
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._authenticator = Authenticator(settings, wall, clock)
         limits = settings.limits
-        clients, models = _rate(limits.principal_rate), _rate(limits.model_rate)
-        self._principals: Throttle | SharedThrottle
-        self._models: Throttle | SharedThrottle
-        self._slots: Slots | SharedSlots
         limited = limits.principal_rate or limits.model_rate or limits.max_requests
         self.guards_nothing = not (settings.is_closed or settings.tls or limited)
         """Whether every request would be admitted, so that nobody need ask."""
-        if memory is None:
-            self._principals, self._models = Throttle(clients), Throttle(models)
-            self._slots = Slots(limits.max_requests)
-        else:
-            self._principals = SharedThrottle(clients, memory, 0)
-            self._models = SharedThrottle(models, memory, 1)
-            self._slots = SharedSlots(limits.max_requests, memory)
+        self._principals = Throttle(_rate(limits.principal_rate))
+        self._models = Throttle(_rate(limits.model_rate))
+        self._slots = Slots(limits.max_requests)
 
     def enter(self) -> None:
         """Take a place among the requests under way; whoever gets it must `leave`.
@@ -126,7 +115,7 @@ class AccessControl:
         for model in resource.models:
             self._throttle(self._models, model, "to this model")
 
-    def _throttle(self, throttle: Throttle | SharedThrottle, name: str, whose: str) -> None:
+    def _throttle(self, throttle: Throttle, name: str, whose: str) -> None:
         wait_s = throttle.take(name, self._clock())
         if wait_s > 0:
             raise TooManyError(Code.RESOURCE_EXHAUSTED, f"too many requests {whose}", wait_s)

@@ -10,7 +10,6 @@ from timonel.serving.access.browsers import BrowserGuard, hosts_for
 from timonel.serving.access.control import AccessControl
 from timonel.serving.access.http import http_protocol
 from timonel.serving.access.settings import AccessSettings
-from timonel.serving.access.shared import SharedMemory
 from timonel.serving.access.ssl_config import read_ssl_config
 from timonel.serving.access.tls import (
     ReloadingContext,
@@ -43,15 +42,14 @@ class Access:
 
     Args:
         settings: The rules.
-        memory: Where limits are kept together with other processes; none if they are kept alone.
 
     Raises:
         TimonelError: A file of keys or certificates cannot be used.
     """
 
-    def __init__(self, settings: AccessSettings, memory: SharedMemory | None = None) -> None:
+    def __init__(self, settings: AccessSettings) -> None:
         self._settings = settings
-        self._control = AccessControl(settings, memory=memory)
+        self._control = AccessControl(settings)
         self._context: ReloadingContext | None = None
         if settings.tls is not None:
             self._context = rest_context(settings.tls)

@@ -153,11 +153,6 @@ class AdaptivePolicy(Policy):
             with contextlib.suppress(StatusError):
                 self.ran_alone(name, 1, *seconds_alone(model, model.signatures[name]))
 
-    @property
-    def verdicts(self) -> Mapping[str, Verdict]:
-        """What is known of each signature."""
-        return self._verdicts
-
     def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:
         """Return a queue of the same shapes, for what is proven to be batchable."""
         if self._verdicts[signature] is not Verdict.TOGETHER:

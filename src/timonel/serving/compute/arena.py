@@ -55,11 +55,6 @@ class Arena(Owner):
         """The size of all segments."""
         return sum(segment.size for segment, _ in tuple(self._segments.values()))
 
-    @property
-    def blocks_taken(self) -> int:
-        """How many blocks are in use."""
-        return len(self._uses)
-
     def take(self, length: int, timeout_s: float) -> Hold:
         """Return a new block of ``length`` bytes, which begins on a boundary of 64 bytes.
 

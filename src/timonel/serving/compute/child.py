@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import threading
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.inbox import Message
 from timonel.serving.compute.link import Link
 from timonel.serving.compute.metadata import to_fields
-from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.config import RuntimeSettings
 from timonel.serving.freed import give_back, return_large_blocks, share_arenas, start_trimming
 from timonel.serving.python.hooks import HookedModel, Hooks
@@ -41,19 +39,18 @@ def compute(
     """Load a version and serve it until told to unload it.
 
     Args:
-        connection: Where requests come from, and further connections that they come from too.
+        connection: Where requests come from.
         runtime: What loads and computes; prepared.
         path: The version's folder.
         settings: How it computes.
         threads: Requests at the same time, where the model does not schedule them itself.
-        memory_limit: Bytes of shared memory for the answers that go over one connection.
+        memory_limit: Bytes of shared memory for answers.
     """
     # As in the only process: TensorFlow's own buffers are here.
     share_arenas()
     return_large_blocks(mmap_bytes=32 << 20, trim_bytes=16 << 20)
     start_trimming()
-    fronts = _Fronts(memory_limit)
-    link = Link(connection, limit_bytes=memory_limit, on_join=fronts.join)
+    link = Link(connection, limit_bytes=memory_limit)
     try:
         loaded = runtime.load(path, settings)
         observe = partial(_tell, link)
@@ -64,44 +61,15 @@ def compute(
         if settings.hooks is not None:
             hooks = Hooks(Path(settings.hooks), model.signatures)
             model = HookedModel(model, hooks, threads)
-        fronts.model = model
         give_back()
-        _post_loaded(link, model)
+        fields, defaults = to_fields(model.signatures, model.platform)
+        link.post(Kind.LOADED, 0, fields, defaults)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
         _post_error(link, 0, error, otherwise=Code.UNKNOWN)
         return
     if _Answering(link, model).serve():
         model.close()
         link.flush()  # what was told of its last batches
-
-
-class _Fronts:
-    """Answers requests of further fronts, each in a thread of its own.
-
-    Args:
-        memory_limit: Bytes of shared memory for the answers to each.
-    """
-
-    model: ScheduledModel
-
-    def __init__(self, memory_limit: int) -> None:
-        self._memory_limit = memory_limit
-
-    def join(self, _number: int, connection: socket.socket) -> None:
-        """Take one more. They only come once the model is there."""
-        link = Link(connection, limit_bytes=self._memory_limit)
-        threading.Thread(target=self._serve, args=(link,), name="front", daemon=True).start()
-
-    def _serve(self, link: Link) -> None:
-        answering = _Answering(link, self.model)
-        try:
-            _post_loaded(link, self.model)
-            answering.serve()
-        except (ProtocolError, StatusError) as error:
-            _LOG.error("a front is answered no more: %s", error)
-        finally:
-            answering.give_up()
-            link.close()
 
 
 class _Answering:
@@ -119,11 +87,6 @@ class _Answering:
         """Answer; return true if this ends as it should, false if nobody is there any more."""
         self._link.serve(self._handle, finish=self._begin)
         return self._asked_to_close
-
-    def give_up(self) -> None:
-        """Compute nothing more of what nobody waits for."""
-        for future in list(self._under_way.values()):
-            future.cancel()
 
     def _handle(self, message: Message) -> None:
         if message.kind is Kind.REQUEST:
@@ -172,11 +135,6 @@ class _Answering:
             self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             _post_error(self._link, number, error, compute_s=_compute_s(future))
-
-
-def _post_loaded(link: Link, model: ScheduledModel) -> None:
-    fields, defaults = to_fields(model.signatures, model.platform)
-    link.post(Kind.LOADED, 0, fields, defaults)
 
 
 def _tell(link: Link, observation: BatchObservation) -> None:

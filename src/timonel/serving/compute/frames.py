@@ -39,8 +39,6 @@ class Kind(IntEnum):
     CANCEL = 8  # nobody waits for that request's answer any more
     CLOSE = 9  # unload, and end
     BATCH = 10  # [what was observed of a batch]
-    JOIN = 11  # a connection for one more front comes with it
-    TELL = 12  # [what two fronts say to each other]
 
 
 class Frame(NamedTuple):

@@ -18,9 +18,7 @@ from timonel.serving.compute.segments import Hold, Owner, Segment
 from timonel.serving.runtimes.base import Array
 
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
-_LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE, Kind.JOIN})
-
-OnJoin = Callable[[int, socket.socket], None]
+_LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE})
 
 
 class Message(NamedTuple):
@@ -46,17 +44,12 @@ class Inbox:
         connection: A socket that does not block; owned by somebody else.
         owner: Told of blocks of the other side's memory that are not used any more.
         arena: This side's memory, of which the other side gives blocks back.
-        on_join: Takes a connection that the other side passes on, with a number; none if it may
-            not.
     """
 
-    def __init__(
-        self, connection: socket.socket, owner: Owner, arena: Arena, on_join: OnJoin | None
-    ) -> None:
+    def __init__(self, connection: socket.socket, owner: Owner, arena: Arena) -> None:
         self._socket = connection
         self._owner = owner
         self._arena = arena
-        self._on_join = on_join
         # Filled again and again: a new one for each packet costs the kernel its pages each time.
         self._buffer = memoryview(bytearray(PACKET_BYTES * 2))
         self.segments: dict[int, Segment] = {}
@@ -95,18 +88,11 @@ class Inbox:
                 self._arena.give_back(number, offset)
         elif frame.kind is Kind.RETIRE:
             self.segments.pop(frame.number, None)
-        elif frame.kind is Kind.JOIN:
-            self._take(frame, descriptors)
         elif descriptors:
             try:
                 self.segments[frame.number] = Segment(descriptors[0], frame.offset)
             except (OSError, ValueError, OverflowError) as error:
                 raise ProtocolError(f"expected shared memory, got {error}") from error
-
-    def _take(self, frame: Frame, descriptors: Sequence[int]) -> None:
-        if self._on_join is None or not descriptors:
-            raise ProtocolError("expected no connection, or one that is there")
-        self._on_join(frame.number, socket.socket(fileno=os.dup(descriptors[0])))
 
     def _message(self, frame: Frame) -> Message:
         content = frame.content

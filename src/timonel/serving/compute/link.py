@@ -17,7 +17,7 @@ from typing import Any
 
 from timonel.serving.compute.arena import Arena
 from timonel.serving.compute.frames import INLINE_BYTES, Kind, by_reference, inline
-from timonel.serving.compute.inbox import Inbox, Message, OnJoin
+from timonel.serving.compute.inbox import Inbox, Message
 from timonel.serving.compute.outbox import Outbox
 from timonel.serving.compute.protocol import Place, pack
 from timonel.serving.compute.segments import Owner, hold_of
@@ -34,17 +34,13 @@ class Link(Owner):
     Args:
         connection: One end of a pair of sequential-packet sockets.
         limit_bytes: Shared memory that this side may use.
-        on_join: Takes a connection that the other side passes on, with a number; by default none
-            may.
     """
 
-    def __init__(
-        self, connection: socket.socket, *, limit_bytes: int, on_join: OnJoin | None = None
-    ) -> None:
+    def __init__(self, connection: socket.socket, *, limit_bytes: int) -> None:
         connection.setblocking(False)
         self._socket = connection
         self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
-        self._inbox = Inbox(connection, self, self._arena, on_join)
+        self._inbox = Inbox(connection, self, self._arena)
         self._theirs = self._inbox.segments
         self._outbox = Outbox(connection, self.wake)
         self._gathering = Gathering()
@@ -125,11 +121,6 @@ class Link(Owner):
 
     def _end_turn(self) -> None:
         self._gathering.ended(self._outbox.waiting)
-        self.flush()
-
-    def pass_on(self, number: int, connection: socket.socket) -> None:
-        """Give the other side a copy of a connection."""
-        self._outbox.add(inline(Kind.JOIN, number), os.dup(connection.fileno()))
         self.flush()
 
     def flush(self) -> None:

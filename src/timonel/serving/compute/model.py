@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +42,6 @@ class ProcessModel(ScheduledModel):
         self._start = start
         self._close_timeout_s = close_timeout_s
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._crashes: tuple[float, ...] = ()
         self._restarts = 0
         self._closed = threading.Event()
@@ -74,19 +72,6 @@ class ProcessModel(ScheduledModel):
     def outage(self) -> StatusError | None:
         """Why there is no process at present; none while there is one."""
         return self._unavailable if self._process is None else None
-
-    def join(self, connection: socket.socket) -> ComputeProcess:
-        """Have one more front ask the process over a connection; waits while there is none.
-
-        Raises:
-            StatusError: There will be none any more.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._process is not None or self._closed.is_set())
-            if self._process is None:
-                raise self._unavailable
-            self._process.join(connection)
-            return self._process
 
     def submit(
         self,
@@ -133,7 +118,6 @@ class ProcessModel(ScheduledModel):
         """Unload; what is under way is answered first."""
         with self._lock:
             self._closed.set()
-            self._changed.notify_all()
             self._unavailable = StatusError(Code.UNAVAILABLE, "The version has been unloaded.")
             process, self._process = self._process, None
         if process is not None:
@@ -149,7 +133,6 @@ class ProcessModel(ScheduledModel):
             else:
                 self._process = process
                 self._restarts += restarts
-                self._changed.notify_all()
                 return True
         process.close(0.0)
         return True

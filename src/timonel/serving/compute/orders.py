@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 from timonel.serving.config import RuntimeSettings
 
@@ -60,23 +59,6 @@ class ForkOrder:
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON's values."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
-class Parent(Protocol):
-    """Where connections to compute processes come from."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether a process lives on when its connection is closed."""
-
-    def connect(self, order: ForkOrder) -> tuple[socket.socket, int]:
-        """Return a connection to a process that loads or has loaded a version, and its pid."""
-
-    def cause(self, pid: int, timeout_s: float) -> str | None:
-        """Word how a process ended; none if it has not in time."""
-
-    def kill(self, pid: int) -> None:
-        """Kill a process. Idempotent."""
 
 
 def environment(env: Mapping[str, str], *, restored: bool = False) -> dict[str, str]:

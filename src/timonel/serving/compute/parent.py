@@ -33,8 +33,6 @@ class WarmParent:
         runtime: ``module:attribute`` of what makes the runtime.
     """
 
-    is_shared = False
-
     def __init__(self, runtime: str) -> None:
         self._tokens = itertools.count()
         self._forks: dict[int, Future[int]] = {}
@@ -75,23 +73,6 @@ class WarmParent:
             if self._refusal is not None:
                 raise StatusError(Code.FAILED_PRECONDITION, self._refusal)
 
-    def fork(self, order: ForkOrder, connection: socket.socket) -> int:
-        """Return the pid of a new compute process that has a copy of ``connection``.
-
-        Raises:
-            StatusError: There is none.
-        """
-        self.wait_until_ready()
-        answer: Future[int] = Future()
-        with self._changed:
-            token = next(self._tokens)
-            self._forks[token] = answer
-            if self._refusal is None:
-                self._send(replace(order, token=token).as_json(), connection)
-            else:
-                self._forks.pop(token).set_exception(_gone(self._refusal))
-        return answer.result()
-
     def connect(self, order: ForkOrder) -> tuple[socket.socket, int]:
         """Return a connection to a new compute process, and its pid.
 
@@ -101,7 +82,7 @@ class WarmParent:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                return ours, self.fork(order, theirs)
+                return ours, self._fork(order, theirs)
         except BaseException:
             ours.close()
             raise
@@ -136,6 +117,18 @@ class WarmParent:
             self._process.kill()
             self._process.wait()
         self._control.close()
+
+    def _fork(self, order: ForkOrder, connection: socket.socket) -> int:
+        self.wait_until_ready()
+        answer: Future[int] = Future()
+        with self._changed:
+            token = next(self._tokens)
+            self._forks[token] = answer
+            if self._refusal is None:
+                self._send(replace(order, token=token).as_json(), connection)
+            else:
+                self._forks.pop(token).set_exception(_gone(self._refusal))
+        return answer.result()
 
     def _send(self, content: dict[str, Any], passed: socket.socket | None = None) -> None:
         message = json.dumps(content).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,8 @@ from timonel.serving.compute.frames import Kind
 from timonel.serving.compute.inbox import Message
 from timonel.serving.compute.link import Link
 from timonel.serving.compute.metadata import from_fields
-from timonel.serving.compute.orders import ForkOrder, Parent
+from timonel.serving.compute.orders import ForkOrder
+from timonel.serving.compute.parent import WarmParent
 from timonel.serving.compute.protocol import ProtocolError
 from timonel.serving.runtimes.base import Array, Signature
 from timonel.serving.settled import await_settled
@@ -34,7 +34,7 @@ class ComputeProcess:
     """A process that has loaded a version, or is about to. Thread-safe.
 
     Args:
-        parent: What forks it, or knows it.
+        parent: What forks it.
         order: What it loads.
         on_end: Called once, in a thread of this object that ends after it, when a process that had
             loaded has ended without being told to: with this object and why.
@@ -48,7 +48,7 @@ class ComputeProcess:
 
     def __init__(
         self,
-        parent: Parent,
+        parent: WarmParent,
         order: ForkOrder,
         on_end: Callable[[ComputeProcess, StatusError], None],
         hang_timeout_s: float | None = None,
@@ -69,8 +69,6 @@ class ComputeProcess:
         self._end: StatusError | None = None
         self.in_flight: list[str] = []
         """Signatures, types and shapes of the requests that were in flight when it ended."""
-        self._ended = threading.Event()
-        self._ended_how: str | None = None
         self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
         ours, self.pid = parent.connect(order)
         self._link = Link(ours, limit_bytes=order.memory_limit)
@@ -142,15 +140,6 @@ class ComputeProcess:
         """
         return self._link.allocate(shape, dtype, timeout_s=0.0)
 
-    def join(self, connection: socket.socket) -> None:
-        """Give it a copy of a connection that one more front will ask it over."""
-        self._link.pass_on(0, connection)
-
-    def wait_for_end(self, timeout_s: float) -> str | None:
-        """Return how it ended; none if it has not after so long."""
-        self._ended.wait(timeout_s)
-        return self._ended_how
-
     def kill(self) -> None:
         """End it at once; what is under way is answered ``UNAVAILABLE``."""
         self._parent.kill(self.pid)
@@ -184,8 +173,6 @@ class ComputeProcess:
         self.kill()
 
     def _cause(self) -> str:
-        if self._closing and self._parent.is_shared:
-            return "was left"
         # It is nearly always there already.
         cause = self._parent.cause(self.pid, _STATUS_S)
         if cause is None:
@@ -202,8 +189,6 @@ class ComputeProcess:
             # Those whose clients have left as well: the process may still compute them.
             owed = list(self._owed.values())
         self.in_flight = [answer.description for answer in owed[:_MAX_DESCRIBED]]
-        self._ended_how = cause
-        self._ended.set()
         for answer in asked:
             answer.give(error)
         self._link.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from timonel.serving.access.settings import AccessSettings
 from timonel.serving.config.base import Settings
@@ -102,12 +100,6 @@ class ServerSettings(Settings):
         description="Threads that read large requests, and compute a version's where nothing is "
         "batched.",
     )
-    workers: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="Processes that share the ports in front of those that compute.",
-    )
     drain_s: Seconds = Field(
         default=30.0, description="Time that requests in flight have after a stop signal."
     )
@@ -132,15 +124,6 @@ class ServerSettings(Settings):
     servers_folder: str | None = Field(
         default=None, description="Where the running server's document is written."
     )
-
-    @model_validator(mode="after")
-    def _workers_share_what_is_apart(self) -> Self:
-        if self.workers > 1 and self.isolation == "none":
-            raise ValueError(
-                f"expected isolation process where there are {self.workers} workers, got none: "
-                "each of them would hold every model"
-            )
-        return self
 
     @field_validator("models")
     @classmethod

@@ -83,7 +83,6 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         )
         rest_port = 0
     models = _single(values) if files.models is None else tuple(files.models)
-    workers = max(1, values.integer("workers"))
     period = values.integer("model_config_file_poll_wait_seconds")
     settings = ServerSettings(
         models=models,
@@ -99,8 +98,7 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         grpc=_grpc(values),
         compute_threads=min(_MOST_THREADS, max(2, cores)),
         drain_s=max(0, values.integer("drain_seconds")),
-        workers=workers,
-        isolation="none" if workers == 1 else "process",
+        isolation="none",
         compute=ComputeSettings(
             hang_timeout_s=max(0, values.integer("hang_timeout_seconds")) or None
         ),

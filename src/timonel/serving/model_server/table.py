@@ -174,13 +174,6 @@ def flags(cores: int) -> tuple[Flag, ...]:
             "timonel's own: how much may be kept there that is not in use",
         ),
         Flag(
-            "workers",
-            "int32",
-            1,
-            "timonel's own: processes that share the ports; with several, each version computes in "
-            "a process of its own",
-        ),
-        Flag(
             "hang_timeout_seconds",
             "int32",
             0,

@@ -5,17 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from concurrent.futures import Executor
-from typing import Protocol
 
 from timonel.serving.asgi import App, Receive, Scope, Send
 from timonel.serving.monitoring.exposition import CONTENT_TYPE
-
-
-class Pages(Protocol):
-    """Where pages of metrics are from; a server's monitor, for one."""
-
-    def page(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+from timonel.serving.monitoring.monitor import Monitor
 
 
 class MetricsApp:
@@ -28,7 +21,7 @@ class MetricsApp:
         pool: Where the page is written, which takes milliseconds; none takes the event loop's own.
     """
 
-    def __init__(self, app: App, monitor: Pages, path: str, pool: Executor | None = None) -> None:
+    def __init__(self, app: App, monitor: Monitor, path: str, pool: Executor | None = None) -> None:
         self._app = app
         self._monitor = monitor
         self._path = path

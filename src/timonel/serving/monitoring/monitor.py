@@ -8,8 +8,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from timonel.serving.monitoring import own, tfserving
@@ -37,14 +36,12 @@ class Recent(NamedTuple):
     """One of the last requests, for a live picture.
 
     Args:
-        ended: When it was answered, in seconds since 1970.
         key: What it was.
         seconds: How long it took.
         stages: How long each of `observation.STAGES` took, in seconds.
         rows: Rows it asked for.
     """
 
-    ended: float
     key: RequestKey
     seconds: float
     stages: tuple[float, float, float, float]
@@ -141,7 +138,7 @@ class Monitor:
         seconds = ended - observation.began
         stages = observation.stages(ended)
         self._requests[key].observe(seconds, stages, observation.run_s, observation.rows)
-        self._recent.append(Recent(time.time(), key, seconds, stages, observation.rows))
+        self._recent.append(Recent(key, seconds, stages, observation.rows))
         if self._tracer is not None:
             self._tracer.trace(observation, ended, code)
 
@@ -179,10 +176,6 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """Return copies of all counts; takes a moment, so not for an event loop."""
-        return replace(self.counted(), versions=self._versions(), memory=self._memory())
-
-    def counted(self) -> Snapshot:
-        """Return copies of what was counted here, without what is looked up when asked for."""
         with self._lock:
             logged = dict(self._logged)
         return Snapshot(
@@ -191,18 +184,30 @@ class Monitor:
             loads={key: value.copy() for key, value in self._loads.items()},
             warmups={key: value.copy() for key, value in self._warmups.items()},
             logged=logged,
+            versions=self._versions(),
+            memory=self._memory(),
         )
 
     def page(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return page_of(self.snapshot())
+        snapshot = self.snapshot()
+        return expose((*tfserving.families(snapshot), *own.families(snapshot)))
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return the traffic of each model, and of all under the empty name; takes no lock.
 
         What is counted meanwhile may be there in part.
         """
-        return traffic_of(self._requests.items(), self._batches.items())
+        found: dict[str, Traffic] = {"": Traffic()}
+        for request, counted in self._requests.items():
+            if request.api:
+                count = sum(counted.whole.counts)
+                errors = 0 if request.code is Code.OK else count
+                _add(found, request.model, Traffic(count, errors))
+        for batch, computed in self._batches.items():
+            rows = computed.rows
+            _add(found, batch.model, Traffic(0, 0, sum(rows.counts), int(rows.total)))
+        return found
 
     def recent(self) -> list[Recent]:
         """Return the last requests, oldest first, `RECENT` at most."""
@@ -219,31 +224,6 @@ class Monitor:
             return _OTHERS
         self._strangers.add(name)
         return name
-
-
-def page_of(snapshot: Snapshot) -> bytes:
-    """Return what was counted in Prometheus' text format."""
-    return expose((*tfserving.families(snapshot), *own.families(snapshot)))
-
-
-def traffic_of(
-    requests: Iterable[tuple[RequestKey, Requests]], batches: Iterable[tuple[BatchKey, Batches]]
-) -> dict[str, Traffic]:
-    """Return the traffic of each model, and of all under the empty name."""
-    found: dict[str, Traffic] = {"": Traffic()}
-    for request, counted in requests:
-        if not request.api:
-            continue
-        count = sum(counted.whole.counts)
-        more = Traffic(count, 0 if request.code is Code.OK else count)
-        _add(found, request.model, more)
-    for batch, computed in batches:
-        _add(
-            found,
-            batch.model,
-            Traffic(0, 0, sum(computed.rows.counts), int(computed.rows.total)),
-        )
-    return found
 
 
 def _add(found: dict[str, Traffic], model: str, more: Traffic) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import collections
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from timonel.serving.monitoring.monitor import Recent, Traffic
+from timonel.serving.monitoring.monitor import Monitor, Recent, Traffic
 from timonel.serving.status import Code
 
 POINTS: Final = 300
@@ -21,26 +21,6 @@ ALL: Final = ""
 """The name under which the traffic of all models is kept."""
 _DIGITS: Final = 16
 _QUANTILES: Final = (0.5, 0.95, 0.99)
-
-
-class Source(Protocol):
-    """Where the figures come from; the server's monitor."""
-
-    def traffic(self) -> Mapping[str, Traffic]:
-        """Return what was answered and computed so far, by model."""
-
-    def recent(self) -> Sequence[Recent]:
-        """Return the last requests, oldest first."""
-
-
-class SharedSource(Source, Protocol):
-    """Figures of several processes, each of which may be asked for the page."""
-
-    def tell(self) -> None:
-        """Tell the others that somebody looks."""
-
-    def listen(self, look: Callable[[], None]) -> None:
-        """Have somebody called, in the event loop, when another one has told that."""
 
 
 class Point(NamedTuple):
@@ -87,12 +67,12 @@ class History:
     """Points, oldest first. For one thread.
 
     Args:
-        source: Where the figures come from.
-        identity: Tells it from those of other processes, and of those before this one.
+        monitor: Where the figures come from.
+        identity: Tells it from those of servers before this one.
     """
 
-    def __init__(self, source: Source, identity: str | None = None) -> None:
-        self._source = source
+    def __init__(self, monitor: Monitor, identity: str | None = None) -> None:
+        self._monitor = monitor
         self._identity = identity or secrets.token_hex(4)
         self._moments: collections.deque[_Moment] = collections.deque(maxlen=POINTS)
         self._number = 0
@@ -102,8 +82,8 @@ class History:
 
     def begin(self, clock: float) -> None:
         """Count from now on: what was before belongs to no point."""
-        self._before = self._source.traffic()
-        self._last = next(reversed(self._source.recent()), None)
+        self._before = self._monitor.traffic()
+        self._last = next(reversed(self._monitor.recent()), None)
         self._clock = clock
 
     def take(self, clock: float, at: float) -> None:
@@ -114,7 +94,7 @@ class History:
             at: The present time in seconds since 1970, for people.
         """
         elapsed = max(clock - self._clock, 1e-3)
-        now = self._source.traffic()
+        now = self._monitor.traffic()
         fresh = self._fresh()
         points = {}
         for name, traffic in now.items():
@@ -131,7 +111,7 @@ class History:
 
         Args:
             name: The model; `ALL` for all of them.
-            mark: What ``mark`` was in the last answer. One of another process, or none, gets
+            mark: What ``mark`` was in the last answer. One of another server, or none, gets
                 everything, and ``whole`` says so.
         """
         identity, _, number = mark.partition("-")
@@ -153,7 +133,7 @@ class History:
 
     def _fresh(self) -> list[Recent]:
         """Return the requests since the last point, as far as they are still there."""
-        recent = self._source.recent()
+        recent = self._monitor.recent()
         fresh = []
         for each in reversed(recent):
             if each is self._last:

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from timonel.serving.page.history import History, SharedSource, Source
+from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.page.history import History
 
 PERIOD_S: Final = 1.0
 LINGER_S: Final = 600.0
 """For how long points are taken after the last look, so that a page that comes back has them."""
-TELL_S: Final = 60.0
-"""How often others are told that somebody still looks."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -22,35 +21,18 @@ class Sampler:
     """Keeps a history. For one event loop; its task ends with that.
 
     Args:
-        source: Where the figures come from.
-        others: Who else is told of a look, and tells of theirs: a page that is loaded again may
-            come to another process, and has its plots there too.
+        monitor: Where the figures come from.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        others: SharedSource | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.history = History(source)
-        self._others = others
-        self._told = -TELL_S
-        if others is not None:
-            others.listen(self._look)
+    def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:
+        self.history = History(monitor)
         self._clock = clock
         self._looked = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
         """Note that somebody looks at the history; the first look begins it."""
-        self._look()
-        if self._others is not None and self._clock() - self._told >= TELL_S:
-            self._told = self._clock()
-            self._others.tell()
-
-    def _look(self) -> None:
         self._looked = self._clock()
         if self._task is None or self._task.done():
             self.history.begin(self._clock())

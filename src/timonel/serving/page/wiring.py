@@ -14,7 +14,6 @@ from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.openapi.server import Facts
 from timonel.serving.page.app import PageApp
 from timonel.serving.page.description import Description
-from timonel.serving.page.history import SharedSource
 from timonel.serving.page.sampler import Sampler
 
 
@@ -26,7 +25,6 @@ def with_page(
     pool: Executor,
     *,
     is_draining: Callable[[], bool],
-    source: SharedSource | None = None,
 ) -> App:
     """Return a REST application that has the page and ``/openapi.json`` too, if wanted.
 
@@ -37,7 +35,6 @@ def with_page(
         monitor: Where the plots' figures come from.
         pool: Where large answers are made.
         is_draining: Whether the server has been asked to stop.
-        source: Where the plots' figures come from instead, if other processes count as well.
     """
     lists = DIALECTS[settings.dialect].lists_models
     if not (lists or settings.rest.page):
@@ -49,5 +46,5 @@ def with_page(
         metrics_path=settings.monitoring.metrics_path,
         open_inference=True,
     )
-    sampler = Sampler(source or monitor, source) if settings.rest.page else None
+    sampler = Sampler(monitor) if settings.rest.page else None
     return PageApp(app, Description(plane, facts), pool, sampler, is_draining)
