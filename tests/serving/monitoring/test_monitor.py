@@ -32,7 +32,8 @@ class Clock:
 
 
 def samples_of(monitor, name):
-    families = text_string_to_metric_families(monitor.page().decode())
+    page, _ = monitor.page()
+    families = text_string_to_metric_families(page.decode())
     # The parser appends _total to what a counter is called.
     return {
         (s.name.removeprefix(name).removesuffix("_total"), *sorted(s.labels.items())): s.value

@@ -15,7 +15,6 @@ from timonel.serving.grpc.calls import Answer, handler
 from timonel.serving.messages import get_model_status_pb2, model_management_pb2
 from timonel.serving.model_config import next_models
 from timonel.serving.monitoring import tfserving
-from timonel.serving.monitoring.exposition import Histogram
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.status import Code, StatusError, invalid_argument
 
@@ -112,11 +111,10 @@ class ModelService:
         """Return the first cell of each counter of these names, such as its first model's."""
         if self._monitor is None or not names:
             return {}
-        families = tfserving.families(self._monitor.snapshot())
-        return {
-            family.name: int(family.samples[0].value)
-            for family in families
-            if family.name in names
-            and family.samples
-            and not isinstance(family.samples[0].value, Histogram)
-        }
+        firsts = [
+            family.samples[0]
+            for family in tfserving.families(self._monitor.counts())
+            if family.samples and family.type != "histogram"
+        ]
+        counted = {first.name.replace(":", "/"): int(first.value) for first in firsts}
+        return {name: value for name, value in counted.items() if name in names}

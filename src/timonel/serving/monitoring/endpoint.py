@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from concurrent.futures import Executor
 
-from timonel.serving.asgi import App, Receive, Scope, Send
-from timonel.serving.monitoring.exposition import CONTENT_TYPE
+from timonel.serving.asgi import App, Receive, Scope, Send, header
 from timonel.serving.monitoring.monitor import Monitor
 
 
@@ -34,17 +33,23 @@ class MetricsApp:
         return self._send(scope, send)
 
     async def _send(self, scope: Scope, send: Send) -> None:
-        status, body = await self._answer(scope["query_string"])
-        headers = [(b"content-type", CONTENT_TYPE), (b"content-length", str(len(body)).encode())]
+        status, body, kind = await self._answer(scope)
+        headers = [
+            (b"content-type", kind.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"vary", b"accept"),
+        ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send(
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
 
-    async def _answer(self, query: bytes) -> tuple[int, bytes]:
-        if query:
+    async def _answer(self, scope: Scope) -> tuple[int, bytes, str]:
+        if query := scope["query_string"]:
             # There, the path of a request includes its query.
             asked = f"{self._path}?{query.decode('latin-1')}"
-            return 400, f"Unexpected path: {asked}. Should be {self._path}".encode()
+            text = f"Unexpected path: {asked}. Should be {self._path}"
+            return 400, text.encode(), "text/plain"
+        accept = header(scope["headers"], b"accept").decode("latin-1")
         loop = asyncio.get_running_loop()
-        return 200, await loop.run_in_executor(self._pool, self._monitor.page)
+        return 200, *await loop.run_in_executor(self._pool, self._monitor.page, accept)

@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from timonel.serving.monitoring import own, tfserving
-from timonel.serving.monitoring.exposition import expose
+from timonel.serving.monitoring.exposition import encode
 from timonel.serving.monitoring.observation import Observation, TraceParent
 from timonel.serving.monitoring.series import (
     Batches,
     BatchKey,
+    Counts,
     PathKey,
     RequestKey,
     Requests,
     Table,
     Times,
 )
-from timonel.serving.monitoring.snapshot import Snapshot
 from timonel.serving.status import Code
 
 RECENT = 2048
@@ -174,24 +174,24 @@ class Monitor:
         with self._lock:
             self._logged[model, code.name] += 1
 
-    def snapshot(self) -> Snapshot:
-        """Return copies of all counts; takes a moment, so not for an event loop."""
+    def counts(self) -> Counts:
+        """Return all counts; versions and memory are looked up, so not for an event loop."""
         with self._lock:
             logged = dict(self._logged)
-        return Snapshot(
-            requests={key: value.copy() for key, value in self._requests.items()},
-            batches={key: value.copy() for key, value in self._batches.items()},
-            loads={key: value.copy() for key, value in self._loads.items()},
-            warmups={key: value.copy() for key, value in self._warmups.items()},
+        return Counts(
+            requests=dict(self._requests.items()),
+            batches=dict(self._batches.items()),
+            loads=dict(self._loads.items()),
+            warmups=dict(self._warmups.items()),
             logged=logged,
             versions=self._versions(),
             memory=self._memory(),
         )
 
-    def page(self) -> bytes:
-        """Return everything in Prometheus' text format."""
-        snapshot = self.snapshot()
-        return expose((*tfserving.families(snapshot), *own.families(snapshot)))
+    def page(self, accept: str = "") -> tuple[bytes, str]:
+        """Return everything as a page, and its content type; see `exposition.encode`."""
+        counts = self.counts()
+        return encode((*tfserving.families(counts), *own.families(counts)), accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return the traffic of each model, and of all under the empty name; takes no lock.
@@ -201,12 +201,12 @@ class Monitor:
         found: dict[str, Traffic] = {"": Traffic()}
         for request, counted in self._requests.items():
             if request.api:
-                count = sum(counted.whole.counts)
+                count = counted.whole.count
                 errors = 0 if request.code is Code.OK else count
                 _add(found, request.model, Traffic(count, errors))
         for batch, computed in self._batches.items():
             rows = computed.rows
-            _add(found, batch.model, Traffic(0, 0, sum(rows.counts), int(rows.total)))
+            _add(found, batch.model, Traffic(0, 0, rows.count, int(rows.total)))
         return found
 
     def recent(self) -> list[Recent]:

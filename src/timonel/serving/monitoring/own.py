@@ -2,130 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from timonel.serving.monitoring.exposition import Family, Histogram, Labels, labels, summed
+from prometheus_client.metrics_core import Metric
+
+from timonel.serving.monitoring.exposition import Labels, counter, gauge, histogram
 from timonel.serving.monitoring.observation import STAGES
-from timonel.serving.monitoring.series import BatchKey, PathKey, RequestKey, Requests
-from timonel.serving.monitoring.snapshot import Snapshot
+from timonel.serving.monitoring.series import Counts, Histogram, PathKey, RequestKey
 
 _SECONDS = 1e-6
-_Rows = Iterable[tuple[Labels, float | Histogram]]
+_SIGNATURE = ("model", "version", "signature")
+_REQUEST = (*_SIGNATURE, "api", "entrypoint", "code")
+_PATH = ("model", "version", "code")
 
 
-def families(snapshot: Snapshot) -> list[Family]:
-    """Return timonel's metrics."""
-    requests = snapshot.requests.items()
-    batches = [(_batch(key), value) for key, value in snapshot.batches.items()]
-    return [
-        Family("timonel_requests_total", "counter", summed(_counts(requests))),
-        Family("timonel_request_seconds", "histogram", summed(_whole(requests)), _SECONDS),
-        Family("timonel_request_stage_seconds", "histogram", summed(_stages(requests)), _SECONDS),
-        Family("timonel_request_rows", "histogram", summed(_rows(requests))),
-        Family("timonel_batch_rows", "histogram", summed((k, v.rows) for k, v in batches)),
-        Family(
-            "timonel_batch_padded_rows_total",
-            "counter",
-            summed((k, sum(p.total for p in v.padded.values())) for k, v in batches),
-        ),
-        Family(
-            "timonel_batch_queue_seconds",
-            "histogram",
-            summed((k, v.queue) for k, v in batches),
-            _SECONDS,
-        ),
-        Family(
-            "timonel_batch_compute_seconds",
-            "histogram",
-            summed((k, v.compute) for k, v in batches),
-            _SECONDS,
-        ),
-        Family(
-            "timonel_load_seconds",
-            "histogram",
-            summed((_path(k), v.took) for k, v in snapshot.loads.items()),
-            _SECONDS,
-        ),
-        Family(
-            "timonel_warmup_seconds",
-            "histogram",
-            summed((_path(k), v.took) for k, v in snapshot.warmups.items()),
-            _SECONDS,
-        ),
-        Family(
-            "timonel_warmup_records_total",
-            "counter",
-            summed((_path(k), v.records) for k, v in snapshot.warmups.items()),
-        ),
-        Family("timonel_request_log_records_total", "counter", summed(_logged(snapshot))),
-        Family(
-            "timonel_versions",
-            "gauge",
-            summed(
-                (labels(model=model, state=state), count)
-                for (model, state), count in snapshot.versions.items()
-            ),
-        ),
-        Family(
-            "timonel_memory_bytes",
-            "gauge",
-            summed((labels(process=kind), size) for kind, size in snapshot.memory.items()),
-        ),
-    ]
-
-
-def _request(key: RequestKey) -> Labels:
-    return labels(
-        model=key.model,
-        version="" if key.version is None else str(key.version),
-        signature=key.signature,
-        api=key.api.lower(),
-        entrypoint=key.entrypoint.lower(),
-        code=key.code.name,
+def families(counts: Counts) -> Iterator[Metric]:
+    """Yield timonel's metrics."""
+    yield from _requests(counts)
+    yield from _batches(counts)
+    yield from _loading(counts)
+    yield counter(
+        "timonel_request_log_records_total",
+        "Requests that were sampled for the log.",
+        ("model", "status"),
+        counts.logged.items(),
+    )
+    yield gauge(
+        "timonel_versions",
+        "Versions now, by their state.",
+        ("model", "state"),
+        counts.versions.items(),
+    )
+    yield gauge(
+        "timonel_memory_bytes",
+        "Memory of the server and of the processes it has started.",
+        ("process",),
+        (((kind,), size) for kind, size in counts.memory.items()),
     )
 
 
-def _batch(key: BatchKey) -> Labels:
-    return labels(model=key.model, version=str(key.version), signature=key.signature)
+def _requests(counts: Counts) -> Iterator[Metric]:
+    requests = [(_request(key), value) for key, value in counts.requests.items()]
+    signed = [(_signature(key), v) for key, v in counts.requests.items() if key.signature]
+    yield counter(
+        "timonel_requests_total",
+        "Requests that were answered.",
+        _REQUEST,
+        ((key, value.whole.count) for key, value in requests),
+    )
+    yield histogram(
+        "timonel_request_seconds",
+        "Time from the last byte of a request to its answer.",
+        _REQUEST,
+        ((key, value.whole) for key, value in requests),
+        unit=_SECONDS,
+    )
+    yield histogram(
+        "timonel_request_stage_seconds",
+        "Time of each stage of a request.",
+        (*_SIGNATURE, "entrypoint", "stage"),
+        _stages(counts),
+        unit=_SECONDS,
+    )
+    yield histogram(
+        "timonel_request_rows",
+        "Rows of a request.",
+        _SIGNATURE,
+        ((key, value.rows) for key, value in signed),
+    )
+
+
+def _batches(counts: Counts) -> Iterator[Metric]:
+    batches = [((k.model, str(k.version), k.signature), v) for k, v in counts.batches.items()]
+    yield histogram(
+        "timonel_batch_rows",
+        "Rows of a batch, without those that were added.",
+        _SIGNATURE,
+        ((key, value.rows) for key, value in batches),
+    )
+    yield counter(
+        "timonel_batch_padded_rows_total",
+        "Rows that were added to batches.",
+        _SIGNATURE,
+        ((key, sum(p.total for p in list(v.padded.values()))) for key, v in batches),
+    )
+    yield histogram(
+        "timonel_batch_queue_seconds",
+        "Time that a request of a batch waited.",
+        _SIGNATURE,
+        ((key, value.queue) for key, value in batches),
+        unit=_SECONDS,
+    )
+    yield histogram(
+        "timonel_batch_compute_seconds",
+        "Time that a model took for a batch.",
+        _SIGNATURE,
+        ((key, value.compute) for key, value in batches),
+        unit=_SECONDS,
+    )
+
+
+def _loading(counts: Counts) -> Iterator[Metric]:
+    yield histogram(
+        "timonel_load_seconds",
+        "Time to load a version.",
+        _PATH,
+        ((_path(key), value.took) for key, value in counts.loads.items()),
+        unit=_SECONDS,
+    )
+    yield histogram(
+        "timonel_warmup_seconds",
+        "Time to warm a version up.",
+        _PATH,
+        ((_path(key), value.took) for key, value in counts.warmups.items()),
+        unit=_SECONDS,
+    )
+    yield counter(
+        "timonel_warmup_records_total",
+        "Records that were read to warm versions up.",
+        _PATH,
+        ((_path(key), value.records) for key, value in counts.warmups.items()),
+    )
+
+
+def _signature(key: RequestKey) -> Labels:
+    return key.model, "" if key.version is None else str(key.version), key.signature
+
+
+def _request(key: RequestKey) -> Labels:
+    return *_signature(key), key.api.lower(), key.entrypoint.lower(), key.code.name
 
 
 def _path(key: PathKey) -> Labels:
-    return labels(model=key.model, version=str(key.version), code=key.code.name)
+    return key.model, str(key.version), key.code.name
 
 
-def _counts(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        yield _request(key), sum(value.whole.counts)
-
-
-def _whole(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        yield _request(key), value.whole
-
-
-def _stages(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        if not key.signature:
-            continue
-        of_one = labels(
-            model=key.model,
-            version=str(key.version),
-            signature=key.signature,
-            entrypoint=key.entrypoint.lower(),
-        )
-        for stage, histogram in zip(STAGES, value.stages, strict=True):
-            yield (*of_one, ("stage", stage)), histogram
-
-
-def _rows(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
+def _stages(counts: Counts) -> Iterator[tuple[Labels, Histogram]]:
+    for key, value in counts.requests.items():
         if key.signature:
-            yield (
-                labels(model=key.model, version=str(key.version), signature=key.signature),
-                value.rows,
-            )
-
-
-def _logged(snapshot: Snapshot) -> _Rows:
-    for (model, status), count in snapshot.logged.items():
-        yield labels(model=model, status=status), count
+            labels = (*_signature(key), key.entrypoint.lower())
+            for stage, taken in zip(STAGES, value.stages, strict=True):
+                yield (*labels, stage), taken

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from timonel.serving.monitoring.exposition import MICROSECONDS, Histogram, exponential
 from timonel.serving.status import Code
 
+
+def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
+    """Return ``count`` limits of buckets; one without a limit follows them."""
+    return tuple(scale * growth**power for power in range(count))
+
+
+MICROSECONDS = exponential(10, 1.8, 33)
+"""TensorFlow Serving's limits for latencies: from 10 us to about 25 minutes."""
 ROWS = exponential(1, 2, 15)
 _MICRO = 1e6
 
@@ -54,6 +63,38 @@ class PathKey(NamedTuple):
     code: Code
 
 
+class Histogram:
+    """Counts of values by size. Not thread-safe: its owner has a lock.
+
+    Args:
+        bounds: The inclusive upper limits of the buckets, rising.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values were counted."""
+        return sum(self.counts)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, other: Histogram) -> None:
+        """Count all that another one has; its limits must be the same, or these and more."""
+        last = len(self.counts) - 1
+        for place, count in enumerate(other.counts):
+            self.counts[min(place, last)] += count
+        self.total += other.total
+
+
 class Requests:
     """Requests of one key: how long each stage took, in microseconds, and their rows.
 
@@ -81,17 +122,6 @@ class Requests:
                 histogram.observe(stage * _MICRO)
             if rows:
                 self.rows.observe(rows)
-
-    def copy(self) -> Requests:
-        """Return one with the same counts, that nobody changes."""
-        copied = Requests()
-        with self.lock:
-            copied.whole.add(self.whole)
-            for mine, theirs in zip(copied.stages, self.stages, strict=True):
-                mine.add(theirs)
-            copied.run.add(self.run)
-            copied.rows.add(self.rows)
-        return copied
 
 
 class Batches:
@@ -122,15 +152,6 @@ class Batches:
             for waited in queue_s:
                 self.queue.observe(waited * _MICRO)
 
-    def copy(self) -> Batches:
-        """Return one with the same counts, that nobody changes."""
-        copied = Batches()
-        with self.lock:
-            for name in ("rows", "queue", "compute"):
-                getattr(copied, name).add(getattr(self, name))
-            copied.padded = {size: padded.copy() for size, padded in self.padded.items()}
-        return copied
-
 
 class Times:
     """Loads or warm-ups of one key: microseconds, and records that were read."""
@@ -147,14 +168,6 @@ class Times:
         with self.lock:
             self.took.observe(seconds * _MICRO)
             self.records += records
-
-    def copy(self) -> Times:
-        """Return one with the same counts, that nobody changes."""
-        copied = Times()
-        with self.lock:
-            copied.took.add(self.took)
-            copied.records = self.records
-        return copied
 
 
 class Table(Generic[K, V]):
@@ -179,3 +192,27 @@ class Table(Generic[K, V]):
         """Return what is there now."""
         with self._lock:
             return list(self._values.items())
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Everything that is counted. It goes on while it is read, without a lock.
+
+    Args:
+        requests: Requests that were answered.
+        batches: Batches that were computed.
+        loads: Attempts to load a version.
+        warmups: Attempts to warm one up.
+        logged: Requests to be logged, by model and by what became of them: ``OK``,
+            ``RESOURCE_EXHAUSTED`` (dropped, as the queue or the disk was full) or ``INTERNAL``.
+        versions: Versions by model and state.
+        memory: Bytes in memory by kind of process.
+    """
+
+    requests: Mapping[RequestKey, Requests] = field(default_factory=dict)
+    batches: Mapping[BatchKey, Batches] = field(default_factory=dict)
+    loads: Mapping[PathKey, Times] = field(default_factory=dict)
+    warmups: Mapping[PathKey, Times] = field(default_factory=dict)
+    logged: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)

@@ -7,152 +7,152 @@ same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from timonel.serving.monitoring.exposition import Family, Histogram, Labels, labels, summed
-from timonel.serving.monitoring.series import ROWS, BatchKey, RequestKey, Requests
-from timonel.serving.monitoring.snapshot import Snapshot
+from prometheus_client.metrics_core import Metric
+
+from timonel.serving.monitoring.exposition import counter, histogram
+from timonel.serving.monitoring.series import ROWS, BatchKey, Counts, RequestKey
 from timonel.serving.status import Code
 
-_PREFIX = "/tensorflow/serving/"
-_BATCHING = f"{_PREFIX}batching_session/"
-_LOADING = "/tensorflow/cc/saved_model/"
+_PREFIX = ":tensorflow:serving:"
+_BATCHING = f"{_PREFIX}batching_session:"
+_LOADING = ":tensorflow:cc:saved_model:"
 _COUNTED_OVER_GRPC = frozenset({"Predict", "Classify", "Regress", "ModelInfer", "ModelStreamInfer"})
 _BATCH_ROWS = ROWS[:14]
 
-_Rows = Iterable[tuple[Labels, float | Histogram]]
+
+def families(counts: Counts) -> Iterator[Metric]:
+    """Yield TensorFlow Serving's metrics."""
+    yield from _requests(counts)
+    yield from _examples(counts)
+    yield from _batching(counts)
+    yield from _loading(counts)
+    yield from _warming(counts)
 
 
-def families(snapshot: Snapshot) -> list[Family]:
-    """Return TensorFlow Serving's metrics."""
-    counted = [(key, value) for key, value in snapshot.requests.items() if _is_counted(key)]
-    inferred = [(key, v) for key, v in snapshot.requests.items() if key.api == "MultiInference"]
-    return [
-        Family(f"{_PREFIX}request_count", "counter", summed(_request_count(counted))),
-        Family(f"{_PREFIX}request_latency", "histogram", summed(_request_latency(counted))),
-        Family(f"{_PREFIX}runtime_latency", "histogram", summed(_runtime_latency(counted))),
-        Family(f"{_PREFIX}request_example_counts", "histogram", summed(_examples(inferred))),
-        Family(
-            f"{_PREFIX}request_example_count_total",
-            "counter",
-            summed((labels(model=k.model), v.rows.total) for k, v in inferred if v.rows.total),
-        ),
-        Family(f"{_PREFIX}request_log_count", "counter", summed(_logged(snapshot))),
-        *_batching(snapshot),
-        *_loading(snapshot),
-    ]
+def _requests(counts: Counts) -> Iterator[Metric]:
+    counted = [(key, value) for key, value in counts.requests.items() if _is_counted(key)]
+    answered = [(key, value) for key, value in counted if key.code is Code.OK]
+    yield counter(
+        f"{_PREFIX}request_count",
+        "Requests that were answered.",
+        ("model_name", "status"),
+        (((k.model, k.code.name), v.whole.count) for k, v in counted),
+    )
+    yield histogram(
+        f"{_PREFIX}request_latency",
+        "Microseconds of a request that succeeded.",
+        ("model_name", "API", "entrypoint"),
+        (((k.model, k.api, k.entrypoint), v.whole) for k, v in answered),
+    )
+    yield histogram(
+        f"{_PREFIX}runtime_latency",
+        "Microseconds that the model of a request took, with the wait for a batch.",
+        ("model_name", "API", "runtime"),
+        (((k.model, k.api, "TF1"), v.run) for k, v in answered if k.signature),
+    )
+    yield counter(
+        f"{_PREFIX}request_log_count",
+        "Requests that were sampled for the log.",
+        ("model_name", "status_code"),
+        counts.logged.items(),
+    )
 
 
 def _is_counted(key: RequestKey) -> bool:
     return key.entrypoint == "REST" or key.api in _COUNTED_OVER_GRPC
 
 
-def _request_count(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        yield labels(model_name=key.model, status=key.code.name), sum(value.whole.counts)
-
-
-def _request_latency(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        if key.code is Code.OK:
-            yield (
-                labels(model_name=key.model, API=key.api, entrypoint=key.entrypoint),
-                value.whole,
-            )
-
-
-def _runtime_latency(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        if key.code is Code.OK and key.signature:
-            # The wait for a batch is inside the runtime there.
-            yield labels(model_name=key.model, API=key.api, runtime="TF1"), value.run
-
-
-def _examples(requests: Iterable[tuple[RequestKey, Requests]]) -> _Rows:
-    for key, value in requests:
-        if value.rows.total:
-            yield labels(model=key.model), value.rows
-
-
-def _logged(snapshot: Snapshot) -> _Rows:
-    for (model, status), count in snapshot.logged.items():
-        yield labels(model_name=model, status_code=status), count
-
-
-def _batching(snapshot: Snapshot) -> list[Family]:
-    batches = list(snapshot.batches.values())
-    count = sum(sum(batch.rows.counts) for batch in batches)
-    tasks = [v.rows for k, v in snapshot.requests.items() if _of_batch(k) in snapshot.batches]
-    return [
-        Family(f"{_BATCHING}queuing_latency", "histogram", summed(((), b.queue) for b in batches)),
-        Family(
-            f"{_BATCHING}wrapped_run_count", "counter", summed([((), count)] if batches else [])
-        ),
-        Family(
-            f"{_BATCHING}input_batch_size",
-            "histogram",
-            summed((((), rows) for rows in tasks), _BATCH_ROWS),
-        ),
-        Family(
-            f"{_BATCHING}processed_batch_size",
-            "histogram",
-            summed((((), b.rows) for b in batches), _BATCH_ROWS),
-        ),
-        Family(
-            f"{_BATCHING}padding_size",
-            "histogram",
-            summed(
-                (
-                    (labels(execution_batch_size=str(size)), padded)
-                    for b in batches
-                    for size, padded in b.padded.items()
-                ),
-                _BATCH_ROWS,
-            ),
-        ),
+def _examples(counts: Counts) -> Iterator[Metric]:
+    inferred = [
+        ((key.model,), value.rows)
+        for key, value in counts.requests.items()
+        if key.api == "MultiInference" and value.rows.total
     ]
+    yield histogram(
+        f"{_PREFIX}request_example_counts", "Examples of a request.", ("model",), inferred
+    )
+    yield counter(
+        f"{_PREFIX}request_example_count_total",
+        "Examples of all requests.",
+        ("model",),
+        ((key, rows.total) for key, rows in inferred),
+    )
+
+
+def _batching(counts: Counts) -> Iterator[Metric]:
+    batches = list(counts.batches.values())
+    yield histogram(
+        f"{_BATCHING}queuing_latency",
+        "Microseconds that a request of a batch waited.",
+        (),
+        (((), batch.queue) for batch in batches),
+    )
+    yield counter(
+        f"{_BATCHING}wrapped_run_count",
+        "Batches that were computed.",
+        (),
+        (((), batch.rows.count) for batch in batches),
+    )
+    yield histogram(
+        f"{_BATCHING}input_batch_size",
+        "Rows of a request to a model that computes batches.",
+        (),
+        (((), v.rows) for k, v in counts.requests.items() if _of_batch(k) in counts.batches),
+        bounds=_BATCH_ROWS,
+    )
+    yield histogram(
+        f"{_BATCHING}processed_batch_size",
+        "Rows of a batch, without those that were added.",
+        (),
+        (((), batch.rows) for batch in batches),
+        bounds=_BATCH_ROWS,
+    )
+    yield histogram(
+        f"{_BATCHING}padding_size",
+        "Rows that were added to a batch.",
+        ("execution_batch_size",),
+        (
+            ((str(size),), padded)
+            for batch in batches
+            for size, padded in list(batch.padded.items())
+        ),
+        bounds=_BATCH_ROWS,
+    )
 
 
 def _of_batch(key: RequestKey) -> BatchKey | None:
     return None if key.version is None else BatchKey(key.model, key.version, key.signature)
 
 
-def _loading(snapshot: Snapshot) -> list[Family]:
-    return [
-        Family(
-            f"{_LOADING}load_attempt_count",
-            "counter",
-            summed(
-                (
-                    labels(model_path=k.path, status="success" if k.code is Code.OK else "fail"),
-                    sum(v.took.counts),
-                )
-                for k, v in snapshot.loads.items()
-            ),
-        ),
-        Family(
-            f"{_LOADING}load_latency",
-            "counter",
-            summed(
-                (labels(model_path=k.path), v.took.total)
-                for k, v in snapshot.loads.items()
-                if k.code is Code.OK
-            ),
-        ),
-        Family(
-            f"{_PREFIX}model_warmup_latency",
-            "histogram",
-            summed(
-                (labels(model_path=k.path, status=k.code.name), v.took)
-                for k, v in snapshot.warmups.items()
-            ),
-        ),
-        Family(
-            f"{_PREFIX}model_warmup_records_read",
-            "counter",
-            summed(
-                (labels(model_path=k.path, status=k.code.name), v.records)
-                for k, v in snapshot.warmups.items()
-            ),
-        ),
-    ]
+def _loading(counts: Counts) -> Iterator[Metric]:
+    loads = counts.loads.items()
+    yield counter(
+        f"{_LOADING}load_attempt_count",
+        "Attempts to load a version.",
+        ("model_path", "status"),
+        (((k.path, "success" if k.code is Code.OK else "fail"), v.took.count) for k, v in loads),
+    )
+    yield counter(
+        f"{_LOADING}load_latency",
+        "Microseconds of the loads that succeeded.",
+        ("model_path",),
+        (((k.path,), v.took.total) for k, v in loads if k.code is Code.OK),
+    )
+
+
+def _warming(counts: Counts) -> Iterator[Metric]:
+    warmups = [((k.path, k.code.name), value) for k, value in counts.warmups.items()]
+    yield histogram(
+        f"{_PREFIX}model_warmup_latency",
+        "Microseconds of a warm-up.",
+        ("model_path", "status"),
+        ((key, value.took) for key, value in warmups),
+    )
+    yield counter(
+        f"{_PREFIX}model_warmup_records_read",
+        "Records that were read to warm versions up.",
+        ("model_path", "status"),
+        ((key, value.records) for key, value in warmups),
+    )

@@ -31,12 +31,12 @@ def test_metrics_and_warm_up_by_their_names(batching):
     assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
     assert batching.ask("POST", "/m")[0] == 200
     assert batching.ask("GET", "/m?x=1")[0] == 400
-    assert "# HELP" not in text
+    assert "# TYPE :tensorflow:serving:request_count counter\n" in text
     for line in (
         f':tensorflow:serving:request_count{{model_name="{HALF}",status="OK"}}',
         (
-            f':tensorflow:serving:request_latency_count{{model_name="{HALF}",API="predict",'
-            'entrypoint="REST"}'
+            ':tensorflow:serving:request_latency_count{API="predict",entrypoint="REST",'
+            f'model_name="{HALF}"}}'
         ),
         ":tensorflow:serving:model_warmup_records_read{",
         ":tensorflow:serving:model_warmup_latency",
