@@ -111,12 +111,10 @@ class _Against:
     way: str
     results: Results
 
-    def row(
-        self, ours: Side, fits: Callable[[Side], bool], least: float | None, note: str = ""
-    ) -> list[Row]:
+    def row(self, ours: Side, fits: Callable[[Side], bool], least: float) -> list[Row]:
         """Return the row; a failed one if either side has no figure."""
         rival = best(self.results, fits)
-        what = f"{self.case.name}, {self.way}: {ours.name}{note}"
+        what = f"{self.case.name}, {self.way}: {ours.name}"
         mine = self.results[ours]
         if mine.failed or rival is None:
             return [Row(what, "/s", [], [], rival.name if rival else "nothing to compare with",
