@@ -122,22 +122,6 @@ def test_the_server_and_its_models_are_described(client):
         assert client.json("GET", f"/v2/models/m{version}") == (200, expected)
 
 
-def test_the_index_holds_every_version(client):
-    def entry(version, state, reason="", name="m"):
-        return {"name": name, "version": version, "state": state, "reason": reason}
-
-    ready = [entry("3", "READY"), entry("4", "READY")]
-    others = [
-        entry("5", "LOADING"),
-        entry("6", "UNAVAILABLE", "damaged"),
-        entry("", "UNAVAILABLE", "no version yet", "n"),
-    ]
-    assert client.json("POST", "/v2/repository/index") == (200, ready + others)
-    assert client.json("POST", "/v2/repository/index", {"ready": True}) == (200, ready)
-    status, answer = client.json("POST", "/v2/repository/index", {"ready": 1})
-    assert (status, answer["error"]) == (400, "expected ready to be true or false")
-
-
 def test_readiness_is_honest():
     client = Client()
     assert client.json("GET", "/v2/health/live") == (200, {"live": True})

@@ -18,7 +18,6 @@ from timonel.serving.v2.routes import Action, MethodNotAllowedError, Route, is_v
         ("GET /v2/", Route(Action.SERVER)),
         ("GET /v2/health/live", Route(Action.LIVE)),
         ("HEAD /v2/health/ready", Route(Action.READY)),
-        ("POST /v2/repository/index", Route(Action.INDEX)),
         ("GET /v2/models/m", Route(Action.MODEL, ModelSpec("m"))),
         ("GET /v2/models/m/ready", Route(Action.MODEL_READY, ModelSpec("m"))),
         ("POST /v2/models/m/infer", Route(Action.INFER, ModelSpec("m"))),
@@ -47,6 +46,7 @@ def test_what_urls_ask_for(request_line, route):
         "/v2/models/m/versions/99999999999999999999",
         "/v2/health",
         "/v2/what",
+        "/v2/repository/index",
         "/v2//",
     ],
 )
@@ -60,7 +60,6 @@ def test_what_is_not_there(path):
     ("request_line", "allowed"),
     [
         ("GET /v2/models/m/infer", {"POST"}),
-        ("GET /v2/repository/index", {"POST"}),
         ("POST /v2", {"GET"}),
         ("HEAD /v2/models/m", {"GET"}),
         ("POST /v2/health/live", {"GET", "HEAD"}),
@@ -83,7 +82,6 @@ _RIGHTS = {
     Action.LIVE: policy.Resource(policy.Scope.OPEN),
     Action.READY: policy.Resource(policy.Scope.OPEN),
     Action.SERVER: policy.Resource(policy.Scope.KNOWN),
-    Action.INDEX: policy.Resource(policy.Scope.LISTING),
 }
 _VERBS = {
     Action.MODEL: policy.Action.METADATA,

@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from tests.serving.v2.arrays import NAMES, arrays, outcome, same
 from tests.serving.v2.test_tensors import refusal
 from timonel.serving.status import Code
-from timonel.serving.v2.messages import (
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from timonel.serving.v2.messages import ModelInferRequest, ModelInferResponse
 from timonel.serving.v2.request import InferRequest, InferResult
-from timonel.serving.v2.rpc_codec import decode, encode, encode_failure, encode_streamed
+from timonel.serving.v2.rpc_codec import decode, encode
 from timonel.serving.v2.tensors import datatype_of, to_raw
 
 
@@ -127,14 +123,6 @@ def test_raw_contents_are_not_copied():
     read = decode(request("FP64", array.shape, to_raw(array)))
     assert same(read.inputs["x"], array)
     assert not read.inputs["x"].flags.owndata
-
-
-def test_an_answer_in_a_stream():
-    response = ModelInferResponse(id="a", model_name="m").SerializeToString()
-    streamed = ModelStreamInferResponse.FromString(encode_streamed(response))
-    assert (streamed.error_message, streamed.infer_response.model_name) == ("", "m")
-    failed = ModelStreamInferResponse.FromString(encode_failure("a", "no"))
-    assert (failed.error_message, failed.infer_response.id) == ("no", "a")
 
 
 def parsed(content):

@@ -22,7 +22,7 @@ from timonel.serving.grpc.options import GrpcOptions
 from timonel.serving.grpc.server import GrpcServer
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.status import Code
-from timonel.serving.v2.messages import METHODS, SERVICE, STREAMING, message_class
+from timonel.serving.v2.messages import METHODS, SERVICE, message_class
 from timonel.serving.v2.rpc_codec import decode
 from timonel.serving.v2.service import InferenceService
 from timonel.serving.v2.tensors import datatype_of, to_raw
@@ -41,14 +41,11 @@ class Client:
 
     def _method(self, name):
         request, response = map(message_class, METHODS[name])
-        make = self.channel.stream_stream if name in STREAMING else self.channel.unary_unary
-        method = make(
+        method = self.channel.unary_unary(
             f"/{SERVICE}/{name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response.FromString,
         )
-        if name in STREAMING:
-            return method
         return lambda message=None, timeout=20, **fields: method(
             request(**fields) if message is None else message, timeout=timeout
         )
@@ -128,15 +125,6 @@ def test_the_server_and_its_models_are_described(client):
         ("x", "FP32", [-1, 2]),
         ("k", "FP32", []),
     ]
-    index = client.RepositoryIndex().models
-    assert [(each.name, each.version, each.state) for each in index] == [
-        ("m", "3", "READY"),
-        ("m", "4", "READY"),
-        ("m", "5", "LOADING"),
-        ("m", "6", "UNAVAILABLE"),
-        ("n", "", "UNAVAILABLE"),
-    ]
-    assert len(client.RepositoryIndex(ready=True).models) == 2
 
 
 def test_readiness_is_honest(client, catalogue):
@@ -197,18 +185,6 @@ def test_what_cannot_be_answered_has_one_clear_error(client, message, code, told
 def test_what_is_no_message_is_refused(client):
     call = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
     assert refusal(call, b"\xff") == ("INTERNAL", "Exception deserializing request!")
-    stream = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
-    (answer,) = stream(iter([b"\xff"]))
-    failed = message_class("ModelStreamInferResponse").FromString(answer)
-    assert failed.error_message == "Exception deserializing request!"
-
-
-def test_a_stream_goes_on_after_a_failure(client):
-    messages = [request(id="a"), request(id="b", model_version="9"), request(id="c")]
-    answers = list(client.ModelStreamInfer(iter(messages), timeout=20))
-    assert [answer.infer_response.id for answer in answers] == ["a", "b", "c"]
-    assert [bool(answer.error_message) for answer in answers] == [False, True, False]
-    assert answers[2].infer_response.raw_output_contents[0] == np.float32([3, 5]).tobytes()
 
 
 def test_a_requests_own_timeout_holds(catalogue):
@@ -229,7 +205,7 @@ def test_a_requests_own_timeout_holds(catalogue):
 def test_inferences_are_counted_and_probes_are_not(catalogue):
     with running(catalogue) as client:
         client.ModelInfer(request())
-        list(client.ModelStreamInfer(iter([request(), request(model_version="9")])))
+        refusal(client.ModelInfer, request(model_version="9"))
         client.ServerLive()
         client.ModelReady(name="m")
     counted = {
@@ -238,12 +214,11 @@ def test_inferences_are_counted_and_probes_are_not(catalogue):
     }
     assert counted == {
         ("ModelInfer", "m", 4, Code.OK): 1,
-        ("ModelStreamInfer", "m", 4, Code.OK): 1,
-        ("ModelStreamInfer", "m", None, Code.NOT_FOUND): 1,
+        ("ModelInfer", "m", None, Code.NOT_FOUND): 1,
         ("ModelReady", "m", None, Code.OK): 1,
     }
     page = client.monitor.page().decode()
-    line = ':tensorflow:serving:request_count{model_name="m",status="OK"} 2'
+    line = ':tensorflow:serving:request_count{model_name="m",status="OK"} 1'
     assert line in page
 
 

@@ -56,13 +56,7 @@ METHODS: Mapping[str, Reader] = {
     f"{_V2}/ServerMetadata": _fixed(Resource(Scope.KNOWN)),
     f"{_V2}/ModelReady": _by_field(Action.STATUS, "name"),
     f"{_V2}/ModelMetadata": _by_field(Action.METADATA, "name"),
-    f"{_V2}/ModelConfig": _by_field(Action.METADATA, "name"),
-    f"{_V2}/ModelStatistics": _by_field(Action.STATUS, "name"),
     f"{_V2}/ModelInfer": _by_field(Action.PREDICT, "model_name"),
-    f"{_V2}/ModelStreamInfer": _by_field(Action.PREDICT, "model_name"),
-    f"{_V2}/RepositoryModelLoad": _by_field(Action.ADMIN, "model_name"),
-    f"{_V2}/RepositoryModelUnload": _by_field(Action.ADMIN, "model_name"),
-    f"{_V2}/RepositoryIndex": _fixed(Resource(Scope.SERVER, Action.STATUS)),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
 }

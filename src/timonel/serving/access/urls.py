@@ -40,14 +40,7 @@ _COMPUTE = re.compile(rf"/v1/models{_TARGET}:(?:predict|classify|regress)\Z", re
 _READ = re.compile(rf"/v1/models{_TARGET}(/metadata)?\Z", re.IGNORECASE)
 _LIST = re.compile(r"/v1/models\Z", re.IGNORECASE)
 _V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/(\w+))?\Z")
-_V2_REPOSITORY = re.compile(r"/v2/repository/models/([^/]+)/(?:load|unload)\Z")
-_V2_READS = {
-    None: Action.METADATA,
-    "config": Action.METADATA,
-    "ready": Action.STATUS,
-    "stats": Action.STATUS,
-}
-_V2_COMPUTES = frozenset({"infer", "generate", "generate_stream"})
+_V2_READS = {None: Action.METADATA, "ready": Action.STATUS}
 EVERYTHING_ELSE = Resource(Scope.SERVER, Action.ADMIN)
 
 
@@ -95,19 +88,15 @@ def _tensorflow_serving(method: str, target: str) -> Resource:
 def _open_inference(method: str, path: str) -> Resource:
     if method == "GET" and path in {"/v2", "/v2/"}:
         return Resource(Scope.KNOWN)
-    if method == "POST" and path == "/v2/repository/index":
-        return Resource(Scope.LISTING)
     if unquote(path).count("/") != path.count("/"):
         # Where a name holds a slash, readers may disagree about where it ends.
         return EVERYTHING_ELSE
-    if method == "POST" and (found := _V2_REPOSITORY.match(path)):
-        return _on(Action.ADMIN, found[1])
     found = _V2_MODEL.match(path)
     return _on_v2_model(method, found[1], found[2]) if found else EVERYTHING_ELSE
 
 
 def _on_v2_model(method: str, name: str, verb: str | None) -> Resource:
-    if method == "POST" and verb in _V2_COMPUTES:
+    if method == "POST" and verb == "infer":
         return _on(Action.PREDICT, name)
     if method == "GET" and verb in _V2_READS:
         return _on(_V2_READS[verb], name)

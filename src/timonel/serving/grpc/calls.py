@@ -1,4 +1,4 @@
-"""What all calls have in common: deadlines, statuses, and what is told of them."""
+"""Shared by all gRPC calls: deadlines, statuses and monitoring."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def handler(
 
     async def call(request: Any, context: Any) -> bytes:
         try:
-            return await accounted(answer, api, request, context, monitor)
+            return await _accounted(answer, api, request, context, monitor)
         except StatusError as error:
             refuse(context, error.code, cut(error.message))
             return b""
@@ -60,49 +60,6 @@ def handler(
     return grpc.unary_unary_rpc_method_handler(
         call, request_deserializer=deserializer(request_type, pool), response_serializer=None
     )
-
-
-async def accounted(
-    answer: Answer, api: str, request: Any, context: Any, monitor: Monitor | None = None
-) -> bytes:
-    """Answer one request, and tell the monitor.
-
-    Args:
-        answer: What to do.
-        api: The method's name.
-        request: The request, or what a `deserializer` left of it.
-        context: gRPC's context of the call that it came with.
-        monitor: What is told of it.
-
-    Raises:
-        StatusError: It is refused, or failed.
-    """
-    request = await parsed(request)
-    observation = _observed(monitor, api, request, context)
-    about = RequestContext(
-        deadline=_deadline(context),
-        principal=PRINCIPAL.get(),
-        entrypoint="GRPC",
-        api=api,
-        observation=observation,
-    )
-    code = Code.CANCELLED
-    try:
-        _check(request, about)
-        response = await answer(request, about)
-        code = Code.OK
-    except StatusError as error:
-        code = error.code
-        raise
-    except Exception as error:
-        # Costs one request, not the server.
-        _LOG.exception("%s failed", api)
-        code = Code.INTERNAL
-        raise StatusError(code, f"{type(error).__name__}: {error}") from error
-    finally:
-        if monitor is not None and observation is not None:
-            monitor.end(observation, code)
-    return response
 
 
 def model_spec(request: Any) -> ModelSpec:
@@ -138,6 +95,38 @@ def cut(message: str) -> str:
     if len(encoded) <= _MESSAGE_LIMIT:
         return message
     return encoded[:_MESSAGE_LIMIT].decode(errors="ignore") + _SUFFIX
+
+
+async def _accounted(
+    answer: Answer, api: str, request: Any, context: Any, monitor: Monitor | None
+) -> bytes:
+    """Answer one request and record it in the monitor."""
+    request = await parsed(request)
+    observation = _observed(monitor, api, request, context)
+    about = RequestContext(
+        deadline=_deadline(context),
+        principal=PRINCIPAL.get(),
+        entrypoint="GRPC",
+        api=api,
+        observation=observation,
+    )
+    code = Code.CANCELLED
+    try:
+        _check(request, about)
+        response = await answer(request, about)
+        code = Code.OK
+    except StatusError as error:
+        code = error.code
+        raise
+    except Exception as error:
+        # Costs one request, not the server.
+        _LOG.exception("%s failed", api)
+        code = Code.INTERNAL
+        raise StatusError(code, f"{type(error).__name__}: {error}") from error
+    finally:
+        if monitor is not None and observation is not None:
+            monitor.end(observation, code)
+    return response
 
 
 def _deadline(context: Any) -> float | None:

@@ -18,7 +18,7 @@ from timonel.serving.status import Code
 _PREFIX = ":tensorflow:serving:"
 _BATCHING = f"{_PREFIX}batching_session:"
 _LOADING = ":tensorflow:cc:saved_model:"
-_COUNTED_OVER_GRPC = frozenset({"Predict", "Classify", "Regress", "ModelInfer", "ModelStreamInfer"})
+_COUNTED_OVER_GRPC = frozenset({"Predict", "Classify", "Regress", "ModelInfer"})
 _BATCH_ROWS = ROWS[:14]
 
 

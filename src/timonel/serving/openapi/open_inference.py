@@ -8,7 +8,7 @@ from typing import Any, Final
 from timonel.serving.openapi.parts import post, read, record, ref
 from timonel.serving.openapi.tensors import Schema, TooLargeError, example, has_json
 from timonel.serving.runtimes.base import Signature, TensorSpec
-from timonel.serving.v2.parameters import BASE64, CONTENT_TYPE
+from timonel.serving.v2.request import BASE64, CONTENT_TYPE
 from timonel.serving.v2.tensors import datatype_named
 from timonel.serving.wanted import is_image
 

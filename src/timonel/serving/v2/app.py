@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over REST, in front of the application that answers the rest."""
+"""The Open Inference Protocol over REST, as an ASGI middleware."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from timonel.serving.rest.answers import HTTP_STATUS
 from timonel.serving.rest.computing import gunzipped, outputs_for
 from timonel.serving.rest.encoding import encode_error
 from timonel.serving.rest.http import body_of, context_of, is_preflight, trace_parent
-from timonel.serving.rest.jsontext import parse
 from timonel.serving.rest.options import RestOptions
 from timonel.serving.runtimes.base import bytes_of
 from timonel.serving.servables import ModelSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.v2 import rest_codec, views
-from timonel.serving.v2.inference import in_time, result_of, start
+from timonel.serving.v2 import rest_codec
+from timonel.serving.v2.inference import in_time, is_ready, model_view, server_view, start
+from timonel.serving.v2.request import InferResult
 from timonel.serving.v2.routes import HEALTH, Action, MethodNotAllowedError, Route, is_v2, match
 
 _LOG = logging.getLogger(__name__)
 _JSON: Final = b"application/json"
 _BINARY: Final = b"application/octet-stream"
 _LENGTH_DIGITS: Final = 18
-_WITH_BODY: Final = frozenset({Action.INFER, Action.INDEX})
 _CORS: Final = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
@@ -47,8 +46,8 @@ class Answer(NamedTuple):
     Args:
         status: The HTTP status.
         body: The content.
-        json_length: How much of it is JSON where tensors follow; none if all of it is.
-        allowed: The methods that the URL has, where it was another one.
+        json_length: Length of its JSON in bytes if raw tensors follow; none otherwise.
+        allowed: The URL's methods, if the request had another one.
     """
 
     status: int
@@ -58,15 +57,15 @@ class Answer(NamedTuple):
 
 
 class V2App:
-    """Answers requests below ``/v2``, and hands all others on.
+    """Answers requests below ``/v2`` and passes on all others.
 
     Args:
         app: Answers the others.
-        plane: Where requests are computed.
-        pool: Where large ones are read and written, so that the event loop is never held up.
-        is_draining: Whether the server has been asked to stop.
-        options: How requests are answered; of the dialect, nothing shows here.
-        monitor: What is told of each request.
+        plane: Computes requests.
+        pool: Decodes large requests and encodes large responses, outside the event loop.
+        is_draining: Whether the server is stopping.
+        options: CORS and timeout; the dialect has no effect here.
+        monitor: Records each request.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class V2App:
         observation: Observation | None = None
         code = Code.INTERNAL
         try:
-            body = await self._body(scope, receive) if route.action in _WITH_BODY else b""
+            body = await self._body(scope, receive) if route.action is Action.INFER else b""
             observation = self._observed(scope, route)
             answer = await self._respond(route, body, scope, receive, observation)
             code = Code.OK
@@ -147,8 +146,8 @@ class V2App:
     def _health(self, action: Action) -> Answer:
         if action is Action.LIVE:
             return _json({"live": True})
-        is_ready = not (self._plane.unready() or self._is_draining())
-        return _json({"ready": is_ready}, 200 if is_ready else 503)
+        all_ready = not (self._plane.unready() or self._is_draining())
+        return _json({"ready": all_ready}, 200 if all_ready else 503)
 
     def _observed(self, scope: Scope, route: Route) -> Observation | None:
         if self._monitor is None:
@@ -165,21 +164,18 @@ class V2App:
         receive: Receive,
         observation: Observation | None,
     ) -> Answer:
-        if route.action is Action.SERVER:
-            return _json(views.server_view())
         if route.spec is None:
-            return _json(views.index_view(self._plane, only_ready=_only_ready(body)))
+            return _json(server_view())
         if route.action is Action.INFER:
             length = _header_length(scope)
             return await self._infer(route.spec, body, length, receive, observation)
         if route.action is Action.MODEL:
-            return _json(views.model_view(self._plane, route.spec))
-        is_ready = views.is_ready(self._plane, route.spec)
-        view = {"name": route.spec.name, "ready": is_ready}
-        return _json(view, 200 if is_ready else 503)
+            return _json(model_view(self._plane, route.spec))
+        ready = is_ready(self._plane, route.spec)
+        return _json({"name": route.spec.name, "ready": ready}, 200 if ready else 503)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """Return a request's body, unpacked."""
+        """Return the decompressed body of a request."""
         encoding = header(scope["headers"], b"content-encoding").strip().lower()
         if encoding not in {b"", b"identity", b"gzip"}:
             raise invalid_argument(
@@ -207,7 +203,7 @@ class V2App:
         context = in_time(context, request)
         with self._plane.call(spec, context) as call:
             outputs = await outputs_for(start(call, request), context, receive)
-            result = result_of(call, outputs)
+            result = InferResult(call.name, call.version, outputs)
         size = sum(map(bytes_of, outputs.values()))
         return Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
 
@@ -230,10 +226,3 @@ def _header_length(scope: Scope) -> int | None:
             f"got {value.decode('latin-1'):.40}"
         )
     return int(value)
-
-
-def _only_ready(body: bytes) -> bool:
-    asked = parse(body).get("ready", False) if body.strip() else False
-    if not isinstance(asked, bool):
-        raise invalid_argument("expected ready to be true or false")
-    return asked

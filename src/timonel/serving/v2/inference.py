@@ -1,19 +1,27 @@
-"""What the REST and gRPC forms of an inference have in common: run a request's signature."""
+"""Shared by REST and gRPC: run an inference, describe the server and its models."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
+from typing import Any, Final
 
+from timonel._version import __version__
 from timonel.serving.awaiting import finished
-from timonel.serving.core import Call, Outputs, RequestContext, Run
+from timonel.serving.core import Call, DataPlane, Outputs, RequestContext, Run
+from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, TensorSpec
+from timonel.serving.servables import ModelSpec
 from timonel.serving.status import Code, StatusError
-from timonel.serving.v2.request import InferRequest, InferResult
-from timonel.serving.v2.tensors import check_types
+from timonel.serving.v2.request import InferRequest
+from timonel.serving.v2.tensors import check_types, datatype_named
+from timonel.serving.versions import State
+
+_EXTENSIONS: Final = ("binary_tensor_data",)
 
 
 def in_time(context: RequestContext, request: InferRequest) -> RequestContext:
-    """Return a context whose deadline is not after the request's own."""
+    """Return a context that ends no later than the request's timeout."""
     timeout_s = request.parameters.timeout_s
     if timeout_s is None:
         return context
@@ -24,10 +32,10 @@ def in_time(context: RequestContext, request: InferRequest) -> RequestContext:
 
 
 def start(call: Call, request: InferRequest) -> Run:
-    """Begin to run what a request asks for.
+    """Start the signature of a request.
 
     Raises:
-        StatusError: There is no such signature, or the request does not fit it.
+        StatusError: The signature does not exist, or the request does not fit it.
     """
     signature = call.signature(request.parameters.signature_name)
     check_types(signature, request.inputs)
@@ -35,10 +43,10 @@ def start(call: Call, request: InferRequest) -> Run:
 
 
 async def outputs_in_time(run: Run, context: RequestContext) -> Outputs:
-    """Wait for a model's answer, until the request's deadline.
+    """Wait for a model's outputs, until the request's deadline.
 
     Raises:
-        StatusError: The model refused or failed, or time was over.
+        StatusError: The model refused or failed, or the deadline has passed.
     """
     left_s = None if context.deadline is None else max(0.0, context.deadline - time.monotonic())
     if not await finished(run.future, left_s):
@@ -47,6 +55,61 @@ async def outputs_in_time(run: Run, context: RequestContext) -> Outputs:
     return run.result()
 
 
-def result_of(call: Call, outputs: Outputs) -> InferResult:
-    """Return what a version answered."""
-    return InferResult(call.name, call.version, outputs)
+def server_view() -> dict[str, Any]:
+    """Return the metadata of the server."""
+    return {"name": "timonel", "version": __version__, "extensions": list(_EXTENSIONS)}
+
+
+def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
+    """Return the metadata of a version and its default signature.
+
+    Raises:
+        StatusError: It is not loaded, or has no default signature.
+    """
+    metadata = plane.metadata(spec)
+    signature = metadata.signatures.get(DEFAULT_SIGNATURE)
+    if signature is None:
+        raise StatusError(
+            Code.FAILED_PRECONDITION,
+            f"expected model {metadata.name} to have the signature {DEFAULT_SIGNATURE}, it has "
+            f"{', '.join(sorted(metadata.signatures)) or 'none'}; requests name one by the "
+            "parameter signature_name",
+        )
+    serving = [s.number for s in plane.status(metadata.name) if s.state is State.AVAILABLE]
+    return {
+        "name": metadata.name,
+        "versions": [str(number) for number in sorted(serving)],
+        "platform": metadata.platform,
+        "inputs": _tensors(signature.inputs),
+        "outputs": _tensors(signature.outputs),
+    }
+
+
+def is_ready(plane: DataPlane, spec: ModelSpec) -> bool:
+    """Tell whether a version can answer now.
+
+    Raises:
+        StatusError: The model, version or label does not exist.
+    """
+    try:
+        version = plane.metadata(spec).version
+    except StatusError as error:
+        known = plane.models().get(spec.name)
+        if error.code is not Code.NOT_FOUND or known is None:
+            raise
+        if spec.version is not None and all(s.number != spec.version for s in known):
+            raise
+        return False
+    return plane.outage(spec.name, version) is None
+
+
+def _tensors(specs: Mapping[str, TensorSpec]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "datatype": datatype_named(spec.dtype),
+            # The protocol has no word for an open rank.
+            "shape": [-1] if spec.shape is None else list(spec.shape),
+        }
+        for name, spec in specs.items()
+    ]

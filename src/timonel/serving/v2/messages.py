@@ -1,4 +1,4 @@
-"""The protos of the Open Inference Protocol, and of Triton's additions that are offered here.
+"""Protos of the Open Inference Protocol.
 
 They are built from a table, without generated code. They live in a pool of their own: clients'
 libraries bring the same names in a file of another name, which one pool does not take twice, and
@@ -93,18 +93,6 @@ _MESSAGES: Mapping[str, tuple[str, ...]] = {
         "map InferParameter parameters = 4",
         "InferTensorContents contents = 5",
     ),
-    "ModelStreamInferResponse": (
-        "string error_message = 1",
-        "ModelInferResponse infer_response = 2",
-    ),
-    "RepositoryIndexRequest": ("string repository_name = 1", "bool ready = 2"),
-    "RepositoryIndexResponse": ("repeated RepositoryIndexResponse.ModelIndex models = 1",),
-    "RepositoryIndexResponse.ModelIndex": (
-        "string name = 1",
-        "string version = 2",
-        "string state = 3",
-        "string reason = 4",
-    ),
 }
 METHODS: Mapping[str, tuple[str, str]] = {
     "ServerLive": ("ServerLiveRequest", "ServerLiveResponse"),
@@ -113,12 +101,8 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "ServerMetadata": ("ServerMetadataRequest", "ServerMetadataResponse"),
     "ModelMetadata": ("ModelMetadataRequest", "ModelMetadataResponse"),
     "ModelInfer": ("ModelInferRequest", "ModelInferResponse"),
-    "ModelStreamInfer": ("ModelInferRequest", "ModelStreamInferResponse"),
-    "RepositoryIndex": ("RepositoryIndexRequest", "RepositoryIndexResponse"),
 }
-"""The messages of each method that is offered."""
-STREAMING: Final = frozenset({"ModelStreamInfer"})
-"""The methods that take and give a stream."""
+"""Request and response message of each method."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _ENTRY: Final = "ParametersEntry"
@@ -137,19 +121,14 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
             _add_field(made[path], path, field)
     service = file.service.add(name=SERVICE.removeprefix(f"{PACKAGE}."))
     for name, (request, response) in METHODS.items():
-        is_stream = name in STREAMING
         service.method.add(
-            name=name,
-            input_type=f".{PACKAGE}.{request}",
-            output_type=f".{PACKAGE}.{response}",
-            client_streaming=is_stream,
-            server_streaming=is_stream,
+            name=name, input_type=f".{PACKAGE}.{request}", output_type=f".{PACKAGE}.{response}"
         )
     return file
 
 
 def _add_field(message: descriptor_pb2.DescriptorProto, path: str, text: str) -> None:
-    """Add a field that is written as in a .proto file, with its label or its kind in front."""
+    """Add a field in the syntax of .proto files, after its label or kind."""
     *label, kind, name, _, number = text.split()
     field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
     if label in (["repeated"], ["map"]):
@@ -169,7 +148,7 @@ def _add_field(message: descriptor_pb2.DescriptorProto, path: str, text: str) ->
 
 
 def _add_entry(message: descriptor_pb2.DescriptorProto, kind: str) -> None:
-    """Add the message that an entry of a map from strings is."""
+    """Add the entry message of a map from strings."""
     entry = message.nested_type.add(name=_ENTRY)
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
@@ -183,7 +162,7 @@ def _add_entry(message: descriptor_pb2.DescriptorProto, kind: str) -> None:
 
 
 POOL: Final = descriptor_pool.DescriptorPool()
-"""Where these protos are known, and no others."""
+"""The pool of these protos only."""
 POOL.AddSerializedFile(_file().SerializeToString())
 
 
@@ -194,4 +173,3 @@ def message_class(name: str) -> Any:
 
 ModelInferRequest: Final = message_class("ModelInferRequest")
 ModelInferResponse: Final = message_class("ModelInferResponse")
-ModelStreamInferResponse: Final = message_class("ModelStreamInferResponse")

@@ -1,7 +1,7 @@
-"""The bodies of inference requests and responses over REST. Pure.
+"""REST codec of inference requests and responses: bodies to arrays and back. Pure.
 
-A body is JSON, or JSON with the raw contents of tensors behind it, one after the other. How long
-the JSON is then stands in the header `HEADER_LENGTH`.
+A body is JSON, or JSON followed by the raw contents of tensors. The header `HEADER_LENGTH` then
+has the length of the JSON.
 """
 
 from __future__ import annotations
@@ -19,20 +19,29 @@ from timonel.serving.rest.jsontext import parse
 from timonel.serving.rest.outline import Numbers, Outline, outline
 from timonel.serving.runtimes.base import Array
 from timonel.serving.status import StatusError, invalid_argument
-from timonel.serving.v2.parameters import (
+from timonel.serving.v2.request import (
     BASE64,
     BINARY_DATA,
     BINARY_DATA_SIZE,
     CONTENT_TYPE,
+    InferRequest,
+    InferResult,
+    OutputForm,
     Parameters,
     boolean,
     is_base64,
     refuse_unsupported,
     request_parameters,
 )
-from timonel.serving.v2.request import InferRequest, InferResult, OutputForm
-from timonel.serving.v2.tensors import checked_shape, datatype_of, from_raw, to_raw
-from timonel.serving.v2.values import from_numbers, from_values, to_texts
+from timonel.serving.v2.tensors import (
+    checked_shape,
+    datatype_of,
+    from_numbers,
+    from_raw,
+    from_values,
+    to_raw,
+    to_texts,
+)
 
 HEADER_LENGTH: Final = b"inference-header-content-length"
 # Stands for a byte that is no UTF-8, and cannot be written again.
@@ -44,10 +53,10 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
 
     Args:
         body: The content, unpacked.
-        header_length: How many bytes of it are JSON; none for all.
+        header_length: Length of its JSON in bytes; none for all of it.
 
     Raises:
-        StatusError: It is no such request.
+        StatusError: It is not a valid request.
     """
     if header_length is None:
         header_length = len(body)
@@ -71,7 +80,7 @@ def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | Non
     """Return the body of a response.
 
     Returns:
-        The body, and how many bytes of it are JSON; none if all of it is.
+        The body, and the length of its JSON in bytes; none for all of it.
 
     Raises:
         StatusError: The protocol has no form for an output.
@@ -94,8 +103,8 @@ class _Reader:
     """Reads one request.
 
     Args:
-        found: Its JSON with large arrays of numbers cut out; none if they are not.
-        rest: What follows the JSON.
+        found: Its JSON without large arrays of numbers; none if it still has them.
+        rest: The bytes after the JSON.
     """
 
     def __init__(self, found: Outline | None, rest: memoryview) -> None:
@@ -127,8 +136,8 @@ class _Reader:
             name = _text(described, "name", "an output")
             if name in outputs:
                 raise invalid_argument(f"expected output {name} once")
-            asked = _parameters(described, f"output {name}")
-            outputs[name] = _form(asked, default=bool(parameters.binary_output))
+            of_output = _parameters(described, f"output {name}")
+            outputs[name] = _form(of_output, default=parameters.binary_output)
         return InferRequest(inputs, outputs, request_id, parameters)
 
     def _tensor(self, name: str, described: Mapping[str, Any]) -> Array:
@@ -137,9 +146,9 @@ class _Reader:
         if not isinstance(shape, list):
             raise invalid_argument(f"expected the shape of input {name} to be a list")
         sizes = checked_shape(name, shape)
-        asked = _parameters(described, f"input {name}")
+        parameters = _parameters(described, f"input {name}")
         data = described.get("data")
-        size = asked.get(BINARY_DATA_SIZE)
+        size = parameters.get(BINARY_DATA_SIZE)
         if size is not None and data is None:
             return from_raw(name, datatype, sizes, self._take(name, size))
         if size is not None:
@@ -152,10 +161,10 @@ class _Reader:
                     raise invalid_argument(f"expected other data for input {name}")
                 self._filled += 1
                 return array
-        return from_values(name, datatype, sizes, data, in_base64=is_base64(asked))
+        return from_values(name, datatype, sizes, data, in_base64=is_base64(parameters))
 
     def _take(self, name: str, size: Any) -> memoryview:
-        """Return the next ``size`` bytes behind the JSON."""
+        """Return the next ``size`` bytes after the JSON."""
         left = len(self._rest) - self._position
         if type(size) is not int or not 0 <= size <= left:
             raise invalid_argument(
@@ -192,8 +201,9 @@ def _parameters(described: Mapping[str, Any], owner: str) -> Parameters:
     return found
 
 
-def _form(asked: Parameters, *, default: bool) -> OutputForm:
-    return OutputForm(boolean(BINARY_DATA, asked.get(BINARY_DATA, default)), is_base64(asked))
+def _form(parameters: Parameters, *, default: bool) -> OutputForm:
+    is_binary = boolean(BINARY_DATA, parameters.get(BINARY_DATA, default))
+    return OutputForm(is_binary, is_base64(parameters))
 
 
 def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""What a URL of the Open Inference Protocol asks for. Pure.
+"""URLs of the Open Inference Protocol over REST. Pure.
 
 `timonel.serving.access.urls` reads the same URLs for rights; a property test holds them equal.
 """
@@ -17,16 +17,14 @@ from timonel.serving.v2.request import spec_of
 
 _ROOT: Final = "/v2"
 _GET: Final = frozenset({"GET"})
-_POST: Final = frozenset({"POST"})
 
 
 class Action(Enum):
-    """What is asked of the server, or of a model."""
+    """An endpoint of the server or of a model."""
 
     LIVE = "live"
     READY = "ready"
     SERVER = "server"
-    INDEX = "index"
     MODEL = "model"
     MODEL_READY = "model_ready"
     INFER = "infer"
@@ -38,7 +36,6 @@ _SERVER: Mapping[tuple[str, ...], Action] = {
     ("",): Action.SERVER,
     ("health", "live"): Action.LIVE,
     ("health", "ready"): Action.READY,
-    ("repository", "index"): Action.INDEX,
 }
 _MODEL: Mapping[tuple[str, ...], Action] = {
     (): Action.MODEL,
@@ -48,24 +45,23 @@ _MODEL: Mapping[tuple[str, ...], Action] = {
 _METHODS: Mapping[Action, frozenset[str]] = {
     Action.LIVE: _GET | {"HEAD"},
     Action.READY: _GET | {"HEAD"},
-    Action.INDEX: _POST,
-    Action.INFER: _POST,
+    Action.INFER: frozenset({"POST"}),
 }
 
 
 @dataclass(frozen=True)
 class Route:
-    """An action, and the version of a model that it is about, if any."""
+    """An action, and the model version it is for, if any."""
 
     action: Action
     spec: ModelSpec | None = None
 
 
 class MethodNotAllowedError(Exception):
-    """The URL is known, but not with this method.
+    """The URL exists for other methods only.
 
     Args:
-        allowed: The methods that it has.
+        allowed: Its methods.
     """
 
     def __init__(self, allowed: frozenset[str]) -> None:
@@ -74,20 +70,20 @@ class MethodNotAllowedError(Exception):
 
 
 def is_v2(path: str) -> bool:
-    """Tell whether a path is one of this protocol."""
+    """Tell whether a path belongs to this protocol."""
     return path == _ROOT or path.startswith(f"{_ROOT}/")
 
 
 def match(method: str, path: str) -> Route:
-    """Return what a request asks for.
+    """Return the route of a request.
 
     Args:
         method: The HTTP method.
         path: The path, still percent-encoded.
 
     Raises:
-        StatusError: There is no such URL.
-        MethodNotAllowedError: There is, for other methods.
+        StatusError: No such URL exists.
+        MethodNotAllowedError: The URL exists for other methods only.
     """
     parts = tuple(path.split("/")[2:])
     route = _of_model(parts) if parts[:1] == ("models",) else _of_server(parts)
@@ -105,7 +101,7 @@ def _of_server(parts: tuple[str, ...]) -> Route | None:
 
 
 def _of_model(parts: tuple[str, ...]) -> Route | None:
-    """Return what ``models/<name>[/versions/<version>][/<verb>]`` asks for."""
+    """Return the route of ``models/<name>[/versions/<version>][/<verb>]``."""
     name, rest = unquote("".join(parts[1:2])), parts[2:]
     version = ""
     if len(rest) > 1 and rest[0] == "versions":

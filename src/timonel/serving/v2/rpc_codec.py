@@ -1,4 +1,4 @@
-"""Inference requests and responses over gRPC: messages to arrays and back. Pure."""
+"""gRPC codec of inference requests and responses: messages to arrays and back. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from timonel.serving.rest.encoding import CHUNK
 from timonel.serving.runtimes.base import Array
 from timonel.serving.status import invalid_argument
 from timonel.serving.tensor_protos import packed
-from timonel.serving.v2.messages import ModelInferResponse, ModelStreamInferResponse
-from timonel.serving.v2.parameters import Parameters, refuse_unsupported, request_parameters
-from timonel.serving.v2.request import InferRequest, InferResult, OutputForm
+from timonel.serving.v2.messages import ModelInferResponse
+from timonel.serving.v2.request import (
+    InferRequest,
+    InferResult,
+    OutputForm,
+    Parameters,
+    refuse_unsupported,
+    request_parameters,
+)
 from timonel.serving.v2.tensors import (
     BYTES,
     checked_shape,
     datatype_of,
     from_raw,
+    from_values,
     numpy_of,
     to_raw,
 )
-from timonel.serving.v2.values import from_values
 from timonel.wire import tag, varint
 
 _FIELDS: Mapping[str, str] = {
@@ -41,23 +47,18 @@ _FIELDS: Mapping[str, str] = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-"""Where typed values are; those of 16-bit floats travel raw only."""
+"""The field of typed values by data type; 16-bit floats have raw contents only."""
 _FLOATS: Final = frozenset({"fp32_contents", "fp64_contents"})
 
 
-def _tag(message: Any, field: str) -> bytes:
-    return tag(message.DESCRIPTOR.fields_by_name[field].number)
-
-
-_RAW: Final = _tag(ModelInferResponse, "raw_output_contents")
-_INFER_RESPONSE: Final = _tag(ModelStreamInferResponse, "infer_response")
+_RAW: Final = tag(ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number)
 
 
 def decode(message: Any) -> InferRequest:
     """Return the request in a ModelInferRequest.
 
     Raises:
-        StatusError: It contradicts itself, or asks for what is not there.
+        StatusError: It contradicts itself, or asks for a missing feature.
     """
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -110,19 +111,6 @@ def encode(request: InferRequest, result: InferResult) -> bytes:
     return b"".join(parts)
 
 
-def encode_streamed(response: bytes) -> bytes:
-    """Return a serialized ModelStreamInferResponse around a serialized ModelInferResponse."""
-    return b"".join((_INFER_RESPONSE, varint(len(response)), response))
-
-
-def encode_failure(request_id: str, message: str) -> bytes:
-    """Return a serialized ModelStreamInferResponse that tells of an error."""
-    response = ModelStreamInferResponse(error_message=message)
-    response.infer_response.id = request_id
-    encoded: bytes = response.SerializeToString()
-    return encoded
-
-
 def _tensor(tensor: Any, raw: bytes | None) -> Array:
     name, datatype = tensor.name, tensor.datatype
     shape = checked_shape(name, tensor.shape)
@@ -161,10 +149,10 @@ def _from_floats(
     return np.frombuffer(raw, numpy_of(name, datatype)).reshape(shape)
 
 
-def _parameters(given: Any) -> Parameters:
+def _parameters(messages: Any) -> Parameters:
     """Return the values of a map of InferParameters."""
     found = {}
-    for name, parameter in given.items():
+    for name, parameter in messages.items():
         choice = parameter.WhichOneof("parameter_choice")
         if choice is not None:
             found[name] = getattr(parameter, choice)

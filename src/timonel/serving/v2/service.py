@@ -1,8 +1,8 @@
-"""GRPCInferenceService: the Open Inference Protocol over gRPC, with Triton's streams and index."""
+"""GRPCInferenceService: the Open Inference Protocol over gRPC."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -10,18 +10,22 @@ import grpc
 
 from timonel.serving.awaiting import by_size
 from timonel.serving.core import DataPlane, RequestContext
-from timonel.serving.grpc.calls import Answer, accounted, handler
+from timonel.serving.grpc.calls import Answer, handler
 from timonel.serving.grpc.server import Service
-from timonel.serving.grpc_requests import deserializer, parsed
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.runtimes.base import bytes_of
-from timonel.serving.status import StatusError
-from timonel.serving.v2 import rpc_codec, views
-from timonel.serving.v2.inference import in_time, outputs_in_time, result_of, start
+from timonel.serving.v2 import rpc_codec
+from timonel.serving.v2.inference import (
+    in_time,
+    is_ready,
+    model_view,
+    outputs_in_time,
+    server_view,
+    start,
+)
 from timonel.serving.v2.messages import METHODS, POOL, SERVICE, message_class
-from timonel.serving.v2.request import spec_of
+from timonel.serving.v2.request import InferResult, spec_of
 
-_STREAM = "ModelStreamInfer"
 _PROBES = frozenset({"ServerLive", "ServerReady"})
 
 
@@ -29,10 +33,10 @@ class InferenceService:
     """The methods; all of them raise `StatusError`.
 
     Args:
-        plane: Where requests are computed.
-        pool: Where large requests and answers are read and written.
-        is_draining: Whether the server has been asked to stop.
-        monitor: What is told of each request.
+        plane: Computes requests.
+        pool: Decodes large requests and encodes large responses.
+        is_draining: Whether the server is stopping.
+        monitor: Records each request.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class InferenceService:
         self._monitor = monitor
 
     def described(self) -> Service:
-        """Return the service as a server takes it."""
+        """Return the service for a `GrpcServer`."""
         answers: dict[str, Answer] = {
             "ServerLive": self.live,
             "ServerReady": self.ready,
@@ -56,7 +60,6 @@ class InferenceService:
             "ServerMetadata": self.server_metadata,
             "ModelMetadata": self.model_metadata,
             "ModelInfer": self.infer,
-            "RepositoryIndex": self.index,
         }
         handlers = {
             name: handler(
@@ -64,77 +67,53 @@ class InferenceService:
                 name,
                 message_class(METHODS[name][0]),
                 self._pool,
-                # Probes ask all the time, and would be all that there is to see.
+                # Probes are so frequent that they would hide all other requests.
                 None if name in _PROBES else self._monitor,
             )
             for name, answer in answers.items()
         }
-        handlers[_STREAM] = grpc.stream_stream_rpc_method_handler(
-            self.stream,
-            request_deserializer=deserializer(message_class(METHODS[_STREAM][0]), self._pool),
-            response_serializer=None,
-        )
         return Service(SERVICE, grpc.method_handlers_generic_handler(SERVICE, handlers), POOL)
 
     async def live(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Tell that the server lives."""
+        """Answer the liveness probe."""
         return _message("ServerLiveResponse", live=True)
 
     async def ready(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
         """Tell whether all models can answer."""
-        is_ready = not (self._plane.unready() or self._is_draining())
-        return _message("ServerReadyResponse", ready=is_ready)
+        all_ready = not (self._plane.unready() or self._is_draining())
+        return _message("ServerReadyResponse", ready=all_ready)
 
     async def model_ready(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
         """Tell whether a version can answer."""
         spec = spec_of(request.name, request.version)
-        return _message("ModelReadyResponse", ready=views.is_ready(self._plane, spec))
+        return _message("ModelReadyResponse", ready=is_ready(self._plane, spec))
 
     async def server_metadata(
         self,
         request: Any,  # noqa: ARG002 - a method
         context: RequestContext,  # noqa: ARG002 - a method
     ) -> bytes:
-        """Tell what the server is."""
-        return _message("ServerMetadataResponse", **views.server_view())
+        """Describe the server."""
+        return _message("ServerMetadataResponse", **server_view())
 
     async def model_metadata(
         self,
         request: Any,
         context: RequestContext,  # noqa: ARG002 - a method
     ) -> bytes:
-        """Tell what a version takes and gives."""
+        """Describe a version."""
         spec = spec_of(request.name, request.version)
-        return _message("ModelMetadataResponse", **views.model_view(self._plane, spec))
-
-    async def index(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Tell the state of every version."""
-        index = views.index_view(self._plane, only_ready=request.ready)
-        return _message("RepositoryIndexResponse", models=index)
+        return _message("ModelMetadataResponse", **model_view(self._plane, spec))
 
     async def infer(self, request: Any, context: RequestContext) -> bytes:
         """Run a signature."""
-        asked = await by_size(self._pool, request.ByteSize(), rpc_codec.decode, request)
-        context = in_time(context, asked)
+        decoded = await by_size(self._pool, request.ByteSize(), rpc_codec.decode, request)
+        context = in_time(context, decoded)
         with self._plane.call(spec_of(request.model_name, request.model_version), context) as call:
-            outputs = await outputs_in_time(start(call, asked), context)
-            result = result_of(call, outputs)
+            outputs = await outputs_in_time(start(call, decoded), context)
+            result = InferResult(call.name, call.version, outputs)
         size = sum(map(bytes_of, outputs.values()))
-        return await by_size(self._pool, size, rpc_codec.encode, asked, result)
-
-    async def stream(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """Run a signature for each request of a stream, one after the other.
-
-        A request that fails ends neither the stream nor the others.
-        """
-        async for sent in requests:
-            request = await parsed(sent)
-            try:
-                response = await accounted(self.infer, _STREAM, request, context, self._monitor)
-            except StatusError as error:
-                yield rpc_codec.encode_failure(getattr(request, "id", ""), error.message)
-            else:
-                yield rpc_codec.encode_streamed(response)
+        return await by_size(self._pool, size, rpc_codec.encode, decoded, result)
 
 
 def _message(name: str, /, **fields: Any) -> bytes:

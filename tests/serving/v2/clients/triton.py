@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import sys
 from functools import partial
 from pathlib import Path
@@ -64,9 +63,6 @@ def describe(client, as_json):
     assert {each["datatype"] for each in model["inputs"]} == set(ARRAYS)
     server = client.get_server_metadata(**as_json)
     assert server["name"] == "timonel"
-    index = client.get_model_repository_index(**as_json)
-    index = index["models"] if isinstance(index, dict) else index
-    assert {each["name"]: each["state"] for each in index} == {"types": "READY", "images": "READY"}
 
 
 def image(api, client, content):
@@ -125,21 +121,6 @@ def over_grpc(address, content):
         image(by_grpc, client, content)
         refused(lambda: client.infer("nosuch", everything), "NOT_FOUND", "nosuch")
         refused(lambda: client.infer("types", everything[1:]), "INVALID_ARGUMENT")
-        answers = queue.Queue()
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        for number in range(5):
-            version = "9" if number == 2 else ""
-            client.async_stream_infer(
-                "types", everything, request_id=str(number), model_version=version
-            )
-        for number in range(5):
-            result, error = answers.get(timeout=20)
-            if number == 2:
-                assert "Specific(types, 9)" in str(error), error
-            else:
-                check_all(result)
-                assert result.get_response().id == str(number)
-        client.stop_stream()
 
 
 async def over_grpc_aio(address):
@@ -148,17 +129,6 @@ async def over_grpc_aio(address):
         everything = inputs(by_grpc_aio, ARRAYS)
         for result in await asyncio.gather(*(client.infer("types", everything) for _ in range(20))):
             check_all(result)
-
-        async def asked():
-            for number in range(3):
-                yield {"model_name": "types", "inputs": everything, "request_id": str(number)}
-
-        seen = []
-        async for result, error in client.stream_infer(asked()):
-            assert error is None, error
-            check_all(result)
-            seen.append(result.get_response().id)
-        assert seen == ["0", "1", "2"]
 
 
 if __name__ == "__main__":
