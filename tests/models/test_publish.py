@@ -18,6 +18,8 @@ from timonel.errors import (
     TimonelError,
 )
 from timonel.models import ModelRepository, check, check_version, checking, export
+from timonel.models.evidence import EVIDENCE
+from timonel.models.optimization import RuntimeChoice
 from timonel.models.schema import EXPORT_FILE, REFERENCE_FILE
 from timonel.storage import Workspace, digest_file, digest_tree
 from timonel.tracking import Artifact, RunRecord, lineage, list_runs, read_run, start_run
@@ -66,6 +68,22 @@ def rewrite_reference(folder: Path, sources: Path) -> None:
     document = json.loads((folder / EXPORT_FILE).read_text())
     document["reference"]["digest"] = digest_file(path)
     (folder / EXPORT_FILE).write_text(json.dumps(document))
+
+
+def test_a_version_is_published_without_a_choice_that_fails(
+    workspace: Workspace,
+    export_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(self: RuntimeChoice) -> None:
+        raise ModelError("it took too long")
+
+    monkeypatch.setattr(RuntimeChoice, "wait", fail)
+    finished_run(workspace, export_folder)
+    version = export("last", name="tiny", workspace=workspace, check=False)
+    assert "the choice of a runtime is left out: it took too long" in caplog.text
+    assert not (version.path / EVIDENCE).exists()
 
 
 def test_a_run_becomes_a_checked_version_with_its_lineage(

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from timonel.data.records import frame, read_records
 from timonel.errors import ServingError
+from timonel.models.schema import WARMUP_FILE
 from timonel.serving import running_servers
 from timonel.serving.batching.observation import BatchObservation
 from timonel.serving.config import (
@@ -28,7 +29,6 @@ from timonel.serving.monitoring.series import BatchKey
 from timonel.serving.process import launch
 from timonel.serving.servables import Catalogue
 from timonel.serving.tensor_protos import to_proto
-from timonel.serving.warmup import WARMUP_FILE
 from timonel.storage import find_workspace
 
 PATH = "/monitoring/prometheus/metrics"

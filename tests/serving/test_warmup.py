@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from timonel.data.records import frame
+from timonel.models.schema import WARMUP_FILE
 from timonel.serving.messages import prediction_log_pb2
 from timonel.serving.runtimes.base import (
     DEFAULT_SIGNATURE,
@@ -14,7 +15,7 @@ from timonel.serving.runtimes.base import (
 )
 from timonel.serving.status import Code, StatusError
 from timonel.serving.tensor_protos import to_proto
-from timonel.serving.warmup import WARMUP_FILE, warm_up, warmed
+from timonel.serving.warmup import warm_up, warmed
 
 TWO = np.array([1.0, 1.0], np.float32)
 

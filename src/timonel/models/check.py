@@ -2,7 +2,7 @@
 
 It loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` as a client
 would: the bytes of image files, the values of rows. What comes out goes to a file as JSON; whether
-that is right is decided by the process that asked (`timonel.models.verdict`). TensorFlow is
+that is right is decided by the process that asked (`timonel.models.comparison`). TensorFlow is
 imported here and nowhere else on that side.
 """
 
@@ -19,9 +19,9 @@ from pydantic import Field
 
 from timonel.errors import ModelError, TimonelError
 from timonel.models import child
+from timonel.models.comparison import Answer, Answers
 from timonel.models.reference import ReferenceExample, read_reference
 from timonel.models.schema import Stored
-from timonel.models.verdict import Answer, Answers
 from timonel.storage import digest_bytes, write_json
 
 _BATCH = 32

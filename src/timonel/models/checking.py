@@ -1,4 +1,4 @@
-"""The control side of the check: asks a process with TensorFlow, then judges its answers."""
+"""The control side of the check: ask a process with TensorFlow, then compare its answers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from timonel.errors import ModelError
 from timonel.models import child
 from timonel.models.check import Request
+from timonel.models.comparison import Answers, compare
 from timonel.models.reference import ReferenceExample
 from timonel.models.schema import CheckResult, Export
-from timonel.models.verdict import Answers, judge
 from timonel.storage.atomic import aside_dir
 
 _TIMEOUT_S = 900.0
@@ -61,7 +61,7 @@ def check_saved_model(
             "dataset": dataset,
         }
     )
-    return judge(examples, _ask(request, log), export.labels, export.model.precision)
+    return compare(examples, _ask(request, log), export.labels, export.model.precision)
 
 
 def _why_not(export: Export, examples: Sequence[ReferenceExample]) -> str | None:

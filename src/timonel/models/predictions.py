@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from timonel.models.reference import MAX_EXAMPLES, ReferenceExample, write_reference
-from timonel.models.schema import Meaning
+from timonel.models.schema import OutputKind
 from timonel.models.signatures import scores_of
 from timonel.storage import digest_file
 
@@ -17,7 +17,7 @@ from timonel.storage import digest_file
 def keep_predictions(
     path: Path,
     reference: Mapping[str, Any] | None,
-    meaning: Meaning,
+    meaning: OutputKind,
     labels: Sequence[str] | None,
 ) -> dict[str, Any] | None:
     """Write the predictions of the training pipeline to ``path``, read as the graph reads them.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import ModelError, NotFoundError
-from timonel.models.additions import Exported, Prepare, begun
 from timonel.models.checking import check_saved_model
 from timonel.models.evaluation import write_confusion_png
 from timonel.models.exports import export_folder_of, reference_of, saved_model_of, verify_export
+from timonel.models.optimization import RuntimeChoice
 from timonel.models.repository import ModelRepository
 from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
@@ -26,6 +28,7 @@ CONFUSION_FILE = "confusion.png"
 CHECK_LOG = "check.log"
 
 Progress = Callable[[str], None]
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,10 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         say(f"verifying the export of {record.id}")
         folder = export_folder_of(local_path(artifact.uri))
         found = _Found(record, folder, _verified(folder, artifact))
-        with _additions(found, root, wanted=optimize) as prepare:
+        with _runtime_choice(found, root) if optimize else contextlib.nullcontext() as choice:
             result = _check(found, writer, root, say) if check else None
             _refuse_failed(result, force=force)
-            add = prepare(result)
+            add = _addition(choice, result)
             say(f"publishing {name}")
             provenance = _provenance(found, writer)
             version = models.publish(name, found.folder, provenance, result, add)
@@ -217,13 +220,32 @@ def _check(found: _Found, writer: RunWriter, data_root: Path | None, say: Progre
     return result
 
 
-def _additions(
-    found: _Found, data_root: Path | None, *, wanted: bool
-) -> contextlib.AbstractContextManager[Prepare]:
-    if not wanted:
-        return contextlib.nullcontext(lambda _: lambda _: None)
-    examples = reference_of(found.folder, found.export)
-    return begun(Exported(saved_model_of(found.folder), found.export, examples, data_root))
+def _runtime_choice(found: _Found, data_root: Path | None) -> RuntimeChoice:
+    """Measure the runtimes while the export is checked."""
+    return RuntimeChoice(
+        saved_model_of(found.folder),
+        export=found.export,
+        examples=reference_of(found.folder, found.export),
+        data_root=data_root,
+    )
+
+
+def _addition(
+    choice: RuntimeChoice | None, result: CheckResult | None
+) -> Callable[[Path], Any] | None:
+    """Return what stores the choice of a runtime in a version; none if there is no choice.
+
+    Held-out inputs become warm-up requests if the check has found that the model answers them.
+    """
+    if choice is None:
+        return None
+    try:
+        choice.wait()
+    except ModelError as error:
+        # A version is worth more than the choice of its runtime.
+        _logger.warning("the choice of a runtime is left out: %s", error)
+        return None
+    return partial(choice.store, warm_up=result is not None and result.status == "passed")
 
 
 def _refuse_failed(result: CheckResult | None, *, force: bool) -> None:

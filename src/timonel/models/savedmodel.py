@@ -35,7 +35,7 @@ from timonel.models.schema import (
     SAVED_MODEL_DIR,
     Export,
     InputKind,
-    Meaning,
+    OutputKind,
     Preparation,
 )
 from timonel.models.signatures import (
@@ -254,7 +254,9 @@ def _is_full_disk(error: Exception) -> bool:
     )
 
 
-def _notes(meaning: Meaning, raw: RawInput | None, labels: Sequence[str] | None) -> tuple[str, ...]:
+def _notes(
+    meaning: OutputKind, raw: RawInput | None, labels: Sequence[str] | None
+) -> tuple[str, ...]:
     notes = []
     if raw is None:
         notes.append(

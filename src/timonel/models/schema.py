@@ -24,6 +24,7 @@ EXPORT_FILE = "export.json"
 REFERENCE_FILE = "reference.jsonl"
 LABELS_FILE = "assets/labels.txt"
 VERSION_FILE = "assets.extra/timonel.json"
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 KEPT_REFERENCE = f"assets.extra/{REFERENCE_FILE}"
 PREDICT_METHOD = "tensorflow/serving/predict"
 
@@ -69,8 +70,8 @@ class Signature(Stored):
     method: str = Field(default=PREDICT_METHOD, description="TensorFlow Serving's method name.")
 
 
-class Meaning(Stored):
-    """How the model's output was read, and what the exported graph does with it."""
+class OutputKind(Stored):
+    """Kind of the model's output, and what the exported graph does with it."""
 
     task: Task = Field(description="Labels and scores, a value, or the model's own tensors.")
     output: str = Field(description="Taken for probabilities, logits or values.")
@@ -117,7 +118,7 @@ class Export(Stored):
     labels: tuple[str, ...] | None = Field(default=None, description="The labels, in their order.")
     label_mode: str | None = Field(default=None, description="How training saw the labels.")
     preparation: Preparation = Field(description="What a client sends.")
-    meaning: Meaning = Field(description="How the output was read.")
+    meaning: OutputKind = Field(description="How the output was read.")
     model: ModelSummary = Field(description="The Keras model.")
     reference: Mapping[str, Any] | None = Field(
         default=None, description="The held-out predictions beside it: file, digest, examples."

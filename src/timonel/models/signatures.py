@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import ModelError, SpecError
-from timonel.models.meaning import meaning_of
+from timonel.models.output_kind import output_kind_of
 from timonel.models.reading import (
     ModelInputs,
     call_in_inference,
@@ -21,7 +21,7 @@ from timonel.models.reading import (
     name_outputs,
 )
 from timonel.models.renaming import plain_names
-from timonel.models.schema import Meaning
+from timonel.models.schema import OutputKind
 
 SERVING = "serving_default"
 TENSOR = "tensor"
@@ -71,7 +71,7 @@ class Graph:
     """All of an export's signatures."""
 
     signatures: Mapping[str, Traced]
-    meaning: Meaning
+    meaning: OutputKind
 
 
 def image_input(transform: Transform) -> RawInput:
@@ -130,7 +130,7 @@ def build_graph(
     autograph = keras_of(model)[0] == "tf_keras"
     traced = _trace(call, inputs.specs, inputs.names, autograph=autograph)
     outputs = traced.function.get_concrete_function().structured_outputs
-    meaning = meaning_of(model, outputs, labels)
+    meaning = output_kind_of(model, outputs, labels)
 
     def serve(*tensors: Any) -> dict[str, Any]:
         prepared = inputs.pack(tensors) if raw is None else raw.prepare(tensors)
@@ -143,7 +143,7 @@ def build_graph(
 
 
 def read_outputs(
-    meaning: Meaning, outputs: Mapping[str, Any], labels: Sequence[str] | None
+    meaning: OutputKind, outputs: Mapping[str, Any], labels: Sequence[str] | None
 ) -> dict[str, Any]:
     """Turn the model's outputs into what clients want; every output's axis 0 is the batch.
 
@@ -165,7 +165,7 @@ def read_outputs(
     }
 
 
-def scores_of(meaning: Meaning, output: Any) -> Any:
+def scores_of(meaning: OutputKind, output: Any) -> Any:
     """Return the scores [B, C] that a classifier's output [B, C], [B, 1] or [B] means."""
     output = tf.cast(output, tf.float32)
     if meaning.applied == "softmax":

@@ -11,13 +11,13 @@ from google.protobuf.message import DecodeError
 
 from timonel.data.records import frame, read_records
 from timonel.errors import CorruptError
+from timonel.models.schema import WARMUP_FILE
 from timonel.serving.messages import prediction_log_pb2
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.status import StatusError
 from timonel.serving.tensor_protos import from_proto, to_proto
 
 _LOG = logging.getLogger(__name__)
-WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 MOST = 32
 """As many requests as are read: enough to compare answers on."""
 

@@ -18,6 +18,7 @@ from google.protobuf import message
 
 from timonel.data.records import read_records
 from timonel.errors import CorruptError
+from timonel.models.schema import WARMUP_FILE
 from timonel.serving import classification, protos
 from timonel.serving.classification import Question
 from timonel.serving.core import Call
@@ -28,7 +29,6 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.tensor_protos import from_proto
 
 _LOG = logging.getLogger(__name__)
-WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000
 
 Load = Callable[[Path], LoadedModel]

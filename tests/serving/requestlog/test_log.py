@@ -8,6 +8,7 @@ import pytest
 
 from tests.serving.test_warmup import Everything
 from timonel.data.records import read_records
+from timonel.models.schema import WARMUP_FILE
 from timonel.serving.config import RequestLogSettings
 from timonel.serving.core import DataPlane, RequestContext
 from timonel.serving.exchange import Exchange
@@ -19,7 +20,7 @@ from timonel.serving.requestlog.log import RequestLog
 from timonel.serving.runtimes.base import DEFAULT_SIGNATURE
 from timonel.serving.servables import Catalogue, ModelSpec, Servable
 from timonel.serving.status import Code
-from timonel.serving.warmup import WARMUP_FILE, warm_up
+from timonel.serving.warmup import warm_up
 
 X = np.array([1.5, 2.5], np.float32)
 SIGNATURES = Everything().signatures

@@ -125,8 +125,8 @@ def optimize(
     from timonel.cli.render import runtimes as render
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.status import Steps
+    from timonel.models.optimization import optimize as measure
     from timonel.models.versions import open_version
-    from timonel.serving.optimizing.version import optimize as measure
 
     # A folder needs no workspace around it.
     version = open_version(Path(model)) if Path(model).is_dir() else None

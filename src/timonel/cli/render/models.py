@@ -81,7 +81,7 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
 
 def _runtime(version: ModelVersion) -> str | None:
     """Return what computes a version, where that was measured."""
-    from timonel.serving.runtimes.evidence import read_evidence
+    from timonel.models.evidence import read_evidence
 
     try:
         found = read_evidence(version.path)

@@ -11,7 +11,7 @@ from rich.text import Text
 from timonel.cli.render.tables import table
 
 if TYPE_CHECKING:
-    from timonel.serving.runtimes.evidence import Choice, Evidence
+    from timonel.models.evidence import Choice, Evidence
 
 
 def evidence_page(evidence: Evidence) -> RenderableType:

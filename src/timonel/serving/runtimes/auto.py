@@ -6,9 +6,9 @@ import importlib.metadata
 import threading
 from pathlib import Path
 
+from timonel.models.evidence import chosen
 from timonel.serving.config import AUTO, RuntimeSettings
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.runtimes.evidence import chosen
 from timonel.serving.runtimes.litert import TFLITE_FILE, LiteRtRuntime
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.status import invalid_argument

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from timonel.models.evidence import FROZEN, chosen
 from timonel.serving.config import EVERY_MODEL, RuntimeSettings
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import (
@@ -20,7 +21,6 @@ from timonel.serving.runtimes.base import (
     Runtime,
     Signature,
 )
-from timonel.serving.runtimes.evidence import FROZEN, chosen
 from timonel.serving.runtimes.quick import Quick
 from timonel.serving.runtimes.signatures import signature_of, signatures_in
 from timonel.serving.safety.check import check_folder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timonel.models.meaning import meaning_of
+from timonel.models.output_kind import output_kind_of
 
 LABELS = ["a", "b", "c"]
 
@@ -56,29 +56,29 @@ def loss(from_logits: bool | None, name: str = "sparse_categorical_crossentropy"
 def test_probabilities_and_logits_are_told_apart(
     activation: str | None, compiled: Any, given: str, applied: str | None
 ) -> None:
-    meaning = meaning_of(model(activation, compiled), output(None, 3), LABELS)
+    meaning = output_kind_of(model(activation, compiled), output(None, 3), LABELS)
     assert (meaning.task, meaning.output, meaning.applied) == ("classification", given, applied)
     assert meaning.because
 
 
 @pytest.mark.parametrize("shape", [(None, 1), (None,)])
 def test_one_column_for_two_labels_is_binary(shape: tuple[int | None, ...]) -> None:
-    meaning = meaning_of(model("linear", loss(True)), output(*shape), ["no", "yes"])
+    meaning = output_kind_of(model("linear", loss(True)), output(*shape), ["no", "yes"])
     assert (meaning.binary, meaning.applied) == (True, "sigmoid")
 
 
 @pytest.mark.parametrize("shape", [(None, 4), (None, 1), (None, 3, 3)])
 def test_an_output_that_fits_no_labels_is_left_as_it_is(shape: tuple[int | None, ...]) -> None:
-    meaning = meaning_of(model("softmax"), output(*shape), LABELS)
+    meaning = output_kind_of(model("softmax"), output(*shape), LABELS)
     assert meaning.task == "tensor"
     assert "3 labels, but an output of shape" in meaning.because
 
 
 def test_without_labels_it_is_a_value_or_a_tensor() -> None:
-    assert meaning_of(model(), output(None, 1), None).task == "regression"
-    assert meaning_of(model(), output(None, 8, 8), None).task == "tensor"
+    assert output_kind_of(model(), output(None, 1), None).task == "regression"
+    assert output_kind_of(model(), output(None, 8, 8), None).task == "tensor"
     several = {**output(None, 1), "more": SimpleNamespace(shape=Shape((None, 1)))}
-    assert meaning_of(model(), several, None).because == "2 outputs"
+    assert output_kind_of(model(), several, None).because == "2 outputs"
 
 
 def test_a_bare_operation_as_output_leaves_it_to_the_loss() -> None:
@@ -86,4 +86,4 @@ def test_a_bare_operation_as_output_leaves_it_to_the_loss() -> None:
         raise ValueError("No such layer")
 
     bare = SimpleNamespace(output_names=["add"], get_layer=no_layer, loss=loss(True))
-    assert meaning_of(bare, output(None, 3), LABELS).applied == "softmax"
+    assert output_kind_of(bare, output(None, 3), LABELS).applied == "softmax"

@@ -1,40 +1,38 @@
-"""What an export adds to its version: warm-up requests, and the choice of a runtime."""
+"""Held-out examples as requests, and an export without a measurement."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from timonel.models.additions import Exported, begun
+from timonel.models.evidence import read_evidence
 from timonel.models.inspection import signatures_of
+from timonel.models.optimization import Request, RuntimeChoice
 from timonel.models.reference import ReferenceExample
-from timonel.models.schema import CheckResult, Export, Meaning, ModelSummary, Preparation
+from timonel.models.schema import WARMUP_FILE, Export, ModelSummary, OutputKind, Preparation
 from timonel.serving.config import RuntimeSettings
-from timonel.serving.optimizing import work
-from timonel.serving.optimizing.inputs import held_out
-from timonel.serving.runtimes.evidence import read_evidence
+from timonel.serving.runtime_choice.inputs import held_out
+from timonel.serving.runtime_choice.process import choose
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.samples import WARMUP_FILE, samples_of
+from timonel.serving.samples import samples_of
 from timonel.serving.warmup import warm_up
 from timonel.storage import digest_bytes
 
-PASSED = CheckResult(status="passed", message="")
-
 
 def exported(folder, kind, examples):
-    return Exported(
-        folder,
-        Export(
+    return Request(
+        saved_model=folder,
+        output=folder,
+        export=Export(
             created_at=0,
             digest="",
             size_bytes=0,
             signatures=signatures_of(folder),
             preparation=Preparation(input_kind=kind, source="data.load"),
-            meaning=Meaning(task="regression", output="values", because="made"),
+            meaning=OutputKind(task="regression", output="values", because="made"),
             model=ModelSummary(name="m", type="Model", parameters=1, trainable_parameters=1),
         ),
-        examples,
-        None,
+        examples=examples,
     )
 
 
@@ -67,13 +65,18 @@ def rows(exports):
     return exported(exports / "table", "table", examples)
 
 
-def test_held_out_images_warm_the_version_up(images, tmp_path, png, monkeypatch):
-    monkeypatch.setattr(work.subprocess, "Popen", None)  # nothing is measured for these
+def chosen_for(request):
+    return RuntimeChoice(request.saved_model, export=request.export, examples=request.examples)
+
+
+def test_held_out_images_warm_the_version_up(images, tmp_path, png):
     version = tmp_path / "1"
     version.mkdir()
-    with begun(images) as prepare:
-        prepare(PASSED)(version)
-    assert read_evidence(version).reason == "LiteRT has no DecodeImage"
+    with chosen_for(images) as choice:
+        evidence = choice.store(version, warm_up=True)
+    assert evidence.reason == "LiteRT has no DecodeImage"
+    assert evidence.measurements == ()
+    assert read_evidence(version) == evidence
     ((name, inputs),) = samples_of(version)
     assert (name, inputs["image_bytes"].tolist()) == ("serving_default", [png()])
     model = TensorFlowRuntime().load(images.saved_model, RuntimeSettings())
@@ -81,10 +84,9 @@ def test_held_out_images_warm_the_version_up(images, tmp_path, png, monkeypatch)
     model.close()
 
 
-@pytest.mark.parametrize("check", [None, CheckResult(status="failed", message="")])
-def test_what_was_not_found_to_work_is_no_warm_up(images, tmp_path, check):
-    with begun(images) as prepare:
-        prepare(check)(tmp_path)
+def test_what_was_not_found_to_work_is_no_warm_up(images, tmp_path):
+    with chosen_for(images) as choice:
+        choice.store(tmp_path, warm_up=False)
     assert not (tmp_path / WARMUP_FILE).exists()
 
 
@@ -103,24 +105,10 @@ def test_a_model_of_tensors_has_no_held_out_inputs(images, rows):
     assert held_out(images.export, []) == []
 
 
-def test_small_models_are_not_measured(exports, tmp_path, monkeypatch):
-    monkeypatch.setattr(work.subprocess, "Popen", None)
-    x = np.zeros((1, 8, 8, 2), np.float32)
-    worth = work.Worth(litert=1 << 20)
-    with work.Measuring(exports / "dense", [("serving_default", {"x": x})], worth=worth) as made:
-        evidence = made.put_into(tmp_path)
+def test_small_models_are_measured_only_if_that_is_required(exports, tmp_path):
+    np.savez(tmp_path / "rows.npz", x=np.zeros((1, 8, 8, 2), np.float32))
+    request = Request(saved_model=exports / "dense", output=tmp_path, samples=tmp_path / "rows.npz")
+    evidence = choose(request)
     assert evidence.runtime == "tensorflow"
     assert evidence.reason == "it is small; 'timonel models optimize' measures it all the same"
-
-
-def test_an_addition_that_fails_costs_no_version(images, tmp_path, monkeypatch, caplog):
-    from timonel.errors import ModelError
-    from timonel.serving.optimizing.work import Measuring
-
-    def fail(self):
-        raise ModelError("it took too long")
-
-    monkeypatch.setattr(Measuring, "wait", fail)
-    with begun(images) as prepare:
-        prepare(PASSED)(tmp_path)
-    assert "is left out: it took too long" in caplog.text
+    assert choose(request.model_copy(update={"required": True})).measurements

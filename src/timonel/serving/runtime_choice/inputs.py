@@ -1,4 +1,4 @@
-"""Requests to compare answers on: what a person gives, and what training has held out."""
+"""Requests to compare answers on: rows of a file, or held-out examples."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
 def held_out(
     export: Export, examples: Sequence[ReferenceExample], data_root: Path | None = None
 ) -> list[Sample]:
-    """Return what training has held out as requests to ``serving_default``: some alone, and some
-    together.
-    """  # noqa: D205 - one sentence
+    """Return held-out examples as requests to ``serving_default``, alone and together."""
     rows = list(_raw(export, examples, data_root))
     singles: list[Sample] = [(DEFAULT_SIGNATURE, row) for row in rows[:_SINGLE]]
     if len(rows) <= 1:

@@ -8,48 +8,29 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.serving.runtime_choice.conftest import Ended
 from timonel.errors import InputError, ModelError, SpecError
-from timonel.models.versions import open_version
-from timonel.serving.config import RuntimeSettings
-from timonel.serving.optimizing import child, work
-from timonel.serving.optimizing.decision import decide
-from timonel.serving.optimizing.obstacles import obstacle
-from timonel.serving.optimizing.version import optimize
-from timonel.serving.runtimes.auto import AutoRuntime
-from timonel.serving.runtimes.evidence import (
+from timonel.models import child
+from timonel.models.evidence import (
     CONVERTED,
     EVIDENCE,
     FROZEN,
     chosen,
     read_evidence,
 )
+from timonel.models.optimization import optimize
+from timonel.models.schema import WARMUP_FILE
+from timonel.models.versions import open_version
+from timonel.serving.config import RuntimeSettings
+from timonel.serving.runtime_choice import process
+from timonel.serving.runtime_choice.benchmark import decide
+from timonel.serving.runtime_choice.process import obstacle
+from timonel.serving.runtimes.auto import AutoRuntime
 from timonel.serving.runtimes.litert import LiteRtRuntime
-from timonel.serving.samples import WARMUP_FILE, as_warmup_file, samples_of
+from timonel.serving.samples import as_warmup_file, samples_of
 from timonel.serving.status import StatusError
-from timonel.serving.warmup import WARMUP_FILE as READ_BY_WARM_UP
 
 AUTO = RuntimeSettings(name="auto")
-
-
-class _Ended:
-    """A process that has answered at once."""
-
-    stdin = None
-
-    def __init__(self, command, **_):
-        self.code = child.main(command[-2:])
-
-    def wait(self, timeout=None):
-        return self.code
-
-    def poll(self):
-        return self.code
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch):
-    """TensorFlow takes seconds to import, and is there already."""
-    monkeypatch.setattr(work.subprocess, "Popen", _Ended)
 
 
 @pytest.fixture
@@ -63,7 +44,7 @@ def faster(monkeypatch):
         ]
         return decide(differences, impossible, told)
 
-    monkeypatch.setattr(work, "decide", decided)
+    monkeypatch.setattr(process, "decide", decided)
 
 
 @pytest.fixture
@@ -120,7 +101,7 @@ def test_evidence_counts_for_what_was_measured_only(dense, rows, faster, exports
 
 
 def test_other_answers_are_not_served(dense, rows, monkeypatch):
-    monkeypatch.setattr(child, "compared", lambda *_: [1e-3])
+    monkeypatch.setattr(process, "compared", lambda *_: [1e-3])
     evidence = optimize(open_version(dense), rows)
     assert evidence.runtime == "tensorflow"
     assert "answers of LiteRT differ by 1.0e-03" in evidence.reason
@@ -166,7 +147,7 @@ def test_variables_that_signatures_share_are_frozen_once(tmp_path, faster, monke
     ]
     (folder / WARMUP_FILE).parent.mkdir()
     (folder / WARMUP_FILE).write_bytes(as_warmup_file(samples))
-    monkeypatch.setattr(child, "converted", refuse)
+    monkeypatch.setattr(process, "converted", refuse)
     assert optimize(open_version(folder)).runtime == "frozen"
     assert (folder / FROZEN / "saved_model.pb").stat().st_size < 1.5 * 4 * 64 * 64
 
@@ -186,7 +167,7 @@ def test_variables_that_signatures_share_are_frozen_once(tmp_path, faster, monke
 
 
 def refuse(*_):
-    raise child.NotMadeError("LiteRT has no such thing")
+    raise process.NotMadeError("LiteRT has no such thing")
 
 
 def test_tables_are_no_variables(exports, tmp_path):
@@ -214,12 +195,12 @@ def test_tables_are_no_variables(exports, tmp_path):
 def test_what_cannot_be_converted_stays(exports, tmp_path):
     """The converter itself says so, as with an operation that the quick look does not know."""
     doubler = shutil.copytree(exports / "doubler", tmp_path / "doubler" / "1")
-    with pytest.raises(child.NotMadeError, match="LiteRT has no AsString"):
-        child.converted(doubler, ("serve",))
+    with pytest.raises(process.NotMadeError, match="LiteRT has no AsString"):
+        process.converted(doubler, ("serve",))
 
 
 def test_something_to_compare_on_is_needed(dense, rows, tmp_path):
-    with pytest.raises(ModelError, match="expected requests to compare both runtimes on"):
+    with pytest.raises(ModelError, match="there are no requests to compare the runtimes on"):
         optimize(open_version(dense))
     np.savez(tmp_path / "other.npz", z=np.zeros(3))
     with pytest.raises(SpecError, match=r"expected the inputs of a signature .* got z") as caught:
@@ -235,7 +216,6 @@ def test_warm_up_requests_are_samples(dense, faster):
     (dense / WARMUP_FILE).parent.mkdir()
     x = np.random.default_rng(0).random((2, 8, 8, 2), dtype=np.float32)
     (dense / WARMUP_FILE).write_bytes(as_warmup_file([("serving_default", {"x": x})]))
-    assert WARMUP_FILE == READ_BY_WARM_UP
     ((name, inputs),) = samples_of(dense)
     assert name == "serving_default"
     np.testing.assert_array_equal(inputs["x"], x)
@@ -245,12 +225,12 @@ def test_warm_up_requests_are_samples(dense, faster):
 
 
 def test_a_process_that_dies_costs_no_version(dense, rows, monkeypatch):
-    class Killed(_Ended):
+    class Killed(Ended):
         def __init__(self, command, stdout, **_):
             stdout.write(b"Fatal: out of luck\n")
             self.code = -11
 
-    monkeypatch.setattr(work.subprocess, "Popen", Killed)
+    monkeypatch.setattr(child.subprocess, "Popen", Killed)
     evidence = optimize(open_version(dense), rows)
     assert evidence.runtime == "tensorflow"
     assert evidence.reason == "measuring it ended with code -11: Fatal: out of luck"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.models.comparison import Answer, Answers, compare
 from timonel.models.reference import ReferenceExample
-from timonel.models.verdict import Answer, Answers, judge
 
 LABELS = ["no", "yes"]
 
@@ -28,7 +28,7 @@ def test_equal_answers_pass_with_their_figures() -> None:
         "a": Answer(scores=(0.90001, 0.09999), label="no"),
         "b": Answer(scores=(0.2, 0.8), label="yes"),
     }
-    result = judge(examples, Answers(answers=answers, seconds=0.5, load_seconds=1.5), LABELS)
+    result = compare(examples, Answers(answers=answers, seconds=0.5, load_seconds=1.5), LABELS)
     assert (result.status, result.examples) == ("passed", 2)
     assert result.max_abs_diff == pytest.approx(1e-5)
     assert (result.label_agreement, result.accuracy) == (1.0, 0.5)
@@ -49,7 +49,7 @@ def test_equal_answers_pass_with_their_figures() -> None:
     ids=["score", "label", "columns", "nan", "no label"],
 )
 def test_other_answers_fail(found: Answers) -> None:
-    result = judge([expected(0.9, 0.1)], found, LABELS)
+    result = compare([expected(0.9, 0.1)], found, LABELS)
     assert result.status == "failed"
     assert "otherwise than training predicted on 1 of 1 held-out inputs (first: a)" in (
         result.message
@@ -57,41 +57,41 @@ def test_other_answers_fail(found: Answers) -> None:
 
 
 def test_either_label_is_right_of_a_tie() -> None:
-    result = judge([expected(0.50001, 0.49999)], answered(0.49999, 0.50001, label="yes"), LABELS)
+    result = compare([expected(0.50001, 0.49999)], answered(0.49999, 0.50001, label="yes"), LABELS)
     assert (result.status, result.label_agreement) == ("passed", 0.0)
 
 
 def test_a_regression_is_measured_in_its_unit() -> None:
     examples = [expected(10.0, key="a", label=11.0), expected(20.0, key="b", label=17.0)]
     answers = {"a": Answer(scores=(10.0,)), "b": Answer(scores=(20.001,))}
-    result = judge(examples, Answers(answers=answers), None)
+    result = compare(examples, Answers(answers=answers), None)
     assert (result.status, result.accuracy, result.confusion) == ("passed", None, None)
     assert result.mae == pytest.approx(2.0, abs=1e-3)
     assert result.rmse == pytest.approx(math.sqrt(5), abs=1e-3)
 
 
 def test_a_large_value_may_differ_by_a_share_of_it() -> None:
-    assert judge([expected(1e6)], answered(1e6 + 900), None).status == "passed"
-    assert judge([expected(1e6)], answered(1e6 + 2000), None).status == "failed"
+    assert compare([expected(1e6)], answered(1e6 + 900), None).status == "passed"
+    assert compare([expected(1e6)], answered(1e6 + 2000), None).status == "failed"
 
 
 def test_what_was_not_found_is_told() -> None:
     examples = [expected(1.0, key="a"), expected(1.0, key="b")]
     found = Answers(answers={"b": Answer(scores=(1.0,))}, from_records=1)
-    message = judge(examples, found, None).message
+    message = compare(examples, found, None).message
     assert "1 of them from the dataset's records" in message
     assert "1 others could not be found" in message
 
 
 def test_without_any_raw_input_nothing_is_claimed() -> None:
-    result = judge([expected(1.0)], Answers(answers={}), None)
+    result = compare([expected(1.0)], Answers(answers={}), None)
     assert (result.status, result.examples) == ("skipped", 0)
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=2))
 def test_an_answer_agrees_with_itself(scores: list[float]) -> None:
     best = LABELS[max(range(2), key=scores.__getitem__)]
-    result = judge([expected(*scores)], answered(*scores, label=best), LABELS)
+    result = compare([expected(*scores)], answered(*scores, label=best), LABELS)
     assert (result.status, result.max_abs_diff, result.label_agreement) == ("passed", 0.0, 1.0)
 
 
@@ -107,4 +107,4 @@ def test_an_answer_agrees_with_itself(scores: list[float]) -> None:
 )
 def test_fewer_bits_may_be_further_off(precision: str, off: float, status: str) -> None:
     found = answered(0.1 + off, 0.9 - off, label="yes")
-    assert judge([expected(0.1, 0.9)], found, LABELS, precision).status == status
+    assert compare([expected(0.1, 0.9)], found, LABELS, precision).status == status

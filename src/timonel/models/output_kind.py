@@ -1,4 +1,4 @@
-"""Deciding what a Keras model's output means: probabilities, logits, or a value.
+"""Kind of a Keras model's output: probabilities, logits, or a value.
 
 Works on Keras 3 and tf-keras through what both have in public, and imports neither.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from timonel.models.schema import Meaning
+from timonel.models.schema import OutputKind
 
 _PROBABILITY_ACTIVATIONS = {"softmax", "sigmoid", "hard_sigmoid"}
 
 
-def meaning_of(model: Any, outputs: Mapping[str, Any], labels: Sequence[str] | None) -> Meaning:
-    """Decide how the model's output is to be read.
+def output_kind_of(
+    model: Any, outputs: Mapping[str, Any], labels: Sequence[str] | None
+) -> OutputKind:
+    """Return the kind of a model's output.
 
     With labels, one output with a column per label (or one column for two labels) is a
     classification; without labels, one output of rank 1 or 2 is a value; all else is left as it
@@ -22,21 +24,21 @@ def meaning_of(model: Any, outputs: Mapping[str, Any], labels: Sequence[str] | N
     that was told of logits gives probabilities all the same.
     """
     if len(outputs) != 1:
-        return Meaning(task="tensor", output="values", because=f"{len(outputs)} outputs")
+        return OutputKind(task="tensor", output="values", because=f"{len(outputs)} outputs")
     shape = next(iter(outputs.values())).shape
     if not labels:
         if shape.rank in {1, 2}:
-            return Meaning(task="regression", output="values", because="no labels")
-        return Meaning(task="tensor", output="values", because=f"an output of rank {shape.rank}")
+            return OutputKind(task="regression", output="values", because="no labels")
+        return OutputKind(task="tensor", output="values", because=f"an output of rank {shape.rank}")
     columns = shape[-1] if shape.rank == 2 else 1 if shape.rank == 1 else None
     binary = columns == 1 and len(labels) == 2
     if columns != len(labels) and not binary:
         because = f"{len(labels)} labels, but an output of shape {shape}"
-        return Meaning(task="tensor", output="values", because=because)
+        return OutputKind(task="tensor", output="values", because=because)
     return _classification(model, binary=binary)
 
 
-def _classification(model: Any, *, binary: bool) -> Meaning:
+def _classification(model: Any, *, binary: bool) -> OutputKind:
     activation = _final_activation(model)
     from_logits = _loss_from_logits(model)
     if activation in _PROBABILITY_ACTIVATIONS:
@@ -51,7 +53,7 @@ def _classification(model: Any, *, binary: bool) -> Meaning:
     applied: Literal["softmax", "sigmoid"] | None = None
     if output == "logits":
         applied = "sigmoid" if binary or _loss_is_binary(model) else "softmax"
-    return Meaning(
+    return OutputKind(
         task="classification",
         output=output,
         because=because,

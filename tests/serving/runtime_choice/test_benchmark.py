@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from timonel.serving.optimizing.decision import decide, difference
-from timonel.serving.runtimes.evidence import Measurement
+from timonel.models.evidence import Measurement
+from timonel.serving.runtime_choice.benchmark import decide, difference
 
 INFINITE = float("inf")
 

@@ -1,4 +1,4 @@
-"""Whether an exported model answers as training predicted: a pure function of both."""
+"""Compare the answers of an exported model with the predictions of training. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Answers(Stored):
     load_seconds: float = Field(default=0.0, description="Time spent loading the model.")
 
 
-def judge(
+def compare(
     examples: Sequence[ReferenceExample],
     found: Answers,
     labels: Sequence[str] | None,

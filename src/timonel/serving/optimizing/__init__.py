@@ -1,1 +1,0 @@
-"""Which runtime computes a version best: measured once, and written into it."""

@@ -1,0 +1,1 @@
+"""The measuring process: which runtime computes a version best."""
