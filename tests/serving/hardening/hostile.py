@@ -187,7 +187,7 @@ class Fuzzer:
         headers = {}
         if chance.random() < 0.1:
             headers["Content-Type"] = chance.choice(
-                ("text/plain", "text/csv", "image/png", "application/octet-stream", "text/csv;x")
+                ("text/plain", "text/csv", "image/png", "application/octet-stream", "text/plain;x")
             )
         return Request("REST", f"/v1/models/{self._model}{verb}", body, headers)
 
@@ -361,8 +361,7 @@ class Fuzzer:
         path = chance.choice(
             (f"/v1/models/{self._model}:predict", f"/v2/models/{self._model}/infer")
         )
-        headers = {"Content-Type": "text/csv"} if kind == "csv" else {}
-        return Request(f"REST large: {kind}", path, HEAVY[kind](head, size), headers)
+        return Request(f"REST large: {kind}", path, HEAVY[kind](head, size))
 
     def _unfolding(self, size: int) -> Request:
         """Make a message whose tensors are larger, or have more elements, than it has bytes."""
@@ -427,7 +426,6 @@ HEAVY: dict[str, Callable[[bytes, int], bytes]] = {
     "numbers for any rank": lambda _, size: (
         b'{"signature_name":"any_rank","instances":[' + b"1.5," * (size // 4) + b"NaN]}"
     ),
-    "csv": lambda _, size: b"1,2,3\n" * (size // 6),
     "names": lambda _, size: b"{" + b'"a":1,' * (size // 6) + b'"a":1}',
 }
 

@@ -211,9 +211,9 @@ def test_answers_are_those_of_asgi(body, options):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kind", ["application/json", "text/csv", "text/plain", "image/png"])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "image/png"])
 def test_answers_are_those_of_asgi_by_target_and_content_type(target, kind):
-    sent = request(b"1,2\n" if "csv" in kind else LONG, target, (f"Content-Type: {kind}",))
+    sent = request(LONG, target, (f"Content-Type: {kind}",))
     direct, seen, _ = ask(sent)
     expected, _, _ = ask(sent, direct=False)
     assert direct == expected

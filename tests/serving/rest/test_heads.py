@@ -33,11 +33,11 @@ def test_a_prediction_is_read(target, spec):
 
 def test_what_headers_say_is_read():
     head = read(
-        "CONTENT-length: 70", "content-TYPE: text/csv; header=present", "Connection: Keep-Alive",
+        "CONTENT-length: 70", "content-TYPE: text/plain; charset=utf-8", "Connection: Keep-Alive",
         "Accept: */*", "traceparent: 00-1-2-01", "tracestate: a=b", "X-Any: thing",
     )  # fmt: skip
     trace = TraceParent("00-1-2-01", "a=b")
-    assert head == Head(ModelSpec("m"), 70, "text/csv; header=present", trace, b"x")
+    assert head == Head(ModelSpec("m"), 70, "text/plain; charset=utf-8", trace, b"x")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.serving.rest.decimals import shortest_text
 from timonel.serving.rest.jsontext import MAX_TOKENS, echo, parse
 from timonel.serving.status import Code, StatusError
 
@@ -140,6 +139,12 @@ def test_pairs_of_surrogates_and_large_integers_are_read_by_both_parsers():
         (2.0, "2.0"),
         (1 / 3, "0.333333343"),
         (1e300, "1e+300"),
+        (1.25e300 / 3, "4.1666666666666669e+299"),
+        (0.2, "0.2"),
+        (9e6, "9e+06"),
+        (123456.0, "123456.0"),
+        (16777216.0, "16777216.0"),
+        (-0.0, "-0.0"),
         (math.nan, "NaN"),
         ([1 / 3, 2.0, 1e22], "[\n    0.3333333333333333,\n    2.0,\n    1e22\n]"),
         ({"a": {}, "b": []}, '{\n    "a": {},\n    "b": []\n}'),
@@ -171,4 +176,4 @@ def test_long_values_are_cut_at_256_bytes():
     ],
 )
 def test_shortest_digits_are_laid_out_as_rapidjson_does(value, text):
-    assert shortest_text(value) == text
+    assert echo([value]) == f"[\n    {text}\n]"

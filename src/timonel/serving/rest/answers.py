@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from timonel.serving.dialect import Dialect
 from timonel.serving.rest.encoding import encode_error
 from timonel.serving.status import Code, StatusError
 
@@ -51,9 +50,9 @@ class Answer(NamedTuple):
     content_type: bytes | None = JSON
 
 
-def error_answer(error: StatusError, dialect: Dialect) -> Answer:
+def error_answer(error: StatusError) -> Answer:
     """Return the answer that tells of an error."""
-    return Answer(HTTP_STATUS[error.code], encode_error(error.message, dialect))
+    return Answer(HTTP_STATUS[error.code], encode_error(error.message))
 
 
 def unexpected(error: Exception) -> StatusError:

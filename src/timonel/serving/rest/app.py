@@ -19,7 +19,6 @@ from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
 from timonel.serving.rest.answers import CORS, JSON, TEXT, Answer, error_answer, unexpected
 from timonel.serving.rest.computing import Computing
-from timonel.serving.rest.encoding import encode_metadata, encode_status
 from timonel.serving.rest.http import (
     body_of,
     content_type,
@@ -166,11 +165,11 @@ class RestApp:
         if route.action is Action.STATUS:
             # A label is ignored, as by TensorFlow Serving.
             statuses = self._plane.status(route.spec.name, route.spec.version)
-            return encode_status(status_view(statuses), self._dialect)
-        return encode_metadata(metadata_view(self._plane.metadata(route.spec)), self._dialect)
+            return orjson.dumps(status_view(statuses))
+        return orjson.dumps(metadata_view(self._plane.metadata(route.spec)))
 
     def _error(self, error: StatusError) -> Answer:
-        return error_answer(error, self._dialect)
+        return error_answer(error)
 
 
 def _target(scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""Requests that are no JSON: an image, a text or rows of CSV as they are. Pure functions.
+"""Bodies of Predict requests that are no JSON: an image or a text as it is. Pure functions.
 
 What a body is, is said by its content type; everything else is JSON, whatever it calls itself.
 """
@@ -9,13 +9,11 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
-from typing import Literal
 
 import numpy as np
 
 from timonel.serving.rest.codec import RequestBody, decode, parse_request
-from timonel.serving.rest.tables import described, table
-from timonel.serving.rest.tensors import Allocate, allocate_plainly
+from timonel.serving.rest.tensors import Allocate, allocate_plainly, display_name
 from timonel.serving.runtimes.base import STRING, Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
 
@@ -24,7 +22,6 @@ Specs = Mapping[str, TensorSpec]
 _UNSAID = frozenset({"text/plain", "application/octet-stream"})
 """What clients call JSON that do not say what they send, such as a browser's ``fetch``."""
 _START = 256
-_MAX_CELLS = 100_000
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _CHARSETS = _UTF8 | {"ascii", "iso-8859-1", "latin-1", "utf-16", "windows-1252"}
 
@@ -34,16 +31,12 @@ class Media:
     """What a body is.
 
     Args:
-        kind: Bytes and texts are one value as they are; CSV has rows.
         name: The content type without its parameters.
-        charset: How a text is encoded.
-        header: Whether CSV begins with the names of its columns; none if nobody said.
+        charset: The encoding of a text; bytes count as UTF-8, as they stay as they are.
     """
 
-    kind: Literal["bytes", "text", "csv"]
     name: str
     charset: str = "utf-8"
-    header: bool | None = None
 
 
 @functools.lru_cache(256)
@@ -55,8 +48,8 @@ def media_of(content_type: str) -> Media | None:
     """
     name = content_type.partition(";")[0].strip().lower()
     if name.startswith("image/") or name == "application/octet-stream":
-        return Media("bytes", name)
-    if name not in {"text/plain", "text/csv"}:
+        return Media(name)
+    if name != "text/plain":
         return None
     message = Message()
     message["content-type"] = content_type
@@ -66,12 +59,7 @@ def media_of(content_type: str) -> Media | None:
         raise invalid_argument(
             f"Unknown charset {charset[:40]!r}. Use one of {', '.join(sorted(_CHARSETS))}."
         )
-    if name == "text/plain":
-        return Media("text", name, charset)
-    given = message.get_param("header")
-    if given not in {None, "present", "absent"}:
-        raise invalid_argument(f"expected header=present or header=absent, got {given}")
-    return Media("csv", name, charset, None if given is None else given == "present")
+    return Media(name, charset)
 
 
 class PlainBody:
@@ -130,13 +118,6 @@ def decode_request(
     """
     if isinstance(request, RequestBody):
         return decode(request, specs, allocate)
-    if request.media.kind == "csv":
-        if request.body.count(b",") + request.body.count(b"\n") > _MAX_CELLS:
-            raise invalid_argument(
-                f"The CSV has more than {_MAX_CELLS} cells. Send fewer rows in a request."
-            )
-        text = _text(request.body, request.media)
-        return table(text, specs, header=request.media.header)
     return _single(request, specs)
 
 
@@ -147,9 +128,9 @@ def _single(request: PlainBody, specs: Specs) -> dict[str, Array]:
     if spec is None or len(specs) > 1 or spec.dtype != STRING or len(sizes or ()) > 2:
         raise invalid_argument(
             f"expected a signature with one input of strings for a body of {media.name}, this one "
-            f"takes {described(specs)}; send JSON"
+            f"takes {_described(specs)}; send JSON"
         )
-    if media.kind == "text" and media.charset.lower() not in _UTF8:
+    if media.charset not in _UTF8:
         value = _text(value, media).encode()
     array = np.empty((), object)
     array[()] = value
@@ -163,3 +144,15 @@ def _text(body: bytes, media: Media) -> str:
     except UnicodeError:
         raise invalid_argument(f"expected text in {media.charset}, got other bytes") from None
     return text.removeprefix("\ufeff")
+
+
+def _described(specs: Specs) -> str:
+    """Return a signature's inputs in words."""
+    return ", ".join(f"{name} ({_type(spec)})" for name, spec in specs.items()) or "nothing"
+
+
+def _type(spec: TensorSpec) -> str:
+    if spec.shape is None:
+        return f"{display_name(spec.dtype)} of any shape"
+    sizes = ",".join("?" if size < 0 else str(size) for size in spec.shape)
+    return f"{display_name(spec.dtype)} [{sizes}]"

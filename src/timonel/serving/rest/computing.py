@@ -96,7 +96,7 @@ class Computing:
             if options.check_method_names:
                 check_method(signature)
             outputs = await outputs_for(call.start(signature, arrays), context, receive)
-        write = partial(encode, by_row=request.by_row, dialect=options.dialect)
+        write = partial(encode, by_row=request.by_row)
         size = sum(map(bytes_of, outputs.values()))
         return await self._work(size, context, write, outputs)
 
@@ -113,8 +113,8 @@ class Computing:
         result = question.read(outputs)
         if isinstance(result, Classes):
             size = sum(map(bytes_of, outputs.values()))
-            return await self._work(size, context, encode_classes, result, options.dialect)
-        return await self._work(result.nbytes, context, encode_values, result, options.dialect)
+            return await self._work(size, context, encode_classes, result)
+        return await self._work(result.nbytes, context, encode_values, result)
 
     async def _work(
         self, size: int, context: RequestContext, function: Callable[..., T], *args: Any

@@ -172,8 +172,7 @@ class Prediction:
             return
         self._let_go()
         size = sum(map(bytes_of, outputs.values()))
-        dialect = self._options.dialect
-        write = partial(encode, outputs, by_row=self._by_row, dialect=dialect)
+        write = partial(encode, outputs, by_row=self._by_row)
         self._by_size(size, write, self._written)
 
     def _written(self, content: bytes) -> None:
@@ -188,7 +187,7 @@ class Prediction:
         if not isinstance(error, StatusError):
             _LOG.error("a prediction of %s failed", self._head.spec.name, exc_info=error)
             error = unexpected(error)
-        self._answer(error.code, error_answer(error, self._options.dialect))
+        self._answer(error.code, error_answer(error))
 
     def _answer(self, code: Code, answer: Answer) -> None:
         reply = self._reply

@@ -1,8 +1,7 @@
 """Arrays, and what a server knows, to the JSON of responses. Pure functions.
 
-Without blanks, floats take the fewest digits that give the same value back in their own type; see
-`timonel.serving.rest.pretty` for the other way. NaN and the infinities, which JSON does not have,
-are bare tokens, as TensorFlow Serving writes them.
+Without blanks, floats take the fewest digits that give the same value back in their own type. NaN
+and the infinities, which JSON does not have, are bare tokens, as TensorFlow Serving writes them.
 """
 
 from __future__ import annotations
@@ -16,15 +15,6 @@ import numpy as np
 import orjson
 
 from timonel.serving.classification import Classes
-from timonel.serving.dialect import TIMONEL, Dialect
-from timonel.serving.rest.decimals import decimal_texts
-from timonel.serving.rest.pretty import (
-    classes_text,
-    columns_text,
-    error_text,
-    rows_text,
-    values_text,
-)
 from timonel.serving.runtimes.base import DTYPE_NAMES, STRING, Array
 from timonel.serving.status import invalid_argument
 
@@ -46,16 +36,15 @@ _WRITABLE = frozenset(
 
 
 CHUNK = 2**14
-"""Elements that are written at once; larger answers are never pretty."""
+"""Elements that are written at once."""
 
 
-def encode(outputs: Mapping[str, Array], *, by_row: bool, dialect: Dialect = TIMONEL) -> bytes:
+def encode(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
     """Return the response text for the outputs of a signature.
 
     Args:
         outputs: Arrays by output name; the name of a single one is left out.
         by_row: Whether to write a list of rows, or else whole columns.
-        dialect: How to write it.
 
     Raises:
         StatusError: A dtype has no JSON form, or the outputs do not fall into rows.
@@ -68,87 +57,6 @@ def encode(outputs: Mapping[str, Array], *, by_row: bool, dialect: Dialect = TIM
         dtype = DTYPE_NAMES.get(array.dtype) or str(array.dtype)
         if dtype not in _WRITABLE and array.size:
             raise invalid_argument(f"Failed to write JSON value for tensor type: {dtype}")
-    if dialect.pretty and sum(array.size for array in outputs.values()) <= CHUNK:
-        return _utf8(rows_text(outputs) if by_row else columns_text(outputs))
-    return _compact(outputs, by_row=by_row)
-
-
-def encode_classes(classes: Classes, dialect: Dialect = TIMONEL) -> bytes:
-    """Return the response text for Classify.
-
-    Raises:
-        StatusError: There are no classes.
-    """
-    rows = classes.rows()
-    if not rows:
-        raise invalid_argument("Cannot convert empty ClassificationResults to JSON")
-    if not dialect.pretty:
-        scores = np.array([[score for _, score in row] for row in rows], np.float32)
-        values = _for_json("", scores)
-        labels = [[label for label, _ in row] for row in rows]
-        pairs = [list(zip(*each, strict=True)) for each in zip(labels, values, strict=True)]
-        return _dumps({"results": pairs}, finite=_is_finite(scores))
-    return _utf8(
-        classes_text(
-            [
-                list(zip(labels, decimal_texts(np.array(scores, np.float32)), strict=True))
-                for labels, scores in (zip(*row, strict=True) if row else ((), ()) for row in rows)
-            ]
-        )
-    )
-
-
-def encode_values(values: Array, dialect: Dialect = TIMONEL) -> bytes:
-    """Return the response text for Regress, of float32 [n].
-
-    Raises:
-        StatusError: There are no values.
-    """
-    if not values.size:
-        raise invalid_argument("Cannot convert empty RegressionResults to JSON")
-    if dialect.pretty:
-        return _utf8(values_text(decimal_texts(values)))
-    return _dumps({"results": _for_json("", values)}, finite=_is_finite(values))
-
-
-def encode_error(message: str, dialect: Dialect = TIMONEL) -> bytes:
-    """Return the response text for an error."""
-    if dialect.pretty:
-        return _utf8(error_text(message))
-    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
-
-
-def encode_status(view: Mapping[str, Any], dialect: Dialect = TIMONEL) -> bytes:
-    """Return the response text for a model's status."""
-    return _proto(view) if dialect.pretty else orjson.dumps(view)
-
-
-def encode_metadata(view: Mapping[str, Any], dialect: Dialect = TIMONEL) -> bytes:
-    """Return the response text for a version's signatures."""
-    if not dialect.pretty:
-        return orjson.dumps(view)
-    # TensorFlow Serving prints two protos, and puts them together by hand.
-    return b'{\n"model_spec":%b,\n"metadata": {"signature_def": %b}\n}\n' % (
-        _proto(view["model_spec"]),
-        _proto(view["metadata"]["signature_def"]),
-    )
-
-
-def _proto(view: Mapping[str, Any]) -> bytes:
-    text = json.dumps(view, indent=1, ensure_ascii=False)
-    # As protobuf prints strings, so that HTML cannot be smuggled in; nothing else has these.
-    return _utf8(text.replace("<", "\\u003c").replace(">", "\\u003e") + "\n")
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        # Bytes that are no UTF-8 come as surrogates.
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace")
-
-
-def _compact(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
     pieces = [b'{"predictions":' if by_row else b'{"outputs":']
     if len(outputs) == 1:
         ((name, array),) = outputs.items()
@@ -162,6 +70,38 @@ def _compact(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
         pieces.append(b"}")
     pieces.append(b"}")
     return b"".join(pieces)
+
+
+def encode_classes(classes: Classes) -> bytes:
+    """Return the response text for Classify.
+
+    Raises:
+        StatusError: There are no classes.
+    """
+    rows = classes.rows()
+    if not rows:
+        raise invalid_argument("Cannot convert empty ClassificationResults to JSON")
+    scores = np.array([[score for _, score in row] for row in rows], np.float32)
+    values = _for_json("", scores)
+    labels = [[label for label, _ in row] for row in rows]
+    pairs = [list(zip(*each, strict=True)) for each in zip(labels, values, strict=True)]
+    return _dumps({"results": pairs}, finite=_is_finite(scores))
+
+
+def encode_values(values: Array) -> bytes:
+    """Return the response text for Regress, of float32 [n].
+
+    Raises:
+        StatusError: There are no values.
+    """
+    if not values.size:
+        raise invalid_argument("Cannot convert empty RegressionResults to JSON")
+    return _dumps({"results": _for_json("", values)}, finite=_is_finite(values))
+
+
+def encode_error(message: str) -> bytes:
+    """Return the response text for an error."""
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
 def array_text(name: str, array: Array) -> Iterator[bytes]:
@@ -265,7 +205,7 @@ def _text(value: bytes) -> str | dict[str, str]:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        # TensorFlow Serving writes invalid JSON here.
+        # TensorFlow Serving writes the bytes here, which is no JSON.
         return _b64(value)
 
 

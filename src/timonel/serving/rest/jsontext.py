@@ -16,12 +16,13 @@ import math
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
+import numpy as np
 import orjson
 
 from timonel.serving.awaiting import AT_ONCE_BYTES
-from timonel.serving.rest.decimals import decimal_text, shortest_text
 from timonel.serving.status import invalid_argument
 
 _ECHO_LIMIT = 256
@@ -40,6 +41,9 @@ lenient parser is slow on some texts."""
 _END_BYTES = 1024
 """Bytes at each end of a long text that are searched for the outer braces."""
 _large = threading.Lock()
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+_LARGEST_PLAIN, _SMALLEST_PLAIN = 21, -6
+"""Powers of ten between which RapidJSON writes no exponent."""
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
@@ -100,7 +104,7 @@ def contains(text: bytes, word: bytes) -> bool:
 def echo(value: object) -> str:
     """Return a value as indented JSON for an error message, cut where it gets long."""
     if isinstance(value, float):
-        return decimal_text(value)
+        return _short_number(value)
     pieces: list[str] = []
     length = 0
     for piece in _pretty(value, "\n"):
@@ -112,11 +116,6 @@ def echo(value: object) -> str:
     if len(text) <= _ECHO_LIMIT:
         return text.decode()
     return text[:_ECHO_LIMIT].decode(errors="ignore") + "..."
-
-
-def quote(text: str) -> str:
-    """Return a JSON string; what is not ASCII stays as it is."""
-    return f'"{text.translate(_ESCAPES)}"'
 
 
 def type_name(value: object) -> str:
@@ -131,15 +130,15 @@ def type_name(value: object) -> str:
 def _pretty(value: object, margin: str) -> Iterator[str]:
     """Yield the pieces of a value; ``margin`` is a new line with its indentation."""
     if isinstance(value, dict):
-        members = ((f"{quote(name)}: ", member) for name, member in value.items())
+        members = ((f"{_quote(name)}: ", member) for name, member in value.items())
         yield from _enclosed("{}", members, margin)
     elif isinstance(value, list):
         yield from _enclosed("[]", (("", element) for element in value), margin)
     elif isinstance(value, str):
         # No more than is shown: a string may be an image.
-        yield quote(value[: _ECHO_LIMIT + 1])
+        yield _quote(value[: _ECHO_LIMIT + 1])
     elif isinstance(value, float):
-        yield shortest_text(value)
+        yield _shortest_number(value)
     else:
         yield json.dumps(value)
 
@@ -153,6 +152,42 @@ def _enclosed(brackets: str, items: Iterable[tuple[str, object]], margin: str) -
         yield from _pretty(item, inner)
         empty = False
     yield brackets[1] if empty else margin + brackets[1]
+
+
+def _quote(text: str) -> str:
+    """Return a JSON string; what is not ASCII stays as it is."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _short_number(value: float) -> str:
+    """Return a number in six digits if they give it back, else in 9 (float32) or 17 (float64)."""
+    if not math.isfinite(value):
+        return json.dumps(value)
+    dtype = np.float32 if abs(value) <= _FLOAT32_MAX else np.float64
+    number = float(dtype(value))
+    text = f"{number:g}"
+    if float(dtype(text)) != number:
+        text = f"{number:.{9 if dtype is np.float32 else 17}g}"
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
+def _shortest_number(value: float) -> str:
+    """Return the fewest digits that give a float64 back, laid out as RapidJSON does."""
+    if not math.isfinite(value) or value == 0:
+        return json.dumps(value)
+    sign, digit_tuple, _ = parts = Decimal(repr(value)).normalize().as_tuple()
+    digits = "".join(map(str, digit_tuple))
+    point = len(digits) + int(parts.exponent)
+    if len(digits) <= point <= _LARGEST_PLAIN:
+        text = digits.ljust(point, "0") + ".0"
+    elif 0 < point <= _LARGEST_PLAIN:
+        text = f"{digits[:point]}.{digits[point:]}"
+    elif _SMALLEST_PLAIN < point <= 0:
+        text = "0." + "0" * -point + digits
+    else:
+        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+        text = f"{digits[0]}{fraction}e{point - 1}"
+    return f"-{text}" if sign else text
 
 
 def _check_tokens(text: bytes) -> None:
