@@ -19,9 +19,9 @@ from timonel.serving.instruments import Instruments
 from timonel.serving.page.wiring import with_page
 from timonel.serving.ports import authority, bind
 from timonel.serving.rest.app import RestApp
-from timonel.serving.rest.connection import with_direct
-from timonel.serving.rest.direct import Direct
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.connection import predict_protocol
+from timonel.serving.rest.http import RestOptions
+from timonel.serving.rest.predict import RestBackend
 from timonel.serving.rest_server import RestServer
 from timonel.serving.v2.app import V2App
 
@@ -143,8 +143,8 @@ class Listening:
         app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=asked.cors)
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
-            direct = Direct(self._plane, pool, options, monitor, self._access.max_body, hosts)
-            http = with_direct(http, direct)
+            backend = RestBackend(self._plane, pool, options, monitor)
+            http["http"] = predict_protocol(http["http"], backend, self._access.max_body, hosts)
         server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
         await server.start()
         return server

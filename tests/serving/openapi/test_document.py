@@ -14,8 +14,8 @@ from timonel.serving.openapi.document import Model, Version, document, example_p
 from timonel.serving.openapi.server import Facts
 from timonel.serving.openapi.signatures import examples, request_schema, verbs
 from timonel.serving.openapi.tensors import TooLargeError, title
-from timonel.serving.rest.codec import decode, parse_request
-from timonel.serving.rest.encoding import encode
+from timonel.serving.rest.request_body import decode, parse_request
+from timonel.serving.rest.response_body import encode
 from timonel.serving.runtimes.base import NUMPY_TYPES, STRING, Signature, TensorSpec
 
 FACTS = Facts("1.0", metrics_path="/metrics")

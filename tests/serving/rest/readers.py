@@ -6,7 +6,7 @@ import shutil
 import sysconfig
 from pathlib import Path
 
-from timonel.serving.rest import outline
+from timonel.serving.rest import number_arrays
 
 _COMPILER = shutil.which("cc") or shutil.which("gcc")
 _CAN_BE_BUILT = _COMPILER and (Path(sysconfig.get_path("include")) / "Python.h").exists()
@@ -14,6 +14,6 @@ _CAN_BE_BUILT = _COMPILER and (Path(sysconfig.get_path("include")) / "Python.h")
 NATIVE, SIMDJSON = "native", "simdjson"
 # Where the compiled one could have been built and was not, its tests fail.
 READERS = [
-    *([NATIVE] if outline.NATIVE is not None or _CAN_BE_BUILT else []),
-    *([SIMDJSON] if outline.PARSER is not None else []),
+    *([NATIVE] if number_arrays.NATIVE is not None or _CAN_BE_BUILT else []),
+    *([SIMDJSON] if number_arrays.PARSER is not None else []),
 ]

@@ -15,10 +15,9 @@ from timonel.serving.core import DataPlane
 from timonel.serving.dialect import DIALECTS, TENSORFLOW_SERVING, TIMONEL
 from timonel.serving.model_config import first_models, parse_model_config
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.rest import computing
-from timonel.serving.rest.answers import HTTP_STATUS
+from timonel.serving.rest import http, predict
 from timonel.serving.rest.app import RestApp
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.http import HTTP_STATUS, RestOptions
 from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
 from timonel.serving.servables import Catalogue, Servable
 from timonel.serving.status import Code, StatusError
@@ -292,7 +291,7 @@ def test_gzip(client, monkeypatch):
     empty = (400, "JSON Parse error: The document is empty")
     assert error(ask(packed[:-3])) == empty
     assert error(ask(b"{}")) == empty
-    monkeypatch.setattr(computing, "_GUNZIPPED_LIMIT", 10)
+    monkeypatch.setattr(http, "_UNZIPPED_LIMIT", 10)
     assert error(ask(packed)) == empty
 
 
@@ -345,7 +344,7 @@ def test_a_defect_costs_one_request(client, monkeypatch, caplog):
     def defect(*_, **__):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(computing, "read_request", defect)
+    monkeypatch.setattr(predict, "read_request", defect)
     asked = client().ask("POST", "/v1/models/m:predict", {"instances": [1]})
     assert error(asked) == (500, "ZeroDivisionError: oh")
     assert "failed" in caplog.text

@@ -21,14 +21,15 @@ from timonel.serving.batching.wrap import batched
 from timonel.serving.core import DataPlane
 from timonel.serving.dialect import TENSORFLOW_SERVING
 from timonel.serving.monitoring.monitor import Monitor
+from timonel.serving.monitoring.observation import TraceParent
 from timonel.serving.rest import connection
-from timonel.serving.rest.answers import HTTP_STATUS
 from timonel.serving.rest.app import RestApp
-from timonel.serving.rest.connection import with_direct
-from timonel.serving.rest.direct import Direct
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.connection import Head, predict_protocol, read_head
+from timonel.serving.rest.http import HTTP_STATUS, RestOptions
+from timonel.serving.rest.predict import RestBackend
+from timonel.serving.rest.routes import COMPUTING, Action, Route
 from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
-from timonel.serving.servables import Catalogue, Servable
+from timonel.serving.servables import Catalogue, ModelSpec, Servable
 from timonel.serving.status import Code, StatusError
 
 
@@ -89,11 +90,12 @@ class Wire:
 
         config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
         config.load()
-        http = {"http": http_protocol(limits or LimitSettings())}
+        http = http_protocol(limits or LimitSettings())
         if direct:
-            http = with_direct(http, Direct(plane, self.pool, options, self.monitor, max_body))
+            backend = RestBackend(plane, self.pool, options, self.monitor)
+            http = predict_protocol(http, backend, max_body)
         self.state = ServerState()
-        self.protocol = http["http"](config, self.state, {}, asyncio.get_running_loop())
+        self.protocol = http(config, self.state, {}, asyncio.get_running_loop())
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
@@ -299,7 +301,7 @@ def test_who_is_gone_leaves_the_queue_and_lets_the_version_go():
         with Wire() as first, Wire() as second:
             await occupied(first)
             # A second one of the same version, which waits.
-            second.protocol.direct = first.protocol.direct
+            second.protocol.backend = first.protocol.backend
             second.send(request({"instances": [[2]]}))
             outstanding = first.loaded._outstanding
             assert len(outstanding) == 2
@@ -441,7 +443,103 @@ def test_heads_are_looked_at_up_to_their_limit():
 
 
 def test_what_is_used_of_uvicorn_is_there():
-    kind = connection._DirectHttp
+    kind = connection._PredictHttp
     names = ("_unset_keepalive_if_required", "on_response_complete", "shutdown")
     assert all(callable(getattr(kind, name)) for name in names)
     assert all(code in connection.STATUS_LINE for code in HTTP_STATUS.values())
+
+
+TARGET = "/v1/models/m:predict"
+LENGTH = "Content-Length: 7"
+
+
+def head_of(*headers, line=f"POST {TARGET} HTTP/1.1"):
+    return read_head("\r\n".join((line, "Host: x", *headers)).encode("latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("target", "spec"),
+    [
+        (TARGET, ModelSpec("m")),
+        ("/V1/MODELS/M:predict", ModelSpec("M")),
+        ("/v1/models/a%20b:predict", ModelSpec("a b")),
+        ("/v1/models/m/versions/12:predict", ModelSpec("m", 12)),
+        ("/v1/models/m/labels/best:predict", ModelSpec("m", None, "best")),
+        ("/v1/models/m?a=b:predict", ModelSpec("m?a=b")),
+    ],
+)
+def test_a_prediction_is_read(target, spec):
+    assert head_of(LENGTH, line=f"POST {target} HTTP/1.1") == Head(
+        Route(Action.PREDICT, spec), 7, "", None, b"x"
+    )
+
+
+@pytest.mark.parametrize("action", sorted(COMPUTING, key=str))
+def test_all_actions_of_a_model_are_read(action):
+    head = head_of(LENGTH, line=f"POST /v1/models/m:{action.value} HTTP/1.1")
+    assert head == Head(Route(action, ModelSpec("m")), 7, "", None, b"x")
+
+
+def test_what_headers_say_is_read():
+    head = head_of(
+        "CONTENT-length: 70", "content-TYPE: text/plain; charset=utf-8", "Connection: Keep-Alive",
+        "Accept: */*", "traceparent: 00-1-2-01", "tracestate: a=b", "X-Any: thing",
+    )  # fmt: skip
+    trace = TraceParent("00-1-2-01", "a=b")
+    assert head == Head(
+        Route(Action.PREDICT, ModelSpec("m")), 70, "text/plain; charset=utf-8", trace, b"x"
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ("Transfer-Encoding: chunked",),
+        (LENGTH, "Connection: close"),
+        (LENGTH, "Connection: upgrade", "Upgrade: websocket"),
+        (LENGTH, "Connection: keep-alive, close"),
+        (LENGTH, "Expect: 100-continue"),
+        (LENGTH, "Origin: http://localhost"),
+        (LENGTH, "Content-Encoding: gzip"),
+        (LENGTH, "Transfer-Encoding: chunked"),
+        (LENGTH, LENGTH),
+        ("Content-Length: -7",),
+        ("Content-Length: seven",),
+        ("Content-Length: 7, 7",),
+        (LENGTH, " folded: more"),
+        (LENGTH, "no colon"),
+        (LENGTH, "bad name: x"),
+    ],
+)
+def test_what_is_not_one_plain_body_is_left(headers):
+    assert head_of(*headers) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"GET {TARGET} HTTP/1.1",
+        f"post {TARGET} HTTP/1.1",
+        f"POST {TARGET} HTTP/1.0",
+        f"POST {TARGET} HTTP/2.0",
+        f"POST {TARGET}",
+        f"POST http://h{TARGET} HTTP/1.1",
+        f"POST /prefix{TARGET} HTTP/1.1",
+        f"POST {TARGET}/ HTTP/1.1",
+        f"POST {TARGET}#part HTTP/1.1",
+        "POST /v1/models/m#part:predict HTTP/1.1",
+        "POST /v1/models/m:explain HTTP/1.1",
+        "POST /v1/models/m/versions/99999999999999999999:predict HTTP/1.1",
+        "POST /v2/models/m/infer HTTP/1.1",
+        "GET /v1/models/m HTTP/1.1",
+        "",
+        "\r\n",
+    ],
+)
+def test_what_is_no_prediction_is_left(line):
+    assert head_of(LENGTH, line=line) is None
+
+
+def test_half_a_head_is_left():
+    assert read_head(b"POST /v1/models/m:predict HT") is None

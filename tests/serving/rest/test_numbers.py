@@ -1,4 +1,4 @@
-"""The readers of arrays of numbers. That requests read with them are right: test_outline."""
+"""The readers of arrays of numbers. That requests read with them are right: test_number_arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.serving.rest.readers import NATIVE, READERS, SIMDJSON
-from timonel.serving.rest import outline
+from timonel.serving.rest import number_arrays
 
 
 @pytest.fixture(autouse=True, scope="module", params=READERS)
@@ -22,9 +22,9 @@ def reader(request):
     """Each of those that run here."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == SIMDJSON:
-            patch.setattr(outline, "NATIVE", None)
+            patch.setattr(number_arrays, "NATIVE", None)
         else:
-            assert outline.NATIVE is not None, "it can be built here, and was not"
+            assert number_arrays.NATIVE is not None, "it can be built here, and was not"
         yield request.param
 
 
@@ -36,7 +36,7 @@ of_the_compiled_one = pytest.mark.parametrize(
 
 def read(text):
     body = text.encode()
-    found = outline._read(body, 0, len(body))
+    found = number_arrays._read(body, 0, len(body))
     return None if found is None else (found.values, found.whole)
 
 
@@ -123,20 +123,20 @@ def test_words_for_numbers_that_json_does_not_have(reader):
 
 def test_the_text_around_it_is_not_looked_at():
     body = b"9[1, 2.5]9"
-    found = outline._read(body, 1, len(body) - 1)
+    found = number_arrays._read(body, 1, len(body) - 1)
     assert found.values.tolist() == [1, 2.5]
     assert not found.whole
-    assert outline._read(body, 1, len(body) - 2) is None
+    assert number_arrays._read(body, 1, len(body) - 2) is None
 
 
 @of_the_compiled_one
 def test_wrong_arguments_are_refused():
     for start, end in [(-1, 3), (0, 4), (3, 2)]:
         with pytest.raises(ValueError, match="part of the text"):
-            outline.NATIVE(b"[1]", start, end)
+            number_arrays.NATIVE(b"[1]", start, end)
     with pytest.raises(TypeError):
-        outline.NATIVE("[1]", 0, 3)
-    assert outline.NATIVE(b"1", 0, 1) is None
+        number_arrays.NATIVE("[1]", 0, 3)
+    assert number_arrays.NATIVE(b"1", 0, 1) is None
 
 
 @of_the_compiled_one
@@ -147,7 +147,7 @@ def test_others_go_on_while_it_reads():
 
     def work():
         begun.set()
-        assert outline.NATIVE(body, 0, len(body)) is not None
+        assert number_arrays.NATIVE(body, 0, len(body)) is not None
         done.set()
 
     thread = threading.Thread(target=work)
@@ -167,7 +167,7 @@ def test_nothing_is_kept():
 
     def several():
         for body in (good, bad) * 50:
-            outline._read(body, 0, len(body))
+            number_arrays._read(body, 0, len(body))
 
     several()
     before = psutil.Process().memory_info().rss

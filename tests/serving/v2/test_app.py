@@ -16,7 +16,7 @@ from tests.serving.v2.models import Echo, catalogue_of
 from timonel._version import __version__
 from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.http import RestOptions
 from timonel.serving.status import Code
 from timonel.serving.v2.app import V2App
 from timonel.serving.v2.rest_codec import decode

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving.v2.arrays import arrays, outcome, same
-from timonel.serving.rest.outline import Numbers
+from timonel.serving.rest.number_arrays import Numbers
 from timonel.serving.runtimes.base import NUMPY_TYPES, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.serving.v2.tensors import (

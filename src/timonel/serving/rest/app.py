@@ -1,7 +1,7 @@
-"""The REST skin: a plain ASGI application over the data plane.
+"""ASGI application for TensorFlow Serving's REST API, over the data plane.
 
-Plain, because the whole of it is one prefix and a few answers: see docs/design/serving.md for
-what a framework would cost per request.
+No framework, as the API is one prefix and a few answers: see docs/design/serving.md for what a
+framework would cost per request.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from timonel.serving.asgi import Receive, Scope, Send, is_gzipped
 from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
-from timonel.serving.rest.answers import CORS, JSON, TEXT, Answer, error_answer, unexpected
-from timonel.serving.rest.computing import Computing
 from timonel.serving.rest.http import (
+    CORS,
+    JSON,
+    TEXT,
+    Answer,
+    RestOptions,
     body_of,
     content_type,
-    context_of,
+    error_answer,
     is_preflight,
     trace_parent,
+    unexpected,
 )
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.predict import PredictRequest, RestBackend
 from timonel.serving.rest.routes import (
     COMPUTING,
     Action,
@@ -41,6 +45,9 @@ from timonel.serving.rest.views import config_text, metadata_view, models_view, 
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _LOG = logging.getLogger(__name__)
+_PATIENCE_S = 0.1
+"""Time after which a task watches for the client's disconnection. A task for each quick request
+would cost more than it saves."""
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
@@ -69,9 +76,7 @@ class RestApp:
         self._plane = plane
         self._is_draining = is_draining
         self._options = options or RestOptions()
-        self._dialect = self._options.dialect
-        self._computing = Computing(plane, pool, self._options)
-        self._monitor = monitor
+        self._backend = RestBackend(plane, pool, self._options, monitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -103,73 +108,93 @@ class RestApp:
     async def _rest(self, scope: Scope, receive: Receive, target: str) -> Answer:
         if scope["method"] == "OPTIONS":
             return Answer(200 if is_preflight(scope["headers"]) else 400, b"", None)
-        observation: Observation | None = None
-        code = Code.INTERNAL
         try:
             route = match(scope["method"], target)
-            body = await body_of(receive) if route.action in COMPUTING else b""
-            observation = self._observed(scope, route)
-            if route.action in COMPUTING:
-                content = await self._computed(scope, receive, route, body, observation)
-            else:
-                content = self._read(route, target)
-            code = Code.OK
-            return Answer(200, content, TEXT if route.as_text else JSON)
+            if route.action not in COMPUTING:
+                return self._read(scope, route, target)
+            body = await body_of(receive)
         except VersionTooLargeError as error:
-            code = Code.INVALID_ARGUMENT
-            if not self._dialect.explains_bad_versions:
+            self._count(Code.INVALID_ARGUMENT)
+            if not self._options.dialect.explains_bad_versions:
                 return Answer(400, b"")
-            return self._error(invalid_argument(str(error)))
+            return error_answer(invalid_argument(str(error)))
         except StatusError as error:
-            code = error.code
-            return self._error(error)
+            self._count(error.code)
+            return error_answer(error)
         except asyncio.CancelledError:
-            code = Code.CANCELLED
+            self._count(Code.CANCELLED)
             raise
-        except Exception as error:  # noqa: BLE001 - logged; costs one request, not the server
-            _LOG.exception("%s %s failed", scope["method"], target)
-            return self._error(unexpected(error))
+        return await self._compute(scope, receive, route, body)
+
+    async def _compute(self, scope: Scope, receive: Receive, route: Route, body: bytes) -> Answer:
+        headers = scope["headers"]
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = PredictRequest(
+            self._backend, route, content_type(headers), trace_parent(headers), reply.set_result
+        )
+        request.begin(body, zipped=is_gzipped(headers))
+        if reply.done():
+            return reply.result()
+        watcher: asyncio.Task[None] | None = None
+        try:
+            done, _ = await asyncio.wait((reply,), timeout=_PATIENCE_S)
+            if not done:
+                watcher = asyncio.create_task(_cancel_when_gone(receive, request, reply))
+                await asyncio.wait((reply,))
         finally:
-            if self._monitor is not None:
-                self._monitor.end(observation or self._monitor.begin("REST", ""), code)
+            request.cancel()
+            if watcher is not None:
+                watcher.cancel()
+        return reply.result()
 
-    def _observed(self, scope: Scope, route: Route) -> Observation | None:
-        if self._monitor is None:
-            return None
-        api = route.action.value if route.action in COMPUTING else ""
-        return self._monitor.begin("REST", api, route.spec.name, trace_parent(scope["headers"]))
+    def _read(self, scope: Scope, route: Route, target: str) -> Answer:
+        """Answer from the state of the server, without a model."""
+        observation: Observation | None = None
+        if self._backend.monitor is not None:
+            trace = trace_parent(scope["headers"])
+            observation = self._backend.monitor.begin("REST", "", route.spec.name, trace)
+        code = Code.OK
+        try:
+            return Answer(200, self._content(route, target), TEXT if route.as_text else JSON)
+        except Exception as error:  # noqa: BLE001 - costs one request, not the server
+            if not isinstance(error, StatusError):
+                _LOG.exception("%s %s failed", scope["method"], target)
+                error = unexpected(error)
+            code = error.code
+            return error_answer(error)
+        finally:
+            if self._backend.monitor is not None and observation is not None:
+                self._backend.monitor.end(observation, code)
 
-    async def _computed(
-        self,
-        scope: Scope,
-        receive: Receive,
-        route: Route,
-        body: bytes,
-        observation: Observation | None,
-    ) -> bytes:
-        context = context_of(route.action.value, observation, self._options.timeout_s)
-        if is_gzipped(scope["headers"]):
-            body = await self._computing.unpacked(body, context)
-        media = content_type(scope["headers"])
-        return await self._computing.answer(route, body, context, receive, media)
-
-    def _read(self, route: Route, target: str) -> bytes:
+    def _content(self, route: Route, target: str) -> bytes:
         if route.action is Action.LIST:
-            if not self._dialect.lists_models:
+            if not self._options.dialect.lists_models:
                 raise missing_name()
             return orjson.dumps(models_view(self._plane))
         if route.action is Action.CONFIG:
-            if not self._dialect.lists_models:
+            if not self._options.dialect.lists_models:
                 raise malformed("GET", target)
             return config_text(self._plane.configuration(), as_text=route.as_text)
         if route.action is Action.STATUS:
             # A label is ignored, as by TensorFlow Serving.
-            statuses = self._plane.status(route.spec.name, route.spec.version)
-            return orjson.dumps(status_view(statuses))
+            return orjson.dumps(
+                status_view(self._plane.status(route.spec.name, route.spec.version))
+            )
         return orjson.dumps(metadata_view(self._plane.metadata(route.spec)))
 
-    def _error(self, error: StatusError) -> Answer:
-        return error_answer(error)
+    def _count(self, code: Code) -> None:
+        """Count a request that was refused before its model was known."""
+        monitor = self._backend.monitor
+        if monitor is not None:
+            monitor.end(monitor.begin("REST", ""), code)
+
+
+async def _cancel_when_gone(
+    receive: Receive, request: PredictRequest, reply: asyncio.Future[Answer]
+) -> None:
+    if (await receive())["type"] == "http.disconnect" and not reply.done():
+        request.cancel()
+        reply.set_result(error_answer(StatusError(Code.CANCELLED, "the request was given up")))
 
 
 def _target(scope: Scope) -> str:

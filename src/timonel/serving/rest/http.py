@@ -1,20 +1,101 @@
-"""What the applications of the REST port read of HTTP requests."""
+"""HTTP as the applications of the REST port share it: options, answers, request headers."""
 
 from __future__ import annotations
 
 import time
+import zlib
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from timonel.serving.access.policy import PRINCIPAL
 from timonel.serving.asgi import Headers, Receive, header
 from timonel.serving.core import RequestContext
+from timonel.serving.dialect import TIMONEL, Dialect
 from timonel.serving.monitoring.observation import Observation, TraceParent
+from timonel.serving.rest.response_body import encode_error
 from timonel.serving.status import Code, StatusError
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+CORS = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", b"Content-Type"),
+)
+"""Headers that let pages of other origins read an answer."""
+HTTP_STATUS = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+_UNZIPPED_LIMIT: Final = 100 * 2**20
+
+
+@dataclass(frozen=True)
+class RestOptions:
+    """The REST side of a server.
+
+    Args:
+        dialect: How it answers.
+        cors: Whether pages of other origins may use it from a browser.
+        timeout_s: Seconds after which a request, once it has arrived, is answered with
+            ``DEADLINE_EXCEEDED``; none for no such limit.
+        check_method_names: Whether a signature must be declared for the method it is used with.
+    """
+
+    dialect: Dialect = TIMONEL
+    cors: bool = False
+    timeout_s: float | None = None
+    check_method_names: bool = False
+
+
+class Answer(NamedTuple):
+    """An HTTP response, but for its length.
+
+    Args:
+        status: The HTTP status.
+        body: The content.
+        content_type: The content's type; none to leave the header out.
+    """
+
+    status: int
+    body: bytes
+    content_type: bytes | None = JSON
+
+
+def error_answer(error: StatusError) -> Answer:
+    """Return the answer to a request that failed."""
+    return Answer(HTTP_STATUS[error.code], encode_error(error.message))
+
+
+def unexpected(error: Exception) -> StatusError:
+    """Return the status of a defect; it costs one request, not the server."""
+    return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def overdue() -> StatusError:
+    """Return the error of a request that is not answered in time."""
+    return StatusError(Code.DEADLINE_EXCEEDED, "Timed out waiting for notification")
 
 
 def context_of(
     api: str, observation: Observation | None, timeout_s: float | None
 ) -> RequestContext:
-    """Return what travels with a request that has arrived, and is to be answered in time."""
+    """Return the context of a request that has arrived, with its deadline."""
     return RequestContext(
         deadline=None if timeout_s is None else time.monotonic() + timeout_s,
         principal=PRINCIPAL.get(),
@@ -41,8 +122,18 @@ async def body_of(receive: Receive) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+def unzip(body: bytes) -> bytes:
+    """Unpack gzip; nothing if it is damaged or too large, as TensorFlow Serving does."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        plain = stream.decompress(body, _UNZIPPED_LIMIT)
+    except zlib.error:
+        return b""
+    return b"" if stream.unconsumed_tail or not stream.eof else plain
+
+
 def content_type(headers: Headers) -> str:
-    """Return what a request says that its body is; empty if nothing."""
+    """Return the content type of a request's body; empty if it has none."""
     return header(headers, b"content-type").decode("latin-1")
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from timonel.serving.asgi import App, Receive, Scope, Send, header
-from timonel.serving.awaiting import by_size, in_pool, pool_for
-from timonel.serving.core import DataPlane
+from timonel.serving.awaiting import by_size, finished, in_pool, pool_for
+from timonel.serving.core import DataPlane, Outputs, RequestContext, Run
 from timonel.serving.monitoring.monitor import Monitor
 from timonel.serving.monitoring.observation import Observation
-from timonel.serving.rest.answers import HTTP_STATUS
-from timonel.serving.rest.computing import gunzipped, outputs_for
-from timonel.serving.rest.encoding import encode_error
-from timonel.serving.rest.http import body_of, context_of, is_preflight, trace_parent
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.http import (
+    HTTP_STATUS,
+    RestOptions,
+    body_of,
+    context_of,
+    is_preflight,
+    overdue,
+    trace_parent,
+    unzip,
+)
+from timonel.serving.rest.response_body import encode_error
 from timonel.serving.runtimes.base import bytes_of
 from timonel.serving.servables import ModelSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
@@ -32,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 _JSON: Final = b"application/json"
 _BINARY: Final = b"application/octet-stream"
 _LENGTH_DIGITS: Final = 18
+_PATIENCE_S: Final = 0.1
+"""Time after which a task watches for the client's disconnection."""
 _CORS: Final = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
@@ -185,7 +194,7 @@ class V2App:
         body = await body_of(receive)
         if encoding != b"gzip":
             return body
-        body = await in_pool(pool_for(self._pool, len(body)), gunzipped, body)
+        body = await in_pool(pool_for(self._pool, len(body)), unzip, body)
         if not body:
             raise invalid_argument("expected a body packed by gzip, of at most 100 MiB unpacked")
         return body
@@ -202,10 +211,47 @@ class V2App:
         request = await by_size(self._pool, len(body), rest_codec.decode, body, json_length)
         context = in_time(context, request)
         with self._plane.call(spec, context) as call:
-            outputs = await outputs_for(start(call, request), context, receive)
+            outputs = await _outputs_of(start(call, request), context, receive)
             result = InferResult(call.name, call.version, outputs)
         size = sum(map(bytes_of, outputs.values()))
         return Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
+
+
+async def _outputs_of(run: Run, context: RequestContext, receive: Receive) -> Outputs:
+    """Wait for a model's outputs.
+
+    Args:
+        run: The run; cancelled when the client is gone.
+        context: Until when to wait.
+        receive: Gives a message once the client is gone.
+
+    Raises:
+        StatusError: The model refused or failed, or time was over.
+    """
+    left = _left(context)
+    if not await finished(run.future, _PATIENCE_S if left is None else min(left, _PATIENCE_S)):
+        watching = asyncio.create_task(_cancel_when_gone(run.future, receive))
+        try:
+            await _finish_in_time(run.future, context)
+        finally:
+            watching.cancel()
+    return run.result()
+
+
+async def _finish_in_time(future: Future[Any], context: RequestContext) -> None:
+    if not await finished(future, _left(context)):
+        future.cancel()
+        raise overdue()
+
+
+async def _cancel_when_gone(future: Future[Any], receive: Receive) -> None:
+    if (await receive())["type"] == "http.disconnect":
+        future.cancel()
+
+
+def _left(context: RequestContext) -> float | None:
+    """Return the seconds until a request's deadline; none if it has none."""
+    return None if context.deadline is None else max(0.0, context.deadline - time.monotonic())
 
 
 def _json(content: Any, status: int = 200) -> Answer:

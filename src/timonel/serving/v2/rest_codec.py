@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from timonel.serving.rest.encoding import array_text
 from timonel.serving.rest.jsontext import parse
-from timonel.serving.rest.outline import Numbers, Outline, outline
+from timonel.serving.rest.number_arrays import Numbers, Outline, read_outline
+from timonel.serving.rest.response_body import array_text
 from timonel.serving.runtimes.base import Array
 from timonel.serving.status import StatusError, invalid_argument
 from timonel.serving.v2.request import (
@@ -66,7 +66,7 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
             f"got {len(body)}"
         )
     text, rest = body[:header_length], memoryview(body)[header_length:]
-    found = outline(text)
+    found = read_outline(text)
     if found is not None:
         try:
             return _Reader(found, rest).request(found.content)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timonel.serving.rest.encoding import CHUNK
+from timonel.serving.rest.response_body import CHUNK
 from timonel.serving.runtimes.base import Array
 from timonel.serving.status import invalid_argument
 from timonel.serving.tensor_protos import packed

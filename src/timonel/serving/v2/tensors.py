@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timonel.serving.rest.jsontext import echo, type_name
-from timonel.serving.rest.outline import Numbers
+from timonel.serving.rest.number_arrays import Numbers
 from timonel.serving.runtimes.base import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature
 from timonel.serving.status import StatusError, invalid_argument
 from timonel.serving.tensor_protos import MAX_STRINGS

@@ -15,9 +15,9 @@ from timonel.serving.batching.settings import AdaptiveBatching
 from timonel.serving.batching.wrap import batched
 from timonel.serving.core import DataPlane
 from timonel.serving.monitoring.monitor import Monitor
-from timonel.serving.rest import computing
+from timonel.serving.rest import app
 from timonel.serving.rest.app import RestApp
-from timonel.serving.rest.options import RestOptions
+from timonel.serving.rest.http import RestOptions
 from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
 from timonel.serving.servables import Catalogue, Servable
 from timonel.serving.status import Code
@@ -64,7 +64,7 @@ class Asked:
         )
         self.gone = None
 
-    async def ask(self, content, gone=None):
+    async def ask(self, content, gone=None, headers=()):
         """Return the status and the content; ``gone`` is set when the client leaves."""
         messages, body = [], json.dumps(content).encode()
         scope = {
@@ -73,7 +73,7 @@ class Asked:
             "path": "/v1/models/m:predict",
             "raw_path": b"/v1/models/m:predict",
             "query_string": b"",
-            "headers": [],
+            "headers": headers,
         }
         unread = [{"type": "http.request", "body": body}]
 
@@ -160,7 +160,7 @@ def test_a_request_keeps_its_version_until_it_is_answered(asked):
 
 
 def test_who_is_gone_leaves_the_queue(asked, monkeypatch):
-    monkeypatch.setattr(computing, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(app, "_PATIENCE_S", 0.001)
     served = asked()
 
     async def main():
@@ -180,7 +180,7 @@ def test_who_is_gone_leaves_the_queue(asked, monkeypatch):
 
 
 def test_who_is_gone_while_the_model_computes_does_no_harm(asked, monkeypatch):
-    monkeypatch.setattr(computing, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(app, "_PATIENCE_S", 0.001)
     served = asked()
 
     async def main():
@@ -188,11 +188,56 @@ def test_who_is_gone_while_the_model_computes_does_no_harm(asked, monkeypatch):
         left = asyncio.create_task(served.ask(instances(1), gone))
         assert await asyncio.to_thread(served.slow.began.wait, 60)
         gone.set()
-        await asyncio.sleep(0.01)
+        assert (await left)[0] == 499
+        idle = threading.Event()
+        served.servable.retire(idle.set)
+        assert idle.is_set()
         served.slow.may_go_on.set()
-        return await left
 
-    assert asyncio.run(main())[0] == 200
+    asyncio.run(main())
+    assert [each.key.code for each in served.monitor.recent()] == [Code.CANCELLED]
+
+
+@pytest.mark.parametrize("headers", [[], [(b"content-encoding", b"gzip")]])
+@pytest.mark.parametrize("end", ["gone", "cancelled", "late"])
+def test_work_that_waits_for_the_pool_is_given_up(asked, pool, monkeypatch, headers, end):
+    monkeypatch.setattr(app, "_PATIENCE_S", 0.001)
+    served = asked(timeout_s=0.02 if end == "late" else None)
+    large = {"instances": [[1.5]] * 30_000}
+
+    def hold_up(began, may_read):
+        began.set()
+        may_read.wait(60)
+
+    async def main():
+        began, may_read, gone = threading.Event(), threading.Event(), asyncio.Event()
+        pool.submit(hold_up, began, may_read)
+        submit, submitted = pool.submit, []
+        monkeypatch.setattr(
+            pool, "submit", lambda work: submitted.append(submit(work)) or submitted[-1]
+        )
+        try:
+            assert await asyncio.to_thread(began.wait, 60)
+            left = asyncio.create_task(served.ask(large, gone, headers))
+            await asyncio.sleep(0)
+            (work,) = submitted
+            if end == "gone":
+                gone.set()
+            elif end == "cancelled":
+                left.cancel()
+            (found,) = await asyncio.gather(left, return_exceptions=True)
+            assert work.cancelled()
+            return found
+        finally:
+            may_read.set()
+
+    found = asyncio.run(main())
+    code = Code.DEADLINE_EXCEEDED if end == "late" else Code.CANCELLED
+    assert [each.key.code for each in served.monitor.recent()] == [code]
+    if end == "cancelled":
+        assert isinstance(found, asyncio.CancelledError)
+    else:
+        assert found[0] == (504 if end == "late" else 499)
 
 
 def test_a_task_that_is_cancelled_leaves_the_queue(asked):
@@ -214,7 +259,7 @@ def test_a_task_that_is_cancelled_leaves_the_queue(asked):
 
 @pytest.mark.parametrize("patience_s", [0.001, 10.0])
 def test_a_deadline_is_kept_while_the_model_is_busy(asked, monkeypatch, patience_s):
-    monkeypatch.setattr(computing, "_PATIENCE_S", patience_s)
+    monkeypatch.setattr(app, "_PATIENCE_S", patience_s)
     served = asked(timeout_s=0.05)
 
     async def main():

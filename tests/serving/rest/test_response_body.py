@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from timonel.serving.classification import Classes
-from timonel.serving.rest.encoding import (
+from timonel.serving.rest.response_body import (
     CHUNK,
     array_text,
     encode,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.data.examples import decode_example
-from timonel.serving.rest.features import example_from_json, examples_from_json
+from timonel.serving.rest.examples import example_from_json, examples_from_json
 from timonel.serving.rest.jsontext import parse
 from timonel.serving.status import StatusError
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving.rest.readers import READERS, SIMDJSON
-from tests.serving.rest.test_codec import odd, scalars, specs
-from timonel.serving.rest import outline as module
-from timonel.serving.rest.codec import decode, parse_request
+from tests.serving.rest.test_request_body import odd, scalars, specs
+from timonel.serving.rest import number_arrays as module
 from timonel.serving.rest.jsontext import MAX_TOKENS
-from timonel.serving.rest.outline import outline
+from timonel.serving.rest.number_arrays import read_outline
+from timonel.serving.rest.request_body import decode, parse_request
 from timonel.serving.status import StatusError
 
 NUMERIC = ["FLOAT", "DOUBLE", "INT8", "INT32", "INT64", "UINT8", "UINT32", "UINT64"]
@@ -117,7 +117,7 @@ def test_both_ways_agree_on_what_is_nearly_json(content, inputs, insertions, dro
 @given(regular(st.floats(allow_nan=False, allow_infinity=False)), layout)
 def test_regular_numbers_take_the_fast_way(value, layout):
     array = np.array(value)
-    found = outline(json.dumps({"inputs": value}, **layout).encode())
+    found = read_outline(json.dumps({"inputs": value}, **layout).encode())
     if not array.size:
         assert found is None
         return
@@ -152,7 +152,7 @@ def test_regular_numbers_take_the_fast_way(value, layout):
     ],
 )
 def test_it_gives_up(text):
-    assert outline(f'{{"inputs": {text}}}'.encode()) is None
+    assert read_outline(f'{{"inputs": {text}}}'.encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def test_it_gives_up(text):
     ],
 )
 def test_it_gives_up_on_other_requests(body):
-    assert outline(body) is None
+    assert read_outline(body) is None
 
 
 def test_several_arrays_and_what_is_around_them():
     body = b"""{"signature_name": "s", "inputs":
         {"x": [[1, 2.5]], "y": [3], "flag": true, "text": "[9]"}, "more": [[4]]}"""
-    found = outline(body)
+    found = read_outline(body)
     assert found.has_booleans
     inputs = found.content["inputs"]
     assert found.fill(inputs["x"]).values.tolist() == [[1, 2.5]]
@@ -190,7 +190,7 @@ def test_several_arrays_and_what_is_around_them():
 def test_strings_may_have_escapes(text):
     name = json.dumps(text)
     body = f'{{{name}: {name}, "inputs": [1, 2], "last": {name}}}'.encode()
-    found = outline(body)
+    found = read_outline(body)
     assert found.fill(found.content["inputs"]).values.tolist() == [1, 2]
     assert found.content[text] == found.content["last"] == text
 
@@ -199,12 +199,12 @@ def test_strings_may_have_escapes(text):
 def test_values_beside_arrays_of_numbers_are_bounded(unit):
     body = f'{{"x": [1, 2], "instances": [{",".join([unit] * MAX_TOKENS)}]}}'.encode()
     with pytest.raises(StatusError, match="The JSON has more than"):
-        outline(body)
+        read_outline(body)
 
 
 @pytest.mark.parametrize("text", [r"\\" * 10_000, r"\"" * 10_000])
 def test_it_gives_up_on_very_many_escapes(text):
-    assert outline(f'{{"name": "{text}", "inputs": [1, 2]}}'.encode()) is None
+    assert read_outline(f'{{"name": "{text}", "inputs": [1, 2]}}'.encode()) is None
 
 
 def test_bytes_that_are_numbers_are_no_base64():
@@ -216,7 +216,7 @@ def test_a_parser_that_read_a_large_text_is_not_kept(reader, monkeypatch):
     if reader == "native":
         pytest.skip("it keeps nothing")
     monkeypatch.setattr(module, "_KEPT_BYTES", 4)
-    assert outline(b'{"inputs": [1, 2, 3]}') is not None
+    assert read_outline(b'{"inputs": [1, 2, 3]}') is not None
     assert module._kept.parser is None
 
 
