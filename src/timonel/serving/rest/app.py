@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 import orjson
 
@@ -128,24 +129,28 @@ class RestApp:
 
     async def _compute(self, scope: Scope, receive: Receive, route: Route, body: bytes) -> Answer:
         headers = scope["headers"]
-        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Answer] = loop.create_future()
+        set_reply = partial(_set_reply, reply)
         request = PredictRequest(
-            self._backend, route, content_type(headers), trace_parent(headers), reply.set_result
+            self._backend, route, content_type(headers), trace_parent(headers), set_reply
         )
         request.begin(body, zipped=is_gzipped(headers))
         if reply.done():
             return reply.result()
-        watcher: asyncio.Task[None] | None = None
+        watchers: list[asyncio.Task[None]] = []
+
+        def watch() -> None:
+            watchers.append(loop.create_task(_cancel_when_gone(receive, request, reply)))
+
+        timer = loop.call_later(_PATIENCE_S, watch)
         try:
-            done, _ = await asyncio.wait((reply,), timeout=_PATIENCE_S)
-            if not done:
-                watcher = asyncio.create_task(_cancel_when_gone(receive, request, reply))
-                await asyncio.wait((reply,))
+            return await reply
         finally:
             request.cancel()
-            if watcher is not None:
+            timer.cancel()
+            for watcher in watchers:
                 watcher.cancel()
-        return reply.result()
 
     def _read(self, scope: Scope, route: Route, target: str) -> Answer:
         """Answer from the state of the server, without a model."""
@@ -192,9 +197,15 @@ class RestApp:
 async def _cancel_when_gone(
     receive: Receive, request: PredictRequest, reply: asyncio.Future[Answer]
 ) -> None:
-    if (await receive())["type"] == "http.disconnect" and not reply.done():
+    if (await receive())["type"] == "http.disconnect":
         request.cancel()
-        reply.set_result(error_answer(StatusError(Code.CANCELLED, "the request was given up")))
+        _set_reply(reply, error_answer(StatusError(Code.CANCELLED, "the request was given up")))
+
+
+def _set_reply(reply: asyncio.Future[Answer], answer: Answer) -> None:
+    # The task that awaits it may have been cancelled.
+    if not reply.done():
+        reply.set_result(answer)
 
 
 def _target(scope: Scope) -> str:
