@@ -6,65 +6,29 @@ What is an image is decided by its first bytes, as TensorFlow's decoder does, no
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
-from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.WebPImagePlugin import WebPImageFile
-
-from timonel.data.schema import IMAGE_FEATURE, ImageFormat, ImageSchema, Split, Spread, split_named
+from timonel.data.schema import IMAGE_FEATURE, ImageSchema, Split, Spread, split_named
 from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
+from timonel.data.sources.imagefile import ImageFacts, image_format, verify_image
 from timonel.errors import DataError
 from timonel.storage.digests import digest_file, digest_lines
 
-_MAGIC: tuple[tuple[bytes, ImageFormat], ...] = (
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"\x89PNG\r\n\x1a\n", "png"),
-    (b"GIF87a", "gif"),
-    (b"GIF89a", "gif"),
-    (b"BM", "bmp"),
-)
 IMAGE_ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"),
     *(".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg", ".ico"),
 )
-_READERS: dict[ImageFormat, Callable[..., ImageFile]] = {
-    "jpeg": JpegImageFile,
-    "png": PngImageFile,
-    "gif": GifImageFile,
-    "bmp": BmpImageFile,
-    "webp": WebPImageFile,
-}
-_MAX_PIXELS = (1 << 29) // 3
-"""TensorFlow decodes less than 2^29 bytes; Pillow refuses twice its limit, which is the same."""
 _END_BYTES = 4096
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini"})
-_GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L"})
 _HINT = "convert it to one of them, or skip such files with --skip-bad"
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
-    """What is kept of an image that was verified."""
-
-    format: ImageFormat
-    height: int
-    width: int
-    channels: Literal[1, 3]
-    bytes: int
-    digest: str
 
 
 class ImageFolderSource(Source):
@@ -114,7 +78,7 @@ class ImageFolderSource(Source):
             content = path.read_bytes()
         except OSError as error:
             raise UnusableError(entry.key, f"expected to read it, got {error.strerror}") from error
-        return Raw({IMAGE_FEATURE: content}, _verify(entry.key, content))
+        return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - sizes are of all splits
         """Sum up formats and sizes; the digest is that of the folder holding just these files."""
@@ -183,7 +147,7 @@ class ImageFolderSource(Source):
                 size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise UnusableError(key, f"expected to read it, got {error.strerror}") from error
-        if _format(start) is not None:
+        if image_format(start) is not None:
             return Entry(key, label, size, path, split)
         if path.suffix.lower() in IMAGE_ENDINGS:
             what = "an empty file" if not start else "another format"
@@ -277,59 +241,6 @@ def _digest(entry: Entry) -> str | None:
         return digest_file(entry.ref)
     except OSError:
         return None
-
-
-def _format(start: bytes) -> ImageFormat | None:
-    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return "webp"
-    return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
-
-
-def _verify(key: str, content: bytes) -> ImageFacts:
-    format_ = _format(content)
-    if format_ is None:
-        raise UnusableError(key, "expected an image, got a file that changed during the conversion")
-    try:
-        # Image.open() would warn about large photographs; TensorFlow's own limit is what counts.
-        with _READERS[format_](io.BytesIO(content)) as image:
-            _check_pixels(key, image)
-            channels: Literal[1, 3] = 1 if image.mode in _GREY_MODES else 3
-            width, height = image.size
-            # At an eighth of the size a JPEG's data is still read to its end, in a third of
-            # the time; the transform that is saved cannot fail.
-            image.draft(None, (1, 1))
-            image.load()
-    except UnusableError:
-        raise
-    except Exception as error:  # decoders raise whatever broken bytes lead them to
-        raise UnusableError(
-            key, f"expected a whole {format_.upper()} image, got: {error}"
-        ) from error
-    if format_ == "bmp" and content[28:30] != b"\x18\x00":
-        depth = int.from_bytes(content[28:30], "little")
-        reason = f"expected a BMP image of 24 bits per pixel, got {depth}"
-        raise UnusableError(
-            key, reason, hint="convert it to PNG, or skip such files with --skip-bad"
-        )
-    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return ImageFacts(format_, height, width, channels, len(content), digest)
-
-
-def _check_pixels(key: str, image: ImageFile) -> None:
-    width, height = image.size
-    if width * height > _MAX_PIXELS:
-        raise UnusableError(
-            key,
-            f"expected at most {_MAX_PIXELS:,} pixels, which TensorFlow decodes, "
-            f"got {width:,} x {height:,}",
-            hint="make it smaller, or skip such files with --skip-bad",
-        )
-    if image.format == "WEBP" and getattr(image, "is_animated", False):
-        raise UnusableError(
-            key,
-            "expected a WebP image, got an animation, which TensorFlow does not decode",
-            hint="convert it to PNG, or skip such files with --skip-bad",
-        )
 
 
 def _spread(values: Sequence[int]) -> Spread:

@@ -1,0 +1,128 @@
+"""Images that are accepted are those that TensorFlow decodes."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from timonel.data.sources import UnusableError
+from timonel.data.sources.imagefile import ImageFacts, verify_image
+
+
+def encoded(format_: str, mode: str = "RGB", *, frames: int = 1, **options: Any) -> bytes:
+    first, *others = (Image.linear_gradient("L").resize((23, 17 + i)) for i in range(frames))
+    first, *others = (
+        image.quantize(5) if format_ == "GIF" else image.convert(mode) for image in (first, *others)
+    )
+    buffer = io.BytesIO()
+    if others:
+        options |= {"save_all": True, "append_images": [image.resize((23, 17)) for image in others]}
+    first.save(buffer, format_, **options)
+    return buffer.getvalue()
+
+
+WHOLE = {
+    "png": encoded("PNG"),
+    "png with transparency": encoded("PNG", "RGBA"),
+    "animated png": encoded("PNG", frames=3),
+    "gif": encoded("GIF"),
+    "animated gif": encoded("GIF", frames=3),
+    "bmp": encoded("BMP"),
+    "jpeg": encoded("JPEG"),
+    "webp": encoded("WEBP"),
+}
+
+
+def verify(content: bytes) -> ImageFacts:
+    return verify_image("key", content)
+
+
+def damaged(content: bytes) -> Iterator[bytes]:
+    """Yield versions of a file that are cut, extended, or have one bit or byte changed."""
+    yield from (content[:-size] for size in range(1, 41))
+    yield from (content + bytes(size) for size in (1, 2, 7))
+    for place in range(8, len(content), max(1, len(content) // 100)):
+        bit = bytes([content[place] ^ 1 << place % 8])
+        yield content[:place] + bit + content[place + 1 :]
+        yield content[:place] + b"Z" + content[place:]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_tensorflow_decodes_what_is_accepted(name: str) -> None:
+    import tensorflow as tf
+
+    accepted = 0
+    for content in (WHOLE[name], *damaged(WHOLE[name])):
+        try:
+            facts = verify(content)
+        except UnusableError:
+            continue
+        pixels = tf.io.decode_image(content, channels=3, expand_animations=False)
+        assert pixels.shape == (facts.height, facts.width, 3)
+        accepted += 1
+    assert accepted
+
+
+@pytest.mark.parametrize("size", [1, 4, 8, 12, 15])
+@pytest.mark.parametrize("name", ["png", "animated png"])
+def test_a_png_without_its_end(name: str, size: int) -> None:
+    with pytest.raises(UnusableError, match="key: expected a whole PNG image, got: it is cut off"):
+        verify(WHOLE[name][:-size])
+
+
+def test_a_png_with_a_wrong_checksum() -> None:
+    content = bytearray(WHOLE["png"])
+    content[content.index(b"IEND") - 5] ^= 1
+    with pytest.raises(UnusableError, match="got: a wrong checksum of the chunk IDAT"):
+        verify(bytes(content))
+
+
+def test_a_wrong_checksum_of_an_optional_chunk_is_forgiven() -> None:
+    end = WHOLE["png"].index(b"IEND") - 4
+    chunk = b"tEXtA\0b"
+    for checksum in zlib.crc32(chunk), 1:
+        added = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", checksum)
+        verify(WHOLE["png"][:end] + added + WHOLE["png"][end:])
+    with pytest.raises(UnusableError, match="got: a chunk without a name"):
+        verify(WHOLE["png"][:end] + added.replace(b"tEXt", b"tE\0t") + WHOLE["png"][end:])
+
+
+def test_a_bmp_of_another_length() -> None:
+    size = len(WHOLE["bmp"])
+    with pytest.raises(
+        UnusableError, match=f"BMP image, got: {size + 2:,} bytes instead of {size:,}"
+    ):
+        verify(WHOLE["bmp"] + b"\0\0")
+
+
+def test_a_gif_with_a_colour_that_its_map_lacks() -> None:
+    content = bytearray(WHOLE["gif"])
+    content[10] = content[10] & ~7 | 1  # a map of 4 colours instead of 8
+    del content[13 + 12 : 13 + 24]
+    with pytest.raises(UnusableError, match="got: a colour outside of its map of 4"):
+        verify(bytes(content))
+
+
+def test_a_gif_with_a_damaged_later_frame() -> None:
+    content = WHOLE["animated gif"]
+    place = content.rindex(b"\x2c\0\0\0\0")
+    no_height = content[: place + 7] + b"\0\0" + content[place + 9 :]
+    with pytest.raises(UnusableError, match="got: a frame without pixels"):
+        verify(no_height)
+    with pytest.raises(UnusableError, match="expected a whole GIF image, got: it is cut off"):
+        verify(content[: place + 15])
+    verify(content.removesuffix(b";"))  # decoders do not miss it
+
+
+def test_a_webp_with_transparency() -> None:
+    image = Image.new("RGBA", (7, 4), (1, 2, 3, 4))
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP")
+    with pytest.raises(UnusableError, match=r"WebP image without transparency.*convert it to PNG"):
+        verify(buffer.getvalue())
