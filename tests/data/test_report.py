@@ -39,6 +39,33 @@ def test_images_of_several_sizes(
     assert dict(report.facts)["size"] == "6x5 to 10x20, half below 6x5"
 
 
+def test_numbers_in_another_form_are_to_be_written_anew(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    path = make_csv("a;b;y", *(f"{i},5;{i};{i % 2}" for i in range(30)))
+    (warning,) = summarise(
+        convert(path, tmp_path / "one", label="y", columns={"b": "int"}, workspace=workspace)
+    ).warnings
+    assert warning.startswith("1 column dropped: a (30 of 30 values are not numbers")
+    assert "write plain numbers" in warning
+    assert "--columns" not in warning
+    path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i % 3};{i % 2}" for i in range(30)))
+    report = summarise(convert(path, tmp_path / "two", label="y", workspace=workspace))
+    assert report.warnings[0].endswith(
+        "keep one with --columns c=categorical, or =float for numbers"
+    )
+
+
+def test_rows_inside_of_a_quoted_value(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    path = make_csv("a,y", *(f"{i % 9},{i % 2}" for i in range(30)), '1,"0', '2,0"')
+    report = summarise(
+        convert(path, tmp_path / "set", label="y", task="classification", workspace=workspace)
+    )
+    assert report.warnings[0].startswith("a quoted value in the row from line 32 of rows.csv")
+
+
 def test_a_table_to_predict_numbers(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
 ) -> None:

@@ -11,6 +11,9 @@ import re
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Words, in lower case, that stand for a missing value."""
 
+PLAIN_NUMBERS = "write plain numbers such as 1234.50, without currency, percent or thousands signs"
+"""The cure of a column of numbers that are written in another way."""
+
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 FLOAT32_MAX = 3.4028235e38
 """A number beyond this counts as infinite, and as missing."""

@@ -211,6 +211,7 @@ def _manifest(
             duplicate_count=len(duplicates),
             contradiction_count=sum(len(group.labels) > 1 for group in duplicates),
             notes=tuple(scan.notes),
+            warnings=tuple(scan.warnings),
         ),
         seed=request.seed,
         fractions=assignment.fractions,

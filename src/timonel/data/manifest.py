@@ -61,6 +61,7 @@ class SourceInfo(Stored):
     duplicate_count: int = Field(default=0, description="Groups of identical records.")
     contradiction_count: int = Field(default=0, description="Those with more than one label.")
     notes: tuple[str, ...] = Field(default=(), description="How it was read, if not obvious.")
+    warnings: tuple[str, ...] = Field(default=(), description="What may have been read wrongly.")
 
 
 class Target(Stored):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from timonel.data.cells import PLAIN_NUMBERS
 from timonel.data.dataset import Dataset
 from timonel.data.schema import SPLITS, Column, ImageSchema, NumericColumn
 from timonel.units import format_bytes
@@ -124,16 +125,18 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     """Return one line for each thing of a dataset that the user should look at."""
     manifest = dataset.manifest
     source = manifest.source
-    warnings = []
+    warnings = list(source.warnings)
     doubtful = [column for column in manifest.columns if column.is_doubtful]
     dropped = [column for column in doubtful if column.role == "drop"]
     if dropped:
         names = ", ".join(f"{column.name} ({column.note})" for column in dropped[:_NAMED])
         more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
-        warnings.append(
-            f"{_counted(len(dropped), 'column')} dropped: {names}{more}: "
-            f"keep one with --columns {dropped[0].name}=categorical, or =float for numbers"
-        )
+        line = f"{_counted(len(dropped), 'column')} dropped: {names}{more}"
+        # Numbers that have to be written anew are of no use as they are.
+        usable = [column.name for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
+        if usable:
+            line += f": keep one with --columns {usable[0]}=categorical, or =float for numbers"
+        warnings.append(line)
     warnings += [
         f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
     ][:_NAMED]

@@ -161,7 +161,11 @@ def test_a_row_id_is_dropped(
 
 
 @pytest.mark.parametrize(
-    "value", ["$1.{0}0", "1,{0}00", "{0}5%", "1 {0}00.25", "€ 12,{0}", "12.5 €"]
+    "value",
+    [
+        *("$1.{0}0", "1,{0}00", "{0}5%", "1 {0}00.25", "€ 12,{0}", "12.5 €"),
+        *("1,{0}34.5", "{0},7", "-1.{0}34,5", "1\u202f{0}34,5"),
+    ],
 )
 def test_numbers_with_other_signs_are_named_with_a_cure(make_csv: MakeCsv, value: str) -> None:
     path = make_csv("a;b;y", *(f"{value.format(i % 9)};{i % 7};{i % 2}" for i in range(40)))
@@ -269,6 +273,42 @@ def test_quoted_values_may_hold_commas_and_lines(make_csv: MakeCsv) -> None:
     assert features == ["one, two", "three\nfour"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "inside"),
+    [
+        (["a,y", '1,"x', "2,z", '3,x"', "4,z"], "2 lines that look like rows"),
+        (["a,y", '1,"x', '2,z"', "", "4,x"], "1 line that looks like a row"),
+        (["a,b,y", '1,"one, two', 'three",x', "4,5,z"], None),
+    ],
+)
+def test_rows_inside_of_a_quoted_value_are_told(
+    make_csv: MakeCsv, lines: list[str], inside: str | None
+) -> None:
+    for newline in "\n", "\r\n":
+        path = make_csv(*lines)
+        path.write_text("\n".join(lines) + "\n", newline=newline)
+        warning = f"a quoted value in the row from line 2 of rows.csv holds {inside}: "
+        _, scan = scanned(path)
+        assert len(scan.entries) == 2
+        assert scan.warnings == ([warning + "close its quote if these are rows"] if inside else [])
+
+
+def test_several_quoted_values_with_rows_are_counted(make_csv: MakeCsv) -> None:
+    _, scan = scanned(make_csv("a,y", "1,x", '2,"x', '3,z"', '4,"x', '5,z"'))
+    assert scan.warnings[0].startswith("a quoted value in the row from line 3 of rows.csv")
+    assert "looks like a row, as do 1 more: " in scan.warnings[0]
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_an_index_without_a_name_is_left_out(make_csv: MakeCsv, start: int) -> None:
+    path = make_csv(",a,y", *(f"{start + i},{'x' if i == 29 else i},{i % 2}" for i in range(30)))
+    source, scan = scanned(path)
+    assert [column.name for column in scan.columns] == ["a", "y"]
+    assert scan.notes == ["row id: the first column has no name and numbers the rows; dropped"]
+    assert source.read(scan.entries[3]).features == {"column/a": 3.0}
+    assert "such as 'x' in line 31" in role(path).note
+
+
 def test_tabs_separate_the_values_of_a_tsv(make_csv: MakeCsv) -> None:
     schema, _ = described(make_csv("a\ty", "1\tx", "2\tz", name="rows.tsv"))
     assert schema.columns[0].type == "numeric"
@@ -293,6 +333,8 @@ def test_a_column_without_values_is_left_out(make_csv: MakeCsv) -> None:
         (["a,b", "1,2"], r"expected a column 'y' in .*, found a, b: give the name"),
         (["a,a,y", "1,2,x"], r"expected columns of different names in .*, found 'a' 2 times"),
         (["a,,y", "1,2,x"], r"expected a name for each column of .*, column 2 has none"),
+        ([",a,y", "1,2,x", "3,2,z"], r"a name for each column of .*, column 1 has none: name it"),
+        ([",a,y", "u,2,x", "v,2,z"], r"a name for each column of .*, column 1 has none: name it"),
         (["", ""], r"expected a CSV file with a header at .*, found an empty file"),
         (["a,y"], r"expected rows in .*, found only a header"),
         (["y", "x", "z"], r"no column to learn from besides the label 'y'"),

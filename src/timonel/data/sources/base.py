@@ -88,6 +88,7 @@ class Scan:
         skipped: Records that cannot be used: key and reason.
         columns: How each column of a table is used.
         notes: One line each on how the source was read, if that is not obvious.
+        warnings: One line each on what may have been read wrongly.
     """
 
     entries: Sequence[Entry]
@@ -96,6 +97,7 @@ class Scan:
     skipped: Sequence[tuple[str, str]] = ()
     columns: Sequence[ColumnRole] = ()
     notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

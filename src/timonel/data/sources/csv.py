@@ -22,7 +22,7 @@ from timonel.data.schema import (
 )
 from timonel.data.sources import columns as arrow
 from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
-from timonel.data.sources.csvfile import CsvFile, describe_separator, read_csv
+from timonel.data.sources.csvfile import CsvFile, read_csv
 from timonel.data.sources.inference import (
     Inference,
     Kinds,
@@ -94,9 +94,8 @@ class CsvSource(Source):
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
             for name in file.table.column_names
         ]
-        separator = describe_separator(self.location)
-        notes = [separator] if separator else []
-        return Scan(entries, task, ignored, [*file.skipped, *skipped], ordered, notes)
+        skipped = [*file.skipped, *skipped]
+        return Scan(entries, task, ignored, skipped, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
         """Return the values of one row. A missing number is NaN, a missing word is empty."""

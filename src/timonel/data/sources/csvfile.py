@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from timonel.data.sources.base import UnusableError
@@ -33,22 +35,29 @@ class CsvFile:
         path: Where it is.
         table: The rows.
         skipped: Rows with too many or too few values: key and reason.
+        width: Columns of the file; one more than the table's if its first was left out.
+        notes: One line each on how the file was read, if that is not obvious.
+        warnings: One line each on what may have been read wrongly.
     """
 
     path: Path
     table: Any
     skipped: list[tuple[str, str]]
+    width: int
+    notes: list[str]
+    warnings: list[str]
 
     def line_of(self, row: int) -> int:
         """Return the line in which a row of the table ends, counted from 1."""
-        width = self.table.num_columns
-        rows = (line for line, values in _rows(self.path) if len(values) == width)
+        rows = (line for line, values in _rows(self.path) if len(values) == self.width)
         next(rows)
         return next(line for index, line in enumerate(rows) if index == row)
 
 
 def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     """Read a CSV file.
+
+    A first column without a name that numbers the rows, as pandas writes its index, is left out.
 
     Args:
         path: A file in UTF-8 with a header.
@@ -80,11 +89,28 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
         )
     except pa.ArrowInvalid as error:
         _check_encoding(path)
-        _check_quotes(path)
+        _check_quotes(path, len(names))
         raise DataError(f"expected a CSV file at {path}, got: {error}") from error
+    warnings = []
     if _lines(path) != table.num_rows + ragged + 1:
-        _check_quotes(path)  # a value, or a quote that is not closed, goes over several lines
-    return CsvFile(path, table, _ragged(path, len(names), skip_bad=skip_bad) if ragged else [])
+        # A value, or a quote that is not closed, goes over several lines.
+        warnings = _check_quotes(path, len(names))
+    skipped = _ragged(path, len(names), skip_bad=skip_bad) if ragged else []
+    separator = describe_separator(path)
+    notes = [separator] if separator else []
+    if not names[0].strip():
+        if not _is_index(table.column(0)):
+            raise _unnamed(path, 1)
+        table = table.remove_column(0)
+        notes.append("row id: the first column has no name and numbers the rows; dropped")
+    return CsvFile(path, table, skipped, len(names), notes, warnings)
+
+
+def _is_index(texts: Any) -> bool:
+    """Tell whether a column holds whole numbers that rise by one."""
+    if not pc.all(pc.match_substring_regex(texts, r"^\d{1,15}$")).as_py():
+        return False
+    return bool(np.all(np.diff(pc.cast(texts, pa.int64()).to_numpy()) == 1))
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -98,7 +124,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     previous, is_checked = 0, False
     for line, values in _rows(path):
         if line > previous + 1 and not is_checked:
-            _check_quotes(path)  # as in `read_csv`
+            _check_quotes(path, len(names))  # as in `read_csv`
             is_checked = True
         if previous and len(values) != len(names):
             raise _wrong_width(path, line, len(names), values, hint="mend or remove it")
@@ -133,9 +159,10 @@ def _header(path: Path) -> list[str]:
     _, names = next(_rows(path), (0, []))
     if not names:
         raise DataError(f"expected a CSV file with a header at {path}, found an empty file")
-    unnamed = [index for index, name in enumerate(names, start=1) if not name.strip()]
-    if unnamed:
-        raise DataError(f"expected a name for each column of {path}, column {unnamed[0]} has none")
+    # The first may be an index, see `read_csv`; `read_rows` passes it on, and no model asks for it.
+    unnamed = [index for index, name in enumerate(names, start=1) if not name.strip() and index > 1]
+    if unnamed or names == [""]:
+        raise _unnamed(path, *unnamed or [1])
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DataError(
@@ -144,6 +171,13 @@ def _header(path: Path) -> list[str]:
             hint="rename or remove all but one",
         )
     return names
+
+
+def _unnamed(path: Path, column: int) -> DataError:
+    return DataError(
+        f"expected a name for each column of {path}, column {column} has none",
+        hint="name it in the first line",
+    )
 
 
 def _ragged(path: Path, width: int, *, skip_bad: bool) -> list[tuple[str, str]]:
@@ -165,13 +199,30 @@ def _wrong_width(
     return UnusableError(f"{path.name} line {line}", reason, hint=hint)
 
 
-def _check_quotes(path: Path) -> None:
+def _check_quotes(path: Path, width: int) -> list[str]:
     """Refuse a quote that is never closed, or closed by the opening quote of another row.
 
-    Arrow takes the rows in between as one value without a word.
+    Arrow takes the rows in between as one value without a word. If that is legal CSV, as the quote
+    is closed at the end of a value, return a warning.
+
+    Args:
+        path: The file.
+        width: Number of its columns.
     """
-    for _ in _rows(path, strict=True):
-        pass
+    separator, found = _delimiter(path), []
+    for end, values in _rows(path, strict=True):
+        breaks = sum(value.count("\n") for value in values)
+        lines = [line for value in values for line in value.split("\n")[1:]]
+        inside = sum(line.count(separator) == width - 1 for line in lines)
+        if inside and width > 1:
+            found.append((end - breaks, inside))
+    if not found:
+        return []
+    line, inside = found[0]
+    what = "1 line that looks like a row" if inside == 1 else f"{inside} lines that look like rows"
+    more = f", as do {len(found) - 1} more" if len(found) > 1 else ""
+    place = f"the row from line {line} of {path.name}"
+    return [f"a quoted value in {place} holds {what}{more}: close its quote if these are rows"]
 
 
 def _rows(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:

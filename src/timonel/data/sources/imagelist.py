@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from timonel.data.schema import ColumnRole, split_named
 from timonel.data.sources.base import Description, Entry, Scan, UnusableError
-from timonel.data.sources.csvfile import CsvFile, describe_separator, peek, read_csv
+from timonel.data.sources.csvfile import CsvFile, peek, read_csv
 from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource, mark_duplicates
 from timonel.data.sources.inference import shorten, unassigned
 from timonel.errors import DataError, InputError, SpecError
@@ -58,7 +58,7 @@ class ImageListSource(ImageFolderSource):
             raise DataError(
                 f"expected a column {_IMAGE_COLUMN!r} of image files in {self.location}"
             )
-        roles = self._roles(names, image, file)
+        roles = self._roles(file.table.column_names, image, file)
         column = {role.role: file.table[role.name].to_pylist() for role in roles}
         splits = column.get("split", [""] * file.table.num_rows)
         entries: list[Entry] = []
@@ -82,10 +82,15 @@ class ImageListSource(ImageFolderSource):
             else:
                 entries.append(replace(found, split=split_named(split)))
         self._check(entries, ignored)
-        separator = describe_separator(self.location)
-        notes = [separator] if separator else []
-        marked = mark_duplicates(entries)
-        return Scan(marked, "classification", ignored, skipped, roles, notes)
+        return Scan(
+            entries=mark_duplicates(entries),
+            task="classification",
+            ignored=ignored,
+            skipped=skipped,
+            columns=roles,
+            notes=file.notes,
+            warnings=file.warnings,
+        )
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
         """Sum up the images; the digest covers the list as well."""

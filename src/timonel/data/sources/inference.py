@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timonel.data.cells import FLOAT32_MAX, MISSING, NUMBER
+from timonel.data.cells import FLOAT32_MAX, MISSING, NUMBER, PLAIN_NUMBERS
 from timonel.data.schema import ColumnType, split_named
 
 FEW_ROWS = 20
@@ -23,7 +23,10 @@ FEW_ROWS = 20
 
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CODE = r"^0\d+$"
-_ALMOST = r"^[$€£¥]?\s?[+-]?[$€£¥]?\d{1,3}([,' ]?\d{3})*([.,]\d+)?\s?[$€£¥%]?$"
+_ALMOST = (
+    r"^[$€£¥]?\s?[+-]?[$€£¥]?"
+    r"(\d{1,3}([,' \x{2019}\x{a0}\x{202f}]?\d{3})*([.,]\d+)?|\d{1,3}(\.\d{3})+,\d+)\s?[$€£¥%]?$"
+)
 """Numbers with a currency, a percent sign, thousands separators or a decimal comma."""
 _ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
 _DATE = (
@@ -179,7 +182,7 @@ def _cure(kinds: Kinds) -> str:
     almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.texts, _ALMOST)))
     if not almost or almost * 10 < count(kinds.bad) * 9:
         return ""
-    return "write plain numbers such as 1234.50, without currency, percent or thousands signs"
+    return PLAIN_NUMBERS
 
 
 def _first(mask: Any) -> int | None:
