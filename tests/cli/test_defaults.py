@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,8 @@ def test_each_kind_of_option(timonel: Timonel, here: Path) -> None:
         ("[serve]\nrest-port = 'x'", "'--rest-port'"),
         ("x", "is not valid TOML"),
         ("workspace = 1", "workspace is no text"),
+        ("[[serve]]", "timonel.toml: [[serve]] is a list of tables: write [serve]"),
+        ("serve = [1]", "timonel.toml: serve is no table: write [serve]"),
     ],
 )
 def test_what_cannot_be_is_one_line(text: str, part: str, timonel: Timonel, here: Path) -> None:
@@ -77,6 +80,20 @@ def test_what_cannot_be_is_one_line(text: str, part: str, timonel: Timonel, here
     outcome = timonel("serve", "digits")
     assert outcome.exit_code == 2
     assert part in outcome.error_line
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_read(timonel: Timonel, here: Path) -> None:
+    os.mkfifo(CONFIG)
+    outcome = timonel("runs")
+    assert outcome.exit_code == 2
+    assert "timonel.toml is no regular file: remove or rename it" in outcome.error_line
+
+
+def test_double_brackets_are_told(timonel: Timonel, here: Path) -> None:
+    CONFIG.write_text("[[runs.list]]\nlimit = 1")
+    line = timonel("runs").error_line
+    assert "[[runs.list]] is a list of tables: write [runs.list]" in line
 
 
 def test_a_table_of_a_noun_names_a_verb(timonel: Timonel, here: Path) -> None:

@@ -57,9 +57,7 @@ def test_without_data(kind: str, absent: str, here: Path, timonel: Timonel) -> N
     assert f"convert {absent}" not in line
     assert "your " in line
     readme = (here / "README.md").read_text()
-    assert not {"digits/", "patients.csv", "diabetes", "progression", "$"} & set(
-        re.findall(r"digits/(?=[ `]|7)|patients\.csv|diabetes|progression|\$", readme)
-    )
+    assert not re.search(r"digits|patients|diabetes|progression|\$", readme)
     assert "your " in readme
 
 

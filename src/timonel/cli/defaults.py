@@ -63,6 +63,8 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
         SpecError: The file is not TOML, or names an unknown command or option.
     """
     try:
+        if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
+            raise InputError(f"{path} is no regular file", hint="remove or rename it")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Defaults()
@@ -78,8 +80,10 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
     if os.environ.get(VARIABLES[_WORKSPACE]):
         workspace = None
     for name, table in content.items():
-        if name not in BY_NAME or not isinstance(table, dict):
+        if name not in BY_NAME:
             raise _misplaced(path, ctx, name)
+        if not isinstance(table, dict):
+            raise _no_table(path, name, table)
     name = ctx.invoked_subcommand
     if name not in content:
         return Defaults(workspace)
@@ -93,10 +97,12 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
         found = {}
         for verb, inner in table.items():
             verbs = command.list_commands(ctx)
-            if verb not in verbs or not isinstance(inner, dict):
+            if verb in verbs and not isinstance(inner, dict):
+                raise _no_table(path, f"{name}.{verb}", inner)
+            if verb not in verbs:
                 raise SpecError(
                     f"{path}: expected a table for a command of {name}, got {name}.{verb}",
-                    hint=(did_you_mean(verb, verbs) if isinstance(inner, dict) else None)
+                    hint=did_you_mean(verb, verbs)
                     or f"as in [{name}.{verbs[0]}]; it has: {', '.join(verbs)}",
                 )
             below = command.get_command(ctx, verb)
@@ -145,12 +151,16 @@ def _text(value: Any) -> str:
 
 def _misplaced(path: Path, ctx: Any, key: str) -> SpecError:
     """Return the error of a key at the top of the file that names no command."""
-    if key in BY_NAME:
-        return SpecError(f"{path}: expected a table for {key}, got a value", hint=f"as in [{key}]")
     owner = next((name for name, command in _leaves(ctx) if key in _options(command)), None)
     if owner is None:
         return _unknown(path, key, [*BY_NAME, _WORKSPACE], "command")
     return SpecError(f"{path}: {key} is an option of {owner}", hint=f"put it under [{owner}]")
+
+
+def _no_table(path: Path, key: str, value: Any) -> SpecError:
+    is_list = isinstance(value, list) and all(isinstance(each, dict) for each in value)
+    what = f"[[{key}]] is a list of tables" if is_list else f"{key} is no table"
+    return SpecError(f"{path}: {what}", hint=f"write [{key}]")
 
 
 def _leaves(ctx: Any) -> Iterator[tuple[str, Any]]:

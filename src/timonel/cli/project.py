@@ -23,11 +23,13 @@ _README: dict[tuple[str, bool], dict[str, str]] = {
         "data": "`digits/` holds handwritten digits, one folder per label. "
         "Put your own images there in the\nsame way.",
         "source": "digits/",
+        "name": "digits",
         "input": "digits/7/0009.png",
     },
     ("image", False): {
         "data": "`IMAGES` below is your folder of images, with one folder per label.",
         "source": "IMAGES",
+        "name": "images",
         "input": "IMAGE.png",
     },
     ("table", True): {
@@ -35,11 +37,13 @@ _README: dict[tuple[str, bool], dict[str, str]] = {
         "a category, and\nwhether the disease went on `fast` or `slow` in the year after. "
         "Put your own CSV in its place and\nname the column to predict with `--label`.",
         "source": "patients.csv",
+        "name": "patients",
         "label": "progression",
     },
     ("table", False): {
         "data": "`ROWS.csv` below is your CSV file, and `COLUMN` the column to predict.",
         "source": "ROWS.csv",
+        "name": "rows",
         "label": "COLUMN",
     },
 }

@@ -210,7 +210,7 @@ def test_inferences_are_counted_and_probes_are_not(catalogue):
         client.ModelReady(name="m")
     counted = {
         (key.api, key.model, key.version, key.code): sum(value.whole.counts)
-        for key, value in client.monitor.snapshot().requests.items()
+        for key, value in client.monitor.counts().requests.items()
     }
     assert counted == {
         ("ModelInfer", "m", 4, Code.OK): 1,

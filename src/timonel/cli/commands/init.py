@@ -23,9 +23,9 @@ class Kind(StrEnum):
 
 _SOURCES = {
     (Kind.IMAGE, True): "digits data/digits",
-    (Kind.IMAGE, False): "IMAGES data/digits    # IMAGES: your folder, with a folder per label",
+    (Kind.IMAGE, False): "IMAGES data/images    # IMAGES: your folder, with a folder per label",
     (Kind.TABLE, True): "patients.csv data/patients --label progression",
-    (Kind.TABLE, False): "ROWS.csv data/patients --label COLUMN    # your file and its label",
+    (Kind.TABLE, False): "ROWS.csv data/rows --label COLUMN    # your file and its label",
 }
 """What is converted next, with sample data and without."""
 
