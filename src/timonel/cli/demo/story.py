@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MARKER = ".timonel-demo"
 NAME = "digits"
 DATASET = "data/digits"
-TRAIN = f"timonel train train.py --data {DATASET} --workers 2"
+TRAIN = f"timonel train train.py --data {DATASET}"
 EXPORT = f"timonel export --name {NAME}"
 _READY_S = 120.0
 _SWITCH_S = 60.0
