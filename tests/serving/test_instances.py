@@ -81,6 +81,12 @@ def test_csv_text_becomes_what_the_column_is(tmp_path):
     ]
 
 
+def test_the_unnamed_index_of_a_csv_is_not_sent(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(",name,age,n\n0,Ada,1.5,2\n")
+    assert values(table, TABLE) == [SENT]
+
+
 def test_cells_that_a_conversion_takes_for_missing_are_missing_here(tmp_path):
     model = wanted(("age", "DT_FLOAT", (-1,)), ("n", "DT_DOUBLE", (-1, 1)))
     table = tmp_path / "t.csv"
