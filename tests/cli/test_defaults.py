@@ -64,7 +64,7 @@ def test_each_kind_of_option(timonel: Timonel, here: Path) -> None:
         ("workers = 2", "workers is an option of train: put it under [train]"),
         ("since = '7d'", "since is an option of runs.list: put it under [runs.list]"),
         ("nothing = 1", "names no command of timonel: nothing: it has: init, demo"),
-        ("serve = 1", "expected a table for serve, got a value: as in [serve]"),
+        ("serve = 1", "serve is no table: write [serve]"),
         ("[serve]\nrestport = 1", "did you mean 'rest-port'?"),
         ("[serve]\npage = 'x'", "serve.page to be true or false"),
         ("[serve]\nrest-port = [1]", "serve.rest-port to be one value"),

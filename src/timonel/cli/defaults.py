@@ -62,16 +62,9 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
         InputError: The file cannot be read.
         SpecError: The file is not TOML, or names an unknown command or option.
     """
-    try:
-        if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
-            raise InputError(f"{path} is no regular file", hint="remove or rename it")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    content = _content(path)
+    if content is None:
         return Defaults()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} is not valid TOML: {error}") from error
     workspace = content.pop(_WORKSPACE, None)
     if workspace is not None and not isinstance(workspace, str):
         raise SpecError(
@@ -91,6 +84,20 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
     return Defaults(workspace, {name: _values(path, ctx, name, command, content[name])})
 
 
+def _content(path: Path) -> dict[str, Any] | None:
+    """Parse the file; None if there is none."""
+    try:
+        if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
+            raise InputError(f"{path} is no regular file", hint="remove or rename it")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not valid TOML: {error}") from error
+
+
 def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, Any]) -> Any:
     """Map a command's table to parameter names; a group's table to its commands."""
     if hasattr(command, "list_commands"):
@@ -102,7 +109,7 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
             if verb not in verbs:
                 raise SpecError(
                     f"{path}: expected a table for a command of {name}, got {name}.{verb}",
-                    hint=did_you_mean(verb, verbs)
+                    hint=(did_you_mean(verb, verbs) if isinstance(inner, dict) else None)
                     or f"as in [{name}.{verbs[0]}]; it has: {', '.join(verbs)}",
                 )
             below = command.get_command(ctx, verb)
