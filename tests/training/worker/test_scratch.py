@@ -102,9 +102,51 @@ def test_saved_models_and_checkpoints(here, task):
         assert module.v == 2
         prefix = tf.train.Checkpoint(v=module.v).write(str(here / "one"))
         assert prefix == str(here / "one")
-        # TensorFlow's own list of checkpoints names the chief's, and is replaced as a whole.
-        assert names_in(here) == ["kept/checkpoint"]
-    assert "scratch" not in (here / "kept" / "checkpoint").read_text()
+        assert names_in(here) == []
+
+
+def test_a_worker_lists_and_deletes_checkpoints_in_its_scratch_folder(here, task):
+    """The chief has saved once, and is late with its second checkpoint."""
+    import keras
+    import tensorflow as tf
+
+    kept, v = str(here / "kept"), tf.Variable(0.0)
+
+    def manager():
+        return tf.train.CheckpointManager(tf.train.Checkpoint(v=v), kept, max_to_keep=1)
+
+    chief = manager().save()
+    before = {name: (here / name).read_bytes() for name in names_in(here)}
+    with scratch.redirected(keras, task):
+        worker = manager()
+        assert tf.train.latest_checkpoint(kept) == worker.latest_checkpoint == chief
+        v.assign(2)
+        second = worker.save(checkpoint_number=2)
+        assert second == f"{kept}/ckpt-2"
+        assert tf.train.latest_checkpoint(kept) == second
+        assert list(tf.train.get_checkpoint_state(kept).all_model_checkpoint_paths) == [second]
+        assert manager().checkpoints == [second]
+        worker.save(checkpoint_number=3)
+        v.assign(9)
+        tf.train.Checkpoint(v=v).restore(tf.train.latest_checkpoint(kept)).assert_consumed()
+        assert v == 2
+        assert {name: (here / name).read_bytes() for name in names_in(here)} == before
+        held = {Path(name).name for name in names_in(task)}
+        assert held == {"checkpoint", "ckpt-3.index", "ckpt-3.data-00000-of-00001"}
+        with scratch.suspended():
+            assert tf.train.latest_checkpoint(kept) == chief
+    assert tf.train.latest_checkpoint(kept) == chief
+
+
+def test_a_plain_checkpoint_leaves_the_real_list_alone(here, task):
+    import keras
+    import tensorflow as tf
+
+    saved = tf.train.Checkpoint(v=tf.Variable(0.0))
+    with scratch.redirected(keras, task):
+        assert saved.save("kept/a") == tf.train.latest_checkpoint("kept") == "kept/a-1"
+    assert names_in(here) == []
+    assert tf.train.latest_checkpoint("kept") is None
 
 
 def test_files_that_are_open_are_the_scripts_own_business(here, task):

@@ -5,7 +5,7 @@ once. TensorFlow's rule for MultiWorkerMirroredStrategy is followed: every task 
 variable may take all of them; only the chief's file stays, and the others write to a folder of
 their own that is removed (https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras).
 Loading a path that this task has saved reads its own copy: the chief may not be through with its
-file.
+file. TensorFlow's lists of checkpoints have a copy likewise, and old checkpoints are deleted there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from timonel.training.worker.private import backups
+from timonel.training.worker.private import backups, checkpoint_lists
 
 _BUDGET_BYTES = 2**30
 """Older copies are deleted beyond this. The chief finished those files long ago."""
@@ -55,14 +55,17 @@ class Scratch:
             return path
         copy.parent.mkdir(parents=True, exist_ok=True)
         if not _SCHEME.match(os.fsdecode(path)):
-            # A CheckpointManager writes its list there, and scripts remove their temporary folders.
+            # Scripts list what they have saved, and remove their temporary folders.
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         return str(copy)
 
     def note_written(self, path: Any) -> None:
         """Keep a copy for reading, and delete the oldest ones beyond the budget."""
         copy = Path(path)
-        self._sizes.pop(copy, None)
+        # A CheckpointManager deletes copies as well.
+        self._sizes = {
+            each: size for each, size in self._sizes.items() if each != copy and _files_of(each)
+        }
         self._sizes[copy] = sum(map(_size, _files_of(copy)))
         while len(self._sizes) > 1 and sum(self._sizes.values()) > _BUDGET_BYTES:
             oldest = next(iter(self._sizes))
@@ -98,6 +101,14 @@ def holds(path: Any) -> bool:
     return bool(_scratch) and isinstance(path, str) and _scratch[0].holds(path)
 
 
+def _for_writing(path: Any) -> Any:
+    return _scratch[0].for_writing(path) if _scratch else path
+
+
+def _for_reading(path: Any) -> Any:
+    return _scratch[0].for_reading(path) if _scratch else path
+
+
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
     """Save to the real paths within the block, for timonel's own exports."""
@@ -123,6 +134,7 @@ def redirected(keras: Any, folder: Path) -> Iterator[None]:
             stack.enter_context(_replaced(holder, name, _saving, position, keyword))
         for holder, name, position, keyword in _loaders(keras):
             stack.enter_context(_replaced(holder, name, _loading, position, keyword))
+        stack.enter_context(checkpoint_lists.redirected(_for_writing, _for_reading))
         try:
             yield
         finally:

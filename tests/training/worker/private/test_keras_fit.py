@@ -13,10 +13,17 @@ from keras.src import losses
 from keras.src.backend.tensorflow import trainer
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers import LossScaleOptimizer, base_optimizer
+from tensorflow.python.checkpoint import checkpoint, checkpoint_management
 from tensorflow.python.eager import context
 
 from timonel.errors import TimonelError
-from timonel.training.worker.private import central_storage, keras_fit, optimizers, replica_steps
+from timonel.training.worker.private import (
+    central_storage,
+    checkpoint_lists,
+    keras_fit,
+    optimizers,
+    replica_steps,
+)
 
 
 def test_the_hooks_still_have_their_places() -> None:
@@ -92,3 +99,21 @@ def test_optimizers_still_go_the_ways_that_are_changed() -> None:
     assert "return super().apply_gradients(grads_and_vars, name=name)" in optimizer
     wrapper = (package / "mixed_precision" / "loss_scale_optimizer.py").read_text()
     assert "self._optimizer.aggregate_gradients(grads_and_vars)" in wrapper
+
+
+def test_lists_of_checkpoints_are_still_written_and_read_in_the_places_that_are_changed() -> None:
+    assert checkpoint_lists.missing_names() == []
+    manager = inspect.getsource(checkpoint_management.CheckpointManager)
+    assert "update_checkpoint_state_internal(\n" in manager
+    assert "recovered_state = get_checkpoint_state(directory)" in manager
+    assert '_delete_file_if_exists(filename + ".index")' in manager
+    update = checkpoint_management.update_checkpoint_state_internal
+    assert next(iter(inspect.signature(update).parameters)) == "save_dir"
+    for function in (update, checkpoint_management.get_checkpoint_state):
+        assert "latest_filename" in inspect.signature(function).parameters
+        assert "coord_checkpoint_filename = _GetCheckpoint" in inspect.getsource(function)
+    latest = inspect.getsource(checkpoint_management.latest_checkpoint)
+    assert "_prefix_to_checkpoint_path(ckpt.model_checkpoint_path" in latest
+    assert "management.update_checkpoint_state_internal(" in inspect.getsource(
+        checkpoint._update_checkpoint_state_internal
+    )
