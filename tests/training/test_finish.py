@@ -8,7 +8,7 @@ import pytest
 from timonel.engines import FailureCause, JobState, JobStatus
 from timonel.storage import Workspace
 from timonel.tracking import read_run, start_run
-from timonel.training.finish import OUTCOME, finish_run, main
+from timonel.training.finish import OUTCOME, finish_run, interruption, main
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 from timonel.training.worker.evaluation.record import Record, Records
@@ -49,6 +49,14 @@ def test_success_with_what_was_made(workspace: Workspace, run_id: str) -> None:
         ("checkpoint", str(job / "checkpoints/fit-001/epoch-0001"), {"epochs": 1}),
     ]
     assert record.outputs[0].digest
+
+
+def test_an_interrupted_job_says_whether_it_has_checkpoints(workspace: Workspace) -> None:
+    job = workspace.jobs / "train-1"
+    (job / "checkpoints" / "fit-000").mkdir(parents=True)
+    assert interruption(workspace, "train-1").hint == "it has saved no checkpoint"
+    save(job, "epoch-0001")
+    assert interruption(workspace, "train-1").hint == "its checkpoints are kept"
 
 
 def test_the_end_is_by_the_clock_of_the_supervisor(workspace: Workspace, run_id: str) -> None:

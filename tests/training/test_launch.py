@@ -147,7 +147,7 @@ def test_ctrl_c_while_it_runs(script: Path, workspace: Workspace) -> None:
     def progress(event: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="has stopped"):
+    with pytest.raises(Interrupted, match="has stopped: it has saved no checkpoint"):
         train(script, workspace=workspace, engine=engine, progress=progress)
     assert engine.cancelled == [engine.specs[0].job_id]
 

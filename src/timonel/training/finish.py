@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.engines import JobState, JobStatus
-from timonel.errors import TimonelError
+from timonel.errors import Interrupted, TimonelError
 from timonel.models.exports import read_export, saved_model_of
 from timonel.storage import Workspace, digest_file, find_workspace, read_document
 from timonel.storage.atomic import sweep
@@ -41,6 +41,20 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
     for artifact in (*_exports(workspace.jobs / run_id), *_checkpoints(workspace, run_id)):
         writer.output(artifact)
     _finish(writer, outcome)
+
+
+def interruption(workspace: Workspace, run_id: str) -> Interrupted:
+    """Return what tells the user that Ctrl-C has stopped a job, and whether it has checkpoints.
+
+    Args:
+        workspace: Where the run is.
+        run_id: The run of a job that has ended.
+    """
+    kept = any((workspace.jobs / run_id / "checkpoints").rglob(STATE))
+    return Interrupted(
+        f"interrupted, {run_id} has stopped",
+        hint="its checkpoints are kept" if kept else "it has saved no checkpoint",
+    )
 
 
 def _finish(writer: RunWriter, outcome: JobStatus) -> None:

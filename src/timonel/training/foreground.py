@@ -20,11 +20,11 @@ from pathlib import Path
 from timonel.engines import FailureCause, JobState, JobStatus
 from timonel.engines.cluster import Assignment, TaskEntry, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report
-from timonel.errors import Interrupted, JobError
+from timonel.errors import JobError
 from timonel.storage import Workspace, write_text
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirror import mirror_in_background
-from timonel.training.finish import finish_run
+from timonel.training.finish import finish_run, interruption
 from timonel.training.terminal import Output
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster
 
@@ -101,9 +101,7 @@ def run_here(task: ForegroundTask) -> None:
         return
     if interrupted.is_set():
         _end(task, JobStatus(job_id=task.run_id, state=JobState.STOPPED))
-        raise Interrupted(
-            f"interrupted, {task.run_id} has stopped", hint="its checkpoints are kept"
-        )
+        raise interruption(task.workspace, task.run_id)
     failure = _failure(task, code)
     if failure is not None:
         _fail(task, failure, code)

@@ -13,6 +13,7 @@ from timonel.storage import Workspace, find_workspace
 from timonel.tracking import follow_events, new_run_id
 from timonel.training import by_hand, record
 from timonel.training.entries import Entry
+from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
 from timonel.training.options import JobOptions
@@ -220,6 +221,4 @@ def _follow(run: Run, progress: Progress | Literal[False] | None) -> None:
     except KeyboardInterrupt:
         run.job.stop()
         run.job.wait()
-        raise Interrupted(
-            f"interrupted, {run.id} has stopped", hint="its checkpoints are kept"
-        ) from None
+        raise interruption(run.workspace, run.id) from None

@@ -153,13 +153,13 @@ def train(
 ) -> None:
     """Run a script, notebook or module on one or more workers.
 
-    The script is plain Keras and needs no changes for several workers. Ctrl-C stops the job and
-    keeps its checkpoints.
+    The script is plain Keras and needs no changes for several workers. Ctrl-C stops the job; the
+    checkpoints it has saved are kept.
     """
     given = dict(locals())  # before any other name is bound: the options, by their names
     import timonel
     from timonel.cli.follow import pairs_of
-    from timonel.errors import Interrupted
+    from timonel.training.finish import interruption
     from timonel.training.worker.task.ranks import is_rank
 
     settings = Settings.of(ctx)
@@ -194,9 +194,7 @@ def train(
         except KeyboardInterrupt:
             run.job.stop()
             run.job.wait()
-            raise Interrupted(
-                f"interrupted, {run.id} has stopped", hint="its checkpoints are kept"
-            ) from None
+            raise interruption(workspace, run.id) from None
     _print_run(run, remarks, json=json, detach=detach)
 
 
