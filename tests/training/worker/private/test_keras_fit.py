@@ -44,6 +44,9 @@ def test_the_hooks_still_have_their_places() -> None:
 def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
     assert replica_steps.missing_names() == []
     assert "scale_loss_for_distribution(loss)" in inspect.getsource(losses.loss.reduce_values)
+    reduction = inspect.getsource(losses.loss.reduce_weighted_values)
+    assert "= apply_mask(\n" in reduction
+    assert "= reduce_values(values, sample_weight, reduction)" in reduction
     step = inspect.getsource(trainer.TensorFlowTrainer.train_step)
     assert "loss_module.unscale_loss_for_distribution(loss)" in step
     assert "self._make_function(self.test_step)" in inspect.getsource(
@@ -52,6 +55,7 @@ def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
     package = Path(importlib.util.find_spec("tf_keras").origin).parent / "src"
     compiled = (package / "engine" / "compile_utils.py").read_text()
     assert "losses_utils.scale_loss_for_distribution(\n" in compiled
+    assert "losses_utils.apply_valid_mask(\n" in (package / "losses.py").read_text()
     training = (package / "engine" / "training.py").read_text()
     for name in ("train", "test", "predict"):
         assert f"model.{name}_step(data)" in training

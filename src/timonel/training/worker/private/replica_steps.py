@@ -4,7 +4,8 @@ A replica may have more rows than another, or none. Both Kerases average the los
 if all had equally many, and let the step see its part of that average: a ``train_step`` of the
 script that tracks ``loss`` reports half of it with two replicas. Inside ``fit`` and ``evaluate`` a
 loss has the value of the replica's rows here, times their share of the batch where shares differ,
-and its gradient is divided by the number of replicas.
+and its gradient is divided by the number of replicas. The share is that of what a mean is divided
+by: the rows, the entries that a mask leaves, or the weights (``mean_with_sample_weight``).
 
 In evaluation and prediction a replica without rows computes one row of zeros, which does not
 count: operations that refuse an empty batch would fail there alone, in the middle of a collective.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +40,10 @@ def missing_names() -> list[str]:
     wanted = [
         (of_keras3, "scale_loss_for_distribution"),
         (of_keras3, "unscale_loss_for_distribution"),
+        (of_keras3, "reduce_values"),
+        (of_keras3, "apply_mask"),
         (of_tf_keras, "scale_loss_for_distribution"),
+        (of_tf_keras, "apply_valid_mask"),
     ]
     return [name for holder, name in wanted if not hasattr(holder, name)]
 
@@ -53,6 +58,7 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
     if getattr(keras.Model.predict, "is_timonels", False):
         return
     _replace_scaling(_module_of_losses(keras))
+    _replace_masking(_module_of_losses(keras))
     loss_terms.watch_tapes()
     warn = functools.cache(warn)  # every replica is traced, and a step several times
     for name in ("fit", "evaluate", "predict"):
@@ -224,6 +230,7 @@ def _weighted(rows: Any) -> Iterator[None]:
 
 
 def _weight(rows: Any) -> Any:
+    """Return a replica's part of the replicas' sum, times their number."""
     tf = _tf()
     context = tf.distribute.get_replica_context()
     mine = tf.cast(rows, tf.float32)
@@ -253,6 +260,58 @@ def _replace_scaling(losses: ModuleType) -> None:
         return _tf().math.divide_no_nan(value, _tf().cast(weight, value.dtype))
 
     losses.unscale_loss_for_distribution = unscale  # type: ignore[attr-defined] # likewise
+    _replace_reduction(losses)
+
+
+def _replace_reduction(losses: ModuleType) -> None:
+    """Scale what Keras 3 leaves alone: a sum, and the result of a function that means itself."""
+    original = losses.reduce_values
+
+    @functools.wraps(original)
+    def reduce(
+        values: Any, sample_weight: Any = None, reduction: str | None = "sum_over_batch_size"
+    ) -> Any:
+        loss = original(values, sample_weight, reduction)
+        weight = getattr(_present, "weight", None)
+        if weight is None or reduction in {None, "none"}:
+            return loss
+        if reduction == "sum":
+            # All replicas' sum is wanted, and what is reported is the mean of their values.
+            tf = _tf()
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            return loss_terms.note_scaled(_scaled(loss, replicas * tf.cast(weight > 0, tf.float32)))
+        if not values.shape.rank:
+            return losses.scale_loss_for_distribution(loss)
+        if reduction == "mean_with_sample_weight" and sample_weight is not None:
+            return loss * _share(sample_weight, loss.dtype)
+        return loss
+
+    losses.reduce_values = reduce  # type: ignore[attr-defined] # likewise
+
+
+def _replace_masking(losses: ModuleType) -> None:
+    """Weigh a mean over the entries that a mask leaves by their number, in both Kerases."""
+    name = "apply_mask" if hasattr(losses, "reduce_values") else "apply_valid_mask"
+    original = getattr(losses, name)
+    parameters = inspect.signature(original)
+
+    @functools.wraps(original)
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        weights = original(*args, **kwargs)
+        given = parameters.bind(*args, **kwargs).arguments
+        is_mean = given["reduction"] in {"mean", "sum_over_batch_size", "auto"}
+        if getattr(_present, "weight", None) is None or given["mask"] is None or not is_mean:
+            return weights
+        return weights * _share(given["mask"], weights.dtype)
+
+    setattr(losses, name, apply)
+
+
+def _share(counts: Any, dtype: Any) -> Any:
+    """Return the weight of a replica by what it counts, relative to its weight by rows."""
+    tf = _tf()
+    count = tf.stop_gradient(tf.reduce_sum(tf.cast(counts, tf.float32)))
+    return tf.cast(tf.math.divide_no_nan(_weight(count), _present.weight), dtype)
 
 
 def _scaled(value: Any, weight: Any) -> Any:
