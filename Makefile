@@ -12,7 +12,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
-COMPILED := setup.py src/timonel/serving/rest/_numbers.c
+COMPILED := setup.py src/timonel/serving/protocols/tfs_rest/_numbers.c
 
 # A stamp per environment: set up once, and again when what it is made of changes.
 $(VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/dev.txt
@@ -102,4 +102,4 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the servers that are m
 
 clean: ## remove what make made
 	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
-	rm -rf src/*.egg-info src/timonel/serving/rest/_numbers*.so
+	rm -rf src/*.egg-info src/timonel/serving/protocols/tfs_rest/_numbers*.so

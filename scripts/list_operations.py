@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timonel.serving import safety
-from timonel.serving.runtimes import _private
-from timonel.serving.safety.operations import harmless_of
+from timonel.serving.runtimes import _private, safety
+from timonel.serving.runtimes.safety.operations import harmless_of
 
 HEAD = "# Made of TensorFlow's registry by scripts/list_operations.py; see operations.py.\n"
 

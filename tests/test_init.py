@@ -15,7 +15,7 @@ import typer
 import timonel
 from timonel.cli.commands.convert import parse_splits
 from timonel.cli.main import app
-from timonel.serving.access.options import Options
+from timonel.serving.auth.options import Options
 
 NAMES = [
     "Artifact",

@@ -12,7 +12,7 @@ import typer
 from tests.cli.conftest import Timonel
 from timonel.cli.defaults import VARIABLES, Defaults, read_defaults
 from timonel.cli.main import app
-from timonel.serving import caller
+from timonel.serving import credentials as caller
 from timonel.storage import find_workspace, workspace
 from timonel.tracking import start_run
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
-from tests.serving.access.certificates import Authority
+from tests.serving.auth.certificates import Authority
 from timonel.cli.watch import read_states
 from timonel.errors import ServingError, SpecError
 from timonel.serving import curl_example, predict, serve
-from timonel.serving.access.options import Options, access_settings
+from timonel.serving.auth.options import Options, access_settings
 from timonel.storage import find_workspace
 
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from timonel.serving import launch, serve
-from timonel.serving.config import (
+from timonel.serving.settings import (
     Latest,
     ModelSettings,
     ServerSettings,
@@ -43,7 +43,7 @@ def test_wrong_settings_are_refused(wrong):
 @pytest.mark.parametrize(("cores", "expected"), [(1, 1), (2, 1), (3, 0), (64, 0)])
 def test_operations_have_one_thread_where_cores_are_few(monkeypatch, cores, expected):
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-    monkeypatch.setattr("timonel.serving.config.runtime.cores", lambda: cores)
+    monkeypatch.setattr("timonel.serving.settings.runtime.cores", lambda: cores)
     assert default_op_threads() == expected
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
     assert default_op_threads() == 0  # as the environment says

@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.serving.core import DataPlane
-from timonel.serving.runtimes.base import LoadedModel, Signature, TensorSpec
-from timonel.serving.servables import Catalogue, ModelSpec, Servable
+from timonel.serving.inference import DataPlane
+from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
+from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
-from timonel.serving.versions import State, VersionStatus
 
 ONE = np.ones(1, np.float32)
 

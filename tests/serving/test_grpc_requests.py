@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.serving.awaiting import AT_ONCE_BYTES
+from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.grpc_requests import (
     MAX_FIELDS,
     Unparsed,
@@ -16,10 +16,10 @@ from timonel.serving.grpc_requests import (
     has_more_fields,
     parsed,
 )
-from timonel.serving.messages import classification_pb2, predict_pb2, tensor_pb2
+from timonel.serving.protocols.v2.messages import message_class
+from timonel.serving.protos.messages import classification_pb2, predict_pb2, tensor_pb2
+from timonel.serving.protos.tensors import from_proto, to_proto
 from timonel.serving.status import Code, StatusError
-from timonel.serving.tensor_protos import from_proto, to_proto
-from timonel.serving.v2.messages import message_class
 from timonel.wire import tag, varint
 
 Predict = predict_pb2.PredictRequest

@@ -8,7 +8,7 @@ import sys
 
 CODE = """
 import json, sys
-import timonel.serving.__main__, timonel.serving.v2.service
+import timonel.serving.__main__, timonel.serving.protocols.v2.service
 print(json.dumps(sorted(sys.modules)))
 """
 
@@ -16,7 +16,7 @@ print(json.dumps(sorted(sys.modules)))
 def test_a_server_imports_nothing_of_who_starts_it_nor_of_what_it_does_not_offer() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
-    assert not loaded & {"timonel.cli", "timonel.serving.launch", "timonel.serving.client"}
+    assert not loaded & {"timonel.cli", "timonel.serving.launch", "timonel.serving.client.predict"}
     assert not loaded & {"typer", "rich", "numpy.testing", "tensorflow.python"}
     # Tokens are accepted by few servers.
     assert not loaded & {"joserfc", "cryptography"}

@@ -6,10 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from timonel.serving.config import Every, Latest, ModelSettings, Specific, Transition
-from timonel.serving.reload import admit
-from timonel.serving.status import Code, StatusError
-from timonel.serving.versions import (
+from timonel.serving.manager.plan import (
     Candidate,
     Rule,
     State,
@@ -18,6 +15,9 @@ from timonel.serving.versions import (
     of_interest,
     plan,
 )
+from timonel.serving.manager.reload import admit
+from timonel.serving.settings import Every, Latest, ModelSettings, Specific, Transition
+from timonel.serving.status import Code, StatusError
 
 NUMBERS = st.integers(1, 5)
 POLICIES = st.one_of(

@@ -9,9 +9,16 @@ import time
 import numpy as np
 import pytest
 
-from tests.serving.test_loader import publish
+from tests.serving.manager.test_manager import publish
 from tests.waiting import until
-from timonel.serving.config import (
+from timonel.serving.inference import DataPlane
+from timonel.serving.manager.catalogue import Catalogue, ModelSpec
+from timonel.serving.manager.config_file import ConfigFollower
+from timonel.serving.manager.manager import Loader
+from timonel.serving.manager.model_config import config_from
+from timonel.serving.manager.plan import State
+from timonel.serving.manager.reload_waiters import UnservableError
+from timonel.serving.settings import (
     Every,
     Latest,
     LoadSettings,
@@ -19,14 +26,7 @@ from timonel.serving.config import (
     RuntimeSettings,
     Specific,
 )
-from timonel.serving.config_file import ConfigFollower
-from timonel.serving.core import DataPlane
-from timonel.serving.loader import Loader
-from timonel.serving.model_config import config_from
-from timonel.serving.servables import Catalogue, ModelSpec
 from timonel.serving.status import Code, StatusError
-from timonel.serving.versions import State
-from timonel.serving.waiting import UnservableError
 from timonel.testing.runtimes import FakeRuntime
 
 FAST = {"poll_s": 0.01, "settle_s": 0.02, "max_retries": 2, "retry_s": 0.02}

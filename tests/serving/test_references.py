@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from timonel.errors import NotFoundError, SpecError
-from timonel.serving.config import Latest, Specific
 from timonel.serving.references import resolve, split_reference, workspace_for
+from timonel.serving.settings import Latest, Specific
 
 
 def make(base, *versions):

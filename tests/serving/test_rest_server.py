@@ -6,9 +6,9 @@ import socket
 import pytest
 
 from timonel.errors import ServingError
-from timonel.serving.config import ServerSettings
 from timonel.serving.ports import bind
 from timonel.serving.rest_server import RestServer, bind_rest
+from timonel.serving.settings import ServerSettings
 
 SETTINGS = ServerSettings(models=(), rest_port=0)
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from timonel.cli.process import INTERRUPTS
-from timonel.serving.caller import ANONYMOUS, Caller
+from timonel.serving.credentials import ANONYMOUS, Caller
 
 INTERVAL_S = 1.0
 _TIMEOUT_S = 5.0

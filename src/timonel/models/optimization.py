@@ -28,7 +28,7 @@ from timonel.models.versions import ModelVersion
 from timonel.storage import local_path, write_json
 from timonel.storage.atomic import write_bytes
 
-_MODULE = "timonel.serving.runtime_choice.process"
+_MODULE = "timonel.serving.selection.benchmark.process"
 _TIMEOUT_S = 900.0
 _ERRORS = {each.__name__: each for each in (InputError, ModelError, SpecError)}
 

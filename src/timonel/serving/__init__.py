@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timonel.serving.client import Prediction, predict
-    from timonel.serving.examples import curl_example
+    from timonel.serving.client.examples import curl_example
+    from timonel.serving.client.predict import Prediction, predict
+    from timonel.serving.handle import Server
     from timonel.serving.launch import serve
-    from timonel.serving.process import Server
     from timonel.serving.registry import ServerRecord, running_servers
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "Prediction": "client",
-    "Server": "process",
+    "Prediction": "client.predict",
+    "Server": "handle",
     "ServerRecord": "registry",
-    "curl_example": "examples",
-    "predict": "client",
+    "curl_example": "client.examples",
+    "predict": "client.predict",
     "running_servers": "registry",
     "serve": "launch",
 }

@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from timonel.errors import TimonelError
-from timonel.serving.config import ServerSettings
 from timonel.serving.registry import ServerRecord, as_body
 from timonel.serving.server import run
+from timonel.serving.settings import ServerSettings
 
 _STDIN = 0
 

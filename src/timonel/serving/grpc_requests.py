@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from timonel.serving.awaiting import AT_ONCE_BYTES, in_pool, pool_for
+from timonel.serving.futures import AT_ONCE_BYTES, in_pool, pool_for
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.wire import read_varint
 

@@ -13,10 +13,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from timonel.errors import ServingError, SpecError
-from timonel.serving.access import AccessSettings
-from timonel.serving.by_model import by_model, runtime_choice
-from timonel.serving.compute.parent import ended
-from timonel.serving.config import (
+from timonel.serving.auth import AccessSettings
+from timonel.serving.handle import Server, launch
+from timonel.serving.isolation.zygote_client import ended
+from timonel.serving.manager.config_file import read_models
+from timonel.serving.manager.model_config import TextProtoError
+from timonel.serving.references import resolve, workspace_for
+from timonel.serving.runtimes.python.options import check_files, python_settings
+from timonel.serving.settings import (
     LoadSettings,
     ModelSettings,
     MonitoringSettings,
@@ -26,13 +30,9 @@ from timonel.serving.config import (
     ServerSettings,
     default_op_threads,
 )
-from timonel.serving.config_file import read_models
-from timonel.serving.isolation import ComputeSettings, Isolation
-from timonel.serving.model_config import TextProtoError
-from timonel.serving.process import Server, launch
-from timonel.serving.python.options import check_files, python_settings
-from timonel.serving.references import resolve, workspace_for
-from timonel.serving.refusals import as_spec_error
+from timonel.serving.settings.errors import as_spec_error
+from timonel.serving.settings.isolation import ComputeSettings, Isolation
+from timonel.serving.settings.per_model import by_model, runtime_choice
 from timonel.serving.status import StatusError
 from timonel.storage import Workspace, local_path
 from timonel.units import parse_bytes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError
 from timonel.models.python import is_python_model
-from timonel.serving.config import Latest, ModelSettings, Specific, VersionPolicy
-from timonel.serving.disk import version_folders
+from timonel.serving.manager.folders import version_folders
+from timonel.serving.settings import Latest, ModelSettings, Specific, VersionPolicy
 from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise
 
 SAVED_MODEL = "saved_model.pb"

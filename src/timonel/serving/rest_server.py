@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from timonel.errors import ServingError
-from timonel.serving.config import ServerSettings
 from timonel.serving.ports import bind, refusal
+from timonel.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75

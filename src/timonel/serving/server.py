@@ -23,27 +23,27 @@ import psutil
 import uvloop
 
 from timonel.errors import ServingError
-from timonel.serving.access.front import Access
-from timonel.serving.compute.choice import runtime_for
-from timonel.serving.config import ServerSettings
-from timonel.serving.config_file import followed
-from timonel.serving.core import DataPlane
-from timonel.serving.descriptors import raise_limit
-from timonel.serving.freed import (
+from timonel.serving.auth.access import Access
+from timonel.serving.fd_limit import raise_limit
+from timonel.serving.frontends import Listening
+from timonel.serving.inference import DataPlane
+from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.manager.config_file import followed
+from timonel.serving.manager.manager import Load, Loader
+from timonel.serving.memory import (
     give_back,
     return_large_blocks,
     share_arenas,
     start_trimming,
 )
-from timonel.serving.instruments import Instruments
-from timonel.serving.listening import Listening
-from timonel.serving.loader import Load, Loader
 from timonel.serving.ports import authority, bind
 from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest_server import bind_rest
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.servables import Catalogue
+from timonel.serving.selection.factory import runtime_for
+from timonel.serving.settings import ServerSettings
 from timonel.serving.status import StatusError
+from timonel.serving.telemetry.telemetry import Instruments
 
 _LOG = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
     """
     if with_grpc:
         # First: where versions are kept apart, the runtime is imported elsewhere meanwhile.
-        importlib.import_module("timonel.serving.v2.service")
+        importlib.import_module("timonel.serving.protocols.v2.service")
     try:
         runtime.prepare()
     except StatusError as error:

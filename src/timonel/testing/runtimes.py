@@ -16,16 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from timonel.serving.config import RuntimeSettings
-from timonel.serving.runtimes.base import (
-    DEFAULT_SIGNATURE,
-    STRING,
-    Array,
-    LoadedModel,
-    Runtime,
-    Signature,
-    TensorSpec,
-)
+from timonel.serving.runtimes.base import LoadedModel, Runtime
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, Array, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
 _X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)

@@ -10,7 +10,7 @@ from timonel.serving.batching.parameters import (
     parse_parameters,
     read_parameters,
 )
-from timonel.serving.batching.settings import BatchingParameters, cores
+from timonel.serving.settings.batching import BatchingParameters, cores
 from timonel.serving.status import Code, StatusError
 
 EVERYTHING = """

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timonel.serving.batching.parameterqueue import Limits, ParameterQueue
 from timonel.serving.batching.queue import NaturalQueue, Room, Task, cut
 from timonel.serving.batching.schedule import Scheduler
+from timonel.serving.batching.tfserving_queue import Limits, ParameterQueue
 from timonel.serving.status import Code, StatusError
 
 LIMITS = Limits(task_rows=8, batch_rows=8, timeout_s=1.0, batches=2)

@@ -7,15 +7,15 @@ import time
 import numpy as np
 import pytest
 
-from timonel.serving.batching.model import BatchingModel
+from timonel.serving.batching.batched_model import BatchingModel
 from timonel.serving.batching.runtime import BatchingRuntime
-from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters, NoBatching
-from timonel.serving.compute.choice import runtime_for
-from timonel.serving.config import ModelSettings, RuntimeSettings, ServerSettings
-from timonel.serving.core import Call, RequestContext
-from timonel.serving.monitoring.observation import Observation
+from timonel.serving.inference import Call, RequestContext
+from timonel.serving.inference.observation import Observation
+from timonel.serving.manager.catalogue import Servable
 from timonel.serving.runtimes.base import ScheduledModel
-from timonel.serving.servables import Servable
+from timonel.serving.selection.factory import runtime_for
+from timonel.serving.settings import ModelSettings, RuntimeSettings, ServerSettings
+from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import FakeRuntime
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from timonel.models.schema import WARMUP_FILE
-from timonel.serving.batching.check import Verdict
+from timonel.serving.batching.row_independence import Verdict
 from timonel.serving.batching.runtime import BatchingRuntime
-from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
-from timonel.serving.batching.wrap import batched
-from timonel.serving.config import RuntimeSettings
+from timonel.serving.batching.wrapping import batched
+from timonel.serving.runtimes.samples import as_warmup_file
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.samples import as_warmup_file
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
 from timonel.serving.status import StatusError
 from timonel.testing.runtimes import RuntimeContract
 

@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from tests.serving.hardening.runtime import FAULTY, NAME
-from timonel.serving.config import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
-from timonel.serving.messages import predict_pb2
-from timonel.serving.process import launch
-from timonel.serving.tensor_protos import to_proto
+from timonel.serving.handle import launch
+from timonel.serving.protos.messages import predict_pb2
+from timonel.serving.protos.tensors import to_proto
+from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 
 SIZE = 64
 FAST = LoadSettings(poll_s=0.05, settle_s=0.3, retry_s=0.2)

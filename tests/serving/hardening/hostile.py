@@ -21,8 +21,13 @@ from typing import Any
 
 import grpc
 
-from timonel.serving.messages import classification_pb2, predict_pb2, regression_pb2, types_pb2
-from timonel.serving.v2.messages import message_class
+from timonel.serving.protocols.v2.messages import message_class
+from timonel.serving.protos.messages import (
+    classification_pb2,
+    predict_pb2,
+    regression_pb2,
+    types_pb2,
+)
 from timonel.wire import tag, varint
 
 HEAVY_SHARE = 0.001

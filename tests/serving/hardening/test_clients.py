@@ -30,7 +30,7 @@ from tests.serving.hardening.harness import (
 from tests.serving.hardening.page import note
 from tests.serving.hardening.test_compute import body
 from tests.waiting import until
-from timonel.serving.access.settings import AccessSettings, LimitSettings
+from timonel.serving.settings.auth import AccessSettings, LimitSettings
 
 pytestmark = pytest.mark.soak
 

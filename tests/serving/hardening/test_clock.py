@@ -19,9 +19,9 @@ from tests.serving.hardening.harness import (
 from tests.serving.hardening.page import note
 from tests.serving.hardening.test_compute import answer_of, body
 from tests.waiting import until
-from timonel.serving.access.settings import AccessSettings, LimitSettings
-from timonel.serving.config import RestSettings
-from timonel.serving.isolation import ComputeSettings
+from timonel.serving.settings import RestSettings
+from timonel.serving.settings.auth import AccessSettings, LimitSettings
+from timonel.serving.settings.isolation import ComputeSettings
 
 LIBRARIES = [
     path

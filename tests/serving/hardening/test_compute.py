@@ -26,10 +26,10 @@ from tests.serving.hardening.harness import (
 )
 from tests.serving.hardening.page import note
 from tests.waiting import until
-from timonel.serving.batching_settings import AdaptiveBatching
-from timonel.serving.config import RestSettings, RuntimeSettings
-from timonel.serving.isolation import ComputeSettings
-from timonel.serving.process import launch
+from timonel.serving.handle import launch
+from timonel.serving.settings import RestSettings, RuntimeSettings
+from timonel.serving.settings.batching import AdaptiveBatching
+from timonel.serving.settings.isolation import ComputeSettings
 
 pytestmark = pytest.mark.soak
 

@@ -23,9 +23,9 @@ import pytest
 
 from tests.serving.hardening.harness import Told, asking, predict_request, serving
 from tests.serving.hardening.page import note
-from tests.serving.model_server.test_command import COMMAND, free_port
-from timonel.serving.config import RuntimeSettings
-from timonel.serving.messages import predict_pb2
+from tests.serving.tfserving.test_command import COMMAND, free_port
+from timonel.serving.protos.messages import predict_pb2
+from timonel.serving.settings import RuntimeSettings
 
 SEED = 11
 CASES = 100_000

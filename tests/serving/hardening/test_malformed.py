@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.serving.grpc.conftest import RESPONSES
-from tests.serving.grpc.test_mutated import MALFORMED, mutated, originals
 from tests.serving.hardening import grammar
 from tests.serving.hardening.harness import (
     GrpcClient,
@@ -26,8 +24,10 @@ from tests.serving.hardening.harness import (
 )
 from tests.serving.hardening.page import note
 from tests.serving.hardening.runtime import SIGNATURES
-from timonel.serving.dialect import DIALECTS
-from timonel.serving.runtimes.base import NUMPY_TYPES
+from tests.serving.protocols.tfs_grpc.conftest import RESPONSES
+from tests.serving.protocols.tfs_grpc.test_mutated import MALFORMED, mutated, originals
+from timonel.serving.settings.dialect import DIALECTS
+from timonel.serving.signature import NUMPY_TYPES
 
 pytestmark = pytest.mark.soak
 

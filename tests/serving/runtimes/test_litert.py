@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from timonel.serving.config import RuntimeSettings
-from timonel.serving.messages import meta_graph_pb2
-from timonel.serving.runtimes.auto import AutoRuntime, runtime_of
+from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.litert import LiteRtRuntime
 from timonel.serving.runtimes.tflite_file import entries_in
+from timonel.serving.selection.auto import AutoRuntime, runtime_of
+from timonel.serving.settings import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 

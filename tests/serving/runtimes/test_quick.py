@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from timonel.serving.runtimes.base import Signature, TensorSpec
 from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of, spent
+from timonel.serving.signature import Signature, TensorSpec
 
 
 def test_what_is_no_larger_than_a_quick_run_is_quick():

@@ -12,10 +12,10 @@ import weakref
 import numpy as np
 import pytest
 
-from timonel.serving.classification import CLASSIFY, REGRESS, Task, infer
-from timonel.serving.config import RuntimeSettings
+from timonel.serving.inference.classification import CLASSIFY, REGRESS, Task, infer
 from timonel.serving.runtimes import _private, tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
+from timonel.serving.settings import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 
@@ -215,7 +215,7 @@ def test_a_model_with_a_loop_is_not_steady(tmp_path, exports):
 _THREADS = """
 import os, sys
 from pathlib import Path
-from timonel.serving.config import RuntimeSettings
+from timonel.serving.settings import RuntimeSettings
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 TensorFlowRuntime().prepare()
 before = len(os.listdir("/proc/self/task"))

@@ -6,12 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from tests.serving.compute.faults import DoublerRuntime
 from tests.serving.freeing import freed_by_reference_counts
+from tests.serving.isolation.faults import DoublerRuntime
 from timonel.serving.batching.runtime import BatchingRuntime
-from timonel.serving.batching.settings import NoBatching
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, LoadedModel, Signature, TensorSpec
+from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.threaded import ThreadedModel, scheduled
+from timonel.serving.settings.batching import NoBatching
+from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 

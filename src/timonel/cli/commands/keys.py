@@ -41,9 +41,9 @@ def create(
     Running servers accept it immediately.
     """
     from timonel.cli.render.output import console, print_json
-    from timonel.serving.access.keyfile import change_entries
-    from timonel.serving.access.keys import new_certificate, new_key
-    from timonel.serving.access.policy import parse_grant
+    from timonel.serving.auth.keyfile import change_entries
+    from timonel.serving.auth.keys import new_certificate, new_key
+    from timonel.serving.settings.grants import parse_grant
     from timonel.units import parse_seconds
 
     if not name.strip():
@@ -82,7 +82,7 @@ def list_(
     """List keys and their permissions."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
-    from timonel.serving.access.keyfile import read_entries
+    from timonel.serving.auth.keyfile import read_entries
 
     try:
         entries = read_entries(_path(ctx, file))
@@ -132,8 +132,8 @@ def revoke(
 ) -> None:
     """Revoke a key; running servers refuse it within a second."""
     from timonel.cli.render.output import print_json
-    from timonel.serving.access.keyfile import change_entries, read_entries
-    from timonel.serving.access.keys import Entry
+    from timonel.serving.auth.keyfile import change_entries, read_entries
+    from timonel.serving.auth.keys import Entry
 
     path = _path(ctx, file)
     read_entries(path)  # a file that is not there is not made

@@ -284,7 +284,7 @@ def serve(
     Ctrl-C finishes pending requests, then exits.
     """
     import timonel
-    from timonel.serving.access.options import Options, access_settings
+    from timonel.serving.auth.options import Options, access_settings
 
     access = access_settings(
         Options(

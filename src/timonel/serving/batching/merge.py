@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from timonel.serving.runtimes.base import DTYPE_NAMES, Array
+from timonel.serving.signature import DTYPE_NAMES, Array
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _MAX_PADDED_RANK = 6

@@ -19,7 +19,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from timonel.serving.batching.settings import BatchingParameters
+from timonel.serving.settings.batching import BatchingParameters
 from timonel.serving.status import invalid_argument, not_found
 
 _LOG = logging.getLogger(__name__)

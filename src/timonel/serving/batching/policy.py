@@ -7,15 +7,16 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from timonel.serving.batching.check import Verdict, is_open, seconds_alone, verdict
-from timonel.serving.batching.learning import Learned, at_most, limit, observe
+from timonel.serving.batching.batch_size import Learned, at_most, limit, observe
 from timonel.serving.batching.merge import rows_of
-from timonel.serving.batching.parameterqueue import Limits, ParameterQueue
 from timonel.serving.batching.parameters import check_queue, unsigned
 from timonel.serving.batching.queue import NaturalQueue, Queue, Room
-from timonel.serving.batching.settings import AdaptiveBatching, BatchingParameters
-from timonel.serving.runtimes.base import Array, LoadedModel, Signature
+from timonel.serving.batching.row_independence import Verdict, is_open, seconds_alone, verdict
+from timonel.serving.batching.tfserving_queue import Limits, ParameterQueue
+from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.quick import Slips, is_even, spent
+from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
+from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3

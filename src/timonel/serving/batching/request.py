@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from timonel.serving.batching.queue import Piece, Task
-from timonel.serving.runtimes.base import Array, Pending
+from timonel.serving.runtimes.base import Pending
+from timonel.serving.signature import Array
 
 Answer = dict[str, Array]
 

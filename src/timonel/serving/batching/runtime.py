@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from timonel.serving.batching.observation import Observer
-from timonel.serving.batching.wrap import Submitter, batched, batcher_for
-from timonel.serving.batching_settings import BatchingSettings
-from timonel.serving.config import RuntimeSettings
+from timonel.serving.batching.wrapping import Submitter, batched, batcher_for
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.threaded import scheduled
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.batching import BatchingSettings
 
 
 class BatchingRuntime(Runtime):

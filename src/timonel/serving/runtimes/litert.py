@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from timonel.models.evidence import CONVERTED, chosen
-from timonel.serving.config import RuntimeSettings
-from timonel.serving.runtimes.base import Array, LoadedModel, Runtime, Signature
+from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.signatures import signatures_in
 from timonel.serving.runtimes.tflite_file import Entry, entries_in
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError, invalid_argument, not_found
 
 _LOG = logging.getLogger(__name__)

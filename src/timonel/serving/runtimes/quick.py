@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from timonel.serving.runtimes.base import STRING, Array, Signature
+from timonel.serving.signature import STRING, Array, Signature
 
 _FORGIVEN_IN = 1000
 _WAITS = 10

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from timonel.serving.messages import saved_model_pb2, types_pb2
-from timonel.serving.runtimes.base import Array, Signature, TensorSpec
+from timonel.serving.protos.messages import saved_model_pb2, types_pb2
+from timonel.serving.signature import Array, Signature, TensorSpec
 
 
 def signature_of(

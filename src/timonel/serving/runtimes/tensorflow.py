@@ -13,17 +13,13 @@ from typing import Any
 import numpy as np
 
 from timonel.models.evidence import FROZEN, chosen
-from timonel.serving.config import EVERY_MODEL, RuntimeSettings
 from timonel.serving.runtimes import _private
-from timonel.serving.runtimes.base import (
-    Array,
-    LoadedModel,
-    Runtime,
-    Signature,
-)
+from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.quick import Quick
+from timonel.serving.runtimes.safety.check import check_folder
 from timonel.serving.runtimes.signatures import signature_of, signatures_in
-from timonel.serving.safety.check import check_folder
+from timonel.serving.settings import EVERY_MODEL, RuntimeSettings
+from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError, not_found
 
 _Key = tuple[str, tuple[str, ...]]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.serving.messages import meta_graph_pb2
-from timonel.serving.runtimes.base import DEFAULT_SIGNATURE, NUMPY_TYPES, Signature, TensorSpec
+from timonel.serving.protos.messages import meta_graph_pb2
+from timonel.serving.signature import DEFAULT_SIGNATURE, NUMPY_TYPES, Signature, TensorSpec
 from timonel.serving.status import invalid_argument
 
 _METADATA = b"signature_defs_metadata"

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from timonel.serving.runtimes.base import Array, LoadedModel, Pending, ScheduledModel, WrappedModel
+from timonel.serving.runtimes.base import LoadedModel, Pending, ScheduledModel, WrappedModel
 from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of, spent
+from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
 
 _THREADS = 2

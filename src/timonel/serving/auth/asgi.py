@@ -1,0 +1,222 @@
+"""Access control in front of the REST skin, as ASGI middleware."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable
+from typing import Any
+
+import orjson
+
+from timonel.serving.asgi import App, Message, Receive, Scope, Send, is_gzipped
+from timonel.serving.auth.authentication import credentials
+from timonel.serving.auth.body import (
+    BodyTooLargeError,
+    BoundedBody,
+    UnpackedBody,
+    declared_length,
+    is_within,
+    without_encoding,
+)
+from timonel.serving.auth.control import AccessControl, TooManyError
+from timonel.serving.auth.policy import Principal, Resource
+from timonel.serving.auth.policy import Scope as Reach
+from timonel.serving.auth.url_rights import resource_of
+from timonel.serving.settings.grants import Action
+from timonel.serving.status import Code, StatusError
+
+CERTIFICATE = "timonel.certificate"
+"""The key under which a request's scope holds the names in the client's certificate."""
+_HTTP_STATUS = {
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.UNAVAILABLE: 503,
+}
+Headers = list[tuple[bytes, bytes]]
+
+
+class AccessMiddleware:
+    """Lets through what may pass, and cuts listings down to what their reader may see.
+
+    Args:
+        app: The REST skin.
+        control: The rules, shared with gRPC.
+    """
+
+    def __init__(self, app: App, control: AccessControl) -> None:
+        self._app = app
+        self._control = control
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request, or have it answered."""
+        if scope["type"] != "http" or self._passes(scope):
+            return self._app(scope, receive, send)
+        return self._watched(scope, receive, send)
+
+    def _passes(self, scope: Scope) -> bool:
+        """Whether nobody has to ask who sends a request, nor to count its body."""
+        most = self._control.settings.limits.max_body
+        return self._control.guards_nothing and (most is None or is_within(scope["headers"], most))
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = _Answer(send)
+        try:
+            await self._admit(scope, receive, answer)
+        except TooManyError as error:
+            retry = str(math.ceil(error.retry_s)).encode()
+            await answer.refuse(_HTTP_STATUS[error.code], error.message, [(b"retry-after", retry)])
+        except StatusError as error:
+            headers = (
+                [(b"www-authenticate", b"Bearer")] if error.code is Code.UNAUTHENTICATED else []
+            )
+            await answer.refuse(_HTTP_STATUS[error.code], error.message, headers)
+        except BodyTooLargeError as error:
+            await answer.refuse(413, str(error), [])
+
+    async def _admit(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        if self._control.guards_nothing:
+            bounded, scope = self._bounded(scope, receive, answer)
+            await self._app(scope, bounded, answer)
+            return
+        query = scope["query_string"].decode("latin-1")
+        resource = resource_of(scope["method"], scope["raw_path"].decode("latin-1"), query)
+        if self._control.is_open(resource):
+            bounded, scope = self._bounded(scope, receive, answer)
+            names_models = scope["raw_path"] == b"/readyz"
+            await self._app(scope, bounded, self._discreet(answer) if names_models else answer)
+            return
+        self._control.enter()
+        try:
+            principal = await self._identified(scope, resource)
+            bounded, scope = self._bounded(scope, receive, answer)
+            is_cut = resource.scope is Reach.LISTING and self._control.settings.is_closed
+            send = _CutListing(answer, principal) if is_cut else answer
+            await self._app(scope, bounded, send)
+        finally:
+            self._control.leave()
+
+    async def _identified(self, scope: Scope, resource: Resource) -> Principal:
+        shown = credentials(scope["headers"], scope.get(CERTIFICATE, ()))
+        client = scope.get("client")
+        principal = await self._control.identify(shown, client[0] if client else "local")
+        self._control.authorize(principal, resource)
+        return principal
+
+    def _bounded(self, scope: Scope, receive: Receive, answer: _Answer) -> tuple[Receive, Scope]:
+        most = self._control.settings.limits.max_body
+        if most is None:
+            return receive, scope
+        if (declared_length(scope) or 0) > most:
+            raise BodyTooLargeError(most)
+        bounded: Receive = BoundedBody(receive, most)
+        if is_gzipped(scope["headers"]):
+            bounded, scope = UnpackedBody(bounded, most), without_encoding(scope)
+
+        async def until_too_large() -> Message:
+            # The application is told that the client is gone; what it answers to that is dropped.
+            try:
+                return await bounded()
+            except BodyTooLargeError as error:
+                await answer.refuse(413, str(error), [])
+                return {"type": "http.disconnect"}
+
+        return until_too_large, scope
+
+    def _discreet(self, answer: _Answer) -> Send:
+        # Why a server is not ready names its models.
+        return _WithoutReason(answer) if self._control.settings.is_closed else answer
+
+
+class _Answer:
+    """An ASGI ``send`` that lets through one answer: the application's, or a refusal.
+
+    After a refusal the connection stays open, and what still comes is thrown away: a client that
+    is cut off while it sends never reads why.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._has_begun = False
+        self._is_refused = False
+
+    async def __call__(self, message: Message) -> None:
+        if self._is_refused:
+            return
+        self._has_begun = True
+        await self._send(message)
+
+    async def refuse(self, status: int, text: str, headers: Headers) -> None:
+        """Answer with an error, unless there is half an answer already."""
+        if self._has_begun:
+            return
+        self._has_begun = self._is_refused = True
+        body = orjson.dumps({"error": text})
+        length = str(len(body)).encode()
+        content = [(b"content-type", b"application/json"), (b"content-length", length)]
+        start = {"type": "http.response.start", "status": status, "headers": content + headers}
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+class _Whole:
+    """An ASGI ``send`` that waits for the whole answer, and may put another in its place."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
+        self._start: Message = {}
+        self._body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        self._body += message.get("body", b"")
+        if message.get("more_body", False):
+            return
+        body = self._body
+        if body:  # there is none for HEAD
+            body = self.replaced(self._start["status"], body)
+        if body != self._body:
+            headers = [(n, v) for n, v in self._start["headers"] if n != b"content-length"]
+            headers.append((b"content-length", str(len(body)).encode()))
+            self._start = {**self._start, "headers": headers}
+        await self._answer(self._start)
+        await self._answer({"type": "http.response.body", "body": body})
+
+    def replaced(self, status: int, body: bytes) -> bytes:
+        """Return the body to send."""
+        raise NotImplementedError
+
+
+class _CutListing(_Whole):
+    def __init__(self, answer: _Answer, principal: Principal) -> None:
+        super().__init__(answer)
+        self._principal = principal
+
+    def replaced(self, status: int, body: bytes) -> bytes:
+        return cut_listing(body, self._principal) if status == 200 else body
+
+
+class _WithoutReason(_Whole):
+    def replaced(self, status: int, body: bytes) -> bytes:
+        return body if status == 200 else b"not ready"
+
+
+def cut_listing(body: bytes, principal: Principal) -> bytes:
+    """Return a list of models without those whose status the principal may not see.
+
+    Args:
+        body: ``{"models": [{"name": ...}]}``, or the list alone.
+        principal: Who asks.
+
+    Raises:
+        ValueError: It is another document, of which nothing may be shown.
+    """
+    content: Any = json.loads(body)
+    models = content.get("models") if isinstance(content, dict) else content
+    if not isinstance(models, list):
+        raise ValueError("expected a list of models")  # noqa: TRY004 - of a document, not of ours
+    seen = [model for model in models if principal.may(Action.STATUS, model["name"])]
+    return orjson.dumps({**content, "models": seen} if isinstance(content, dict) else seen)

@@ -1,0 +1,184 @@
+"""API keys: made, written down as hashes, and recognised. Pure; time is an argument.
+
+A key is ``tml_<id>_<secret>``. The id is public and finds the entry, the secret is 256 random
+bits. Such a secret cannot be guessed or listed in a dictionary, so a slow hash would protect
+nothing; it would only let anyone who sends wrong keys take the processor away from the models.
+Hence one SHA-256 over a salt and the secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.errors import CorruptError, SpecError
+from timonel.serving.auth.policy import Principal
+from timonel.serving.settings.grants import Grant, parse_grant
+
+PREFIX = "tml_"
+LONGEST = 16 * 1024
+"""Of what is looked at as a key or a token, in characters."""
+_ID_BYTES = 6
+_SALT_BYTES = 16
+_SECRET_BYTES = 32
+# What a key with an unknown id is compared with, so that it takes as long as one with a known id.
+_NOBODY_SALT, _NOBODY_DIGEST = "00" * _SALT_BYTES, "00" * 32
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept of a key, or of a client certificate that stands for one.
+
+    Args:
+        id: The public part of the key.
+        name: Who holds it.
+        grants: What it allows.
+        created: When it was made, in seconds since the epoch.
+        expires: From when on it is refused; none for never.
+        salt: Hexadecimal; none for a certificate.
+        digest: SHA-256 of salt and secret, hexadecimal; none for a certificate.
+        certificate: A name in the client certificate that is recognised instead of a key.
+    """
+
+    id: str
+    name: str
+    grants: tuple[Grant, ...]
+    created: float
+    expires: float | None = None
+    salt: str | None = None
+    digest: str | None = None
+    certificate: str | None = None
+
+    def is_valid(self, now: float) -> bool:
+        """Whether it has not expired."""
+        return self.expires is None or now < self.expires
+
+    @property
+    def principal(self) -> Principal:
+        """Who is recognised by it."""
+        return Principal(self.name, self.grants)
+
+
+def new_key(
+    name: str, grants: Sequence[Grant], *, now: float, expires: float | None = None
+) -> tuple[str, Entry]:
+    """Return a new key, which is kept nowhere, and the entry that recognises it."""
+    identity = secrets.token_hex(_ID_BYTES)
+    secret = secrets.token_urlsafe(_SECRET_BYTES)
+    salt = secrets.token_hex(_SALT_BYTES)
+    entry = Entry(identity, name, tuple(grants), now, expires, salt, _digest(salt, secret))
+    return f"{PREFIX}{identity}_{secret}", entry
+
+
+def new_certificate(
+    name: str,
+    certificate: str,
+    grants: Sequence[Grant],
+    *,
+    now: float,
+    expires: float | None = None,
+) -> Entry:
+    """Return the entry that recognises client certificates with the name ``certificate``."""
+    identity = secrets.token_hex(_ID_BYTES)
+    return Entry(identity, name, tuple(grants), now, expires, certificate=certificate)
+
+
+class Keyring:
+    """The entries of a file. Immutable.
+
+    Args:
+        entries: With distinct ids.
+    """
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self.entries = tuple(entries)
+        self._by_id = {entry.id: entry for entry in entries}
+
+    def recognise(self, key: str, now: float) -> Principal | None:
+        """Return whose key it is; none if it is wrong, revoked or expired."""
+        identity, _, secret = key.removeprefix(PREFIX).partition("_")
+        entry = self._by_id.get(identity)
+        salt = entry.salt if entry and entry.salt else _NOBODY_SALT
+        digest = entry.digest if entry and entry.digest else _NOBODY_DIGEST
+        same = hmac.compare_digest(_digest(salt, secret), digest)
+        if entry is None or not same or not key.startswith(PREFIX) or not entry.is_valid(now):
+            return None
+        return entry.principal
+
+    def recognise_certificate(self, names: Sequence[str], now: float) -> Principal | None:
+        """Return whose client certificate it is, by the first of its names that is known."""
+        for name in names:
+            for entry in self.entries:
+                if entry.certificate == name and entry.is_valid(now):
+                    return entry.principal
+        return None
+
+
+def to_body(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return the entries as the body of a document."""
+    return {
+        "keys": [
+            {
+                "id": entry.id,
+                "name": entry.name,
+                "permissions": [str(grant) for grant in entry.grants],
+                "created": entry.created,
+                "expires": entry.expires,
+                "salt": entry.salt,
+                "sha256": entry.digest,
+                "certificate": entry.certificate,
+            }
+            for entry in entries
+        ]
+    }
+
+
+def from_body(body: Mapping[str, Any], origin: str) -> tuple[Entry, ...]:
+    """Return the entries of a document's body.
+
+    Raises:
+        CorruptError: It is not one.
+    """
+    try:
+        entries = tuple(_entry(item) for item in body["keys"])
+    except (KeyError, TypeError, AttributeError, ValueError, SpecError) as error:
+        raise CorruptError(f"expected API keys in {origin}, got {error!r}") from error
+    if len({entry.id for entry in entries}) != len(entries):
+        raise CorruptError(f"expected API keys with distinct ids in {origin}, got one twice")
+    return entries
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    entry = Entry(
+        id=_text(item["id"]),
+        name=_text(item["name"]),
+        grants=tuple(parse_grant(text) for text in item["permissions"]),
+        created=float(item["created"]),
+        expires=None if item["expires"] is None else float(item["expires"]),
+        salt=_optional(item.get("salt")),
+        digest=_optional(item.get("sha256")),
+        certificate=_optional(item.get("certificate")),
+    )
+    if (entry.digest is None) == (entry.certificate is None):
+        raise ValueError(f"{entry.id} with both or neither of a hash and a certificate")
+    if entry.digest is not None and not (len(bytes.fromhex(entry.digest)) == 32 and entry.salt):
+        raise ValueError(f"{entry.id} without a salted SHA-256")
+    return entry
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} instead of a text")
+    return value
+
+
+def _optional(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _digest(salt: str, secret: str) -> str:
+    return hashlib.sha256(f"{salt}:{secret}".encode("utf-8", "surrogatepass")).hexdigest()

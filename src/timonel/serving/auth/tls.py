@@ -1,0 +1,176 @@
+"""TLS of both ports, from PEM files that may be renewed while the server runs."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import SpecError
+from timonel.serving.auth.reloaded_file import Watched
+from timonel.serving.settings.auth import TlsSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pem:
+    """Certificates as texts in PEM.
+
+    Args:
+        certificate: The server's, followed by its chain.
+        key: Its private key.
+        client_ca: The authorities of client certificates; none if they are not asked for.
+        is_required: Whether clients must show one.
+    """
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None = None
+    is_required: bool = False
+
+
+class ReloadingContext(ssl.SSLContext):
+    """Gives each new connection the context that is in use now.
+
+    A context cannot forget an authority of clients, so that new files need a new one. Servers of
+    asyncio and uvloop ask the context they were given for each connection's `wrap_bio`.
+    """
+
+    current: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Begin a connection."""
+        return self.current().wrap_bio(*args, **kwargs)
+
+
+def rest_context(
+    settings: TlsSettings, clock: Callable[[], float] = time.monotonic
+) -> ReloadingContext:
+    """Return the TLS of a REST port.
+
+    Raises:
+        SpecError: The files cannot be used.
+    """
+    watched = Watched(_paths(settings), lambda: _context(settings), _failed("REST"))
+    context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.current = lambda: watched.refreshed(clock())
+    return context
+
+
+def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> Any:
+    """Return the TLS of a gRPC port.
+
+    gRPC cannot ask for a certificate without insisting on it: an optional one is not asked for.
+
+    Raises:
+        SpecError: The files cannot be used.
+    """
+    import grpc  # noqa: PLC0415 - slow to import, and a server may have no gRPC port
+
+    watched = Watched(_paths(settings), lambda: _read(settings), _failed("gRPC"))
+    last = watched.value
+
+    def changed() -> Any:
+        # Called for each connection, by one thread at a time; None keeps what is there.
+        nonlocal last
+        found = watched.refreshed(clock())
+        if found is last:
+            return None
+        last = found
+        return _configuration(found)
+
+    must = settings.client_ca is not None and settings.client_certificates == "required"
+    if settings.client_ca is not None and not must:
+        _LOG.warning("gRPC does not ask for client certificates: it cannot leave them optional")
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(last), changed, require_client_authentication=must
+    )
+
+
+def fixed_grpc_credentials(pem: Pem) -> Any:
+    """Return the TLS of a gRPC port from texts, such as those of a TensorFlow Serving's SSLConfig.
+
+    Raises:
+        SpecError: Clients are to be verified without an authority, or the texts are no PEM.
+    """
+    import grpc  # noqa: PLC0415 - as above
+
+    if pem.is_required and not pem.client_ca:
+        raise SpecError("expected custom_ca where client_verify is set, got none")
+    return grpc.ssl_server_credentials(
+        [(pem.key, pem.certificate)], pem.client_ca or None, pem.is_required
+    )
+
+
+def peer_names(auth_context: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names in the certificate of a gRPC client; as over REST, verified by TLS."""
+    found: dict[str, None] = {}
+    for key in ("x509_common_name", "x509_subject_alternative_name"):
+        for value in auth_context.get(key, ()):
+            found[value.decode("utf-8", "replace")] = None
+    return tuple(found)
+
+
+def _configuration(pem: Pem) -> Any:
+    import grpc  # noqa: PLC0415 - as above
+
+    return grpc.ssl_server_certificate_configuration(
+        [(pem.key, pem.certificate)], root_certificates=pem.client_ca
+    )
+
+
+def _paths(settings: TlsSettings) -> tuple[Path, ...]:
+    named = (settings.certificate, settings.key, settings.client_ca)
+    return tuple(Path(each) for each in named if each is not None)
+
+
+def _context(settings: TlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password=_no_password)
+        if settings.client_ca is not None:
+            context.load_verify_locations(settings.client_ca)
+    except (OSError, ValueError) as error:
+        raise _refusal(settings, error) from error
+    if settings.client_ca is not None:
+        is_required = settings.client_certificates == "required"
+        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    return context
+
+
+def _read(settings: TlsSettings) -> Pem:
+    # What gRPC cannot use it finds out only when somebody connects; OpenSSL tells at once.
+    _context(settings)
+    try:
+        return Pem(
+            Path(settings.certificate).read_bytes(),
+            Path(settings.key).read_bytes(),
+            None if settings.client_ca is None else Path(settings.client_ca).read_bytes(),
+        )
+    except OSError as error:
+        raise _refusal(settings, error) from error
+
+
+def _no_password() -> str:
+    raise ValueError("a private key with a password")
+
+
+def _refusal(settings: TlsSettings, error: Exception) -> SpecError:
+    paths = ", ".join(map(str, _paths(settings)))
+    return SpecError(
+        f"expected a certificate and its private key in PEM in {paths}, got {error}",
+        hint="check that the files are there, belong together and need no password",
+    )
+
+
+def _failed(port: str) -> Callable[[Exception], None]:
+    def failed(error: Exception) -> None:
+        _LOG.error("the certificates of %s stay what they were: %s", port, error)
+
+    return failed

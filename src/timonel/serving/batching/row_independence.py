@@ -1,0 +1,145 @@
+"""Whether rows of different requests may be computed together: tried, not believed.
+
+A signature may be batched if its inputs and outputs are declared with an open first dimension,
+and three rows computed at once give what one of them gives by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+
+import numpy as np
+
+from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.runtimes.declaring import DeclaringModel
+from timonel.serving.signature import NUMPY_TYPES, STRING, Array, Signature, TensorSpec
+from timonel.serving.status import StatusError
+
+_LOG = logging.getLogger(__name__)
+_ROWS = 3
+_TIMES = 3
+_ALONE = 0
+"""The row that is also computed by itself."""
+_FLOATS = (0.25, 0.0, 1.0)
+"""Different, and no average of each other, so that a mean over the batch is noticed."""
+_OPEN_SIZES = (1, 8, 32)
+"""What an open dimension other than the first is tried with."""
+
+Run = Callable[[str, Mapping[str, Array]], Mapping[str, Array]]
+
+
+class Verdict(Enum):
+    """What the check has found."""
+
+    TOGETHER = "together"
+    APART = "apart"
+    UNKNOWN = "unknown"
+
+
+def verdict(
+    model: LoadedModel, signature: Signature, sample: Mapping[str, Array] | None = None
+) -> Verdict:
+    """Tell whether a signature may be batched, by running it if the model does not say so.
+
+    Args:
+        model: What runs it.
+        signature: One of its signatures.
+        sample: Inputs that it is known to take, such as those of a warm-up request; made up if
+            none are given.
+
+    Returns:
+        `UNKNOWN` if it takes none of the inputs tried.
+    """
+    if not is_open(signature):
+        return Verdict.APART
+    if isinstance(model, DeclaringModel):
+        return Verdict.TOGETHER if model.batchable else Verdict.APART
+    tries = _made_up(signature) if sample is None else iter([three_rows(sample)])
+    for inputs in tries:
+        found = _try(model.run, signature, inputs)
+        if found is not Verdict.UNKNOWN:
+            return found
+    return Verdict.UNKNOWN
+
+
+def seconds_alone(
+    model: LoadedModel, signature: Signature, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
+    """Return how long one row takes that was made up, by itself: the least of three times.
+
+    Returns:
+        Seconds in all, and how many of them this thread computed.
+
+    Raises:
+        StatusError: The model does not take it.
+    """
+    row = {name: _values(spec, 1)[:1] for name, spec in signature.inputs.items()}
+    times = []
+    for _ in range(_TIMES):
+        began, cpu_began = clock(), time.thread_time()
+        model.run(signature.name, row)
+        cpu_s = time.thread_time() - cpu_began
+        times.append((clock() - began, cpu_s))
+    return min(times)
+
+
+def is_open(signature: Signature) -> bool:
+    """Return whether every input and output is declared with an open first dimension."""
+    specs = [*signature.inputs.values(), *signature.outputs.values()]
+    return bool(signature.inputs) and all(
+        spec.shape is not None and spec.shape[:1] == (-1,) for spec in specs
+    )
+
+
+def three_rows(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return three rows of ``inputs``, the first ones, or the first one again."""
+    return {
+        name: array[:_ROWS] if len(array) >= _ROWS else np.repeat(array[:1], _ROWS, axis=0)
+        for name, array in inputs.items()
+    }
+
+
+def _try(run: Run, signature: Signature, inputs: Mapping[str, Array]) -> Verdict:
+    single = {name: array[_ALONE : _ALONE + 1] for name, array in inputs.items()}
+    try:
+        together = run(signature.name, inputs)
+        alone = run(signature.name, single)
+    except StatusError as error:
+        _LOG.debug("signature %s does not take %s: %s", signature.name, inputs, error)
+        return Verdict.UNKNOWN
+    same = all(_is_row(together[name], alone[name]) for name in signature.outputs)
+    return Verdict.TOGETHER if same else Verdict.APART
+
+
+def _is_row(together: Array, alone: Array) -> bool:
+    if together.shape[:1] != (_ROWS,) or alone.shape[:1] != (1,):
+        return False
+    row = together[_ALONE : _ALONE + 1]
+    if row.shape != alone.shape:
+        return False
+    if row.dtype == object or not np.issubdtype(row.dtype, np.floating):
+        # A tie, or the last digit of a number in a text, may fall either way in a larger batch.
+        return True
+    tolerance = max(1e-3, 10 * float(np.finfo(row.dtype).eps))
+    return bool(np.allclose(row, alone, rtol=tolerance, atol=tolerance, equal_nan=True))
+
+
+def _made_up(signature: Signature) -> Iterator[dict[str, Array]]:
+    has_open = any(-1 in (spec.shape or ())[1:] for spec in signature.inputs.values())
+    for size in _OPEN_SIZES if has_open else _OPEN_SIZES[:1]:
+        yield {name: _values(spec, size) for name, spec in signature.inputs.items()}
+
+
+def _values(spec: TensorSpec, size: int) -> Array:
+    shape = (_ROWS, *(size if each < 0 else each for each in (spec.shape or ())[1:]))
+    dtype = NUMPY_TYPES[spec.dtype]
+    if spec.dtype == STRING:
+        return np.full(shape, b"", dtype=object)
+    values = np.zeros(shape, dtype)
+    if np.issubdtype(dtype, np.floating):
+        for row, value in enumerate(_FLOATS):
+            values[row] = value
+    return values

@@ -1,0 +1,308 @@
+"""From what a person has (image files, a CSV, JSON, arrays) to the instances of a request."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timonel.data import cells
+from timonel.errors import DataError, InputError, NotFoundError
+from timonel.serving.client.client_signature import Input, Kind, Wanted
+from timonel.serving.signature import STRING
+
+_IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_CSV_SUFFIXES = {".csv", ".tsv"}
+_TABLE_SUFFIXES = _CSV_SUFFIXES | {".json", ".jsonl", ".ndjson"}
+_FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One thing to predict: where it came from, and its JSON form."""
+
+    source: str
+    value: Any
+
+
+def instances(inputs: object, wanted: Wanted, tell: Tell = lambda _line: None) -> list[Instance]:
+    """Return one instance per image, row or tensor in ``inputs``.
+
+    Args:
+        inputs: Paths of images, of a CSV or of JSON; encoded images as bytes; rows as dicts;
+            JSON text; a DataFrame of pandas; an array or nested lists. What `convert` takes for a
+            missing number in a CSV is NaN here.
+        wanted: What the model takes.
+        tell: Called with a line on how a CSV was read, if that is not obvious.
+
+    Raises:
+        NotFoundError: A file does not exist.
+        DataError: A file is no image, CSV or JSON.
+        InputError: The model takes something else, or other columns.
+    """
+    if wanted.kind is Kind.IMAGE:
+        found = [_image(item, wanted) for item in _as_list(inputs)]
+    elif wanted.kind is Kind.ROW:
+        found = list(_rows(inputs, wanted, tell))
+    else:
+        found = _tensors(inputs, wanted)
+    if not found:
+        raise InputError("expected something to predict, got nothing", hint=_hint(wanted))
+    return found
+
+
+def check_files(inputs: object) -> None:
+    """Check that what is surely a file's name is one of a file, before anything slow is started.
+
+    A model may take texts: only a path object, or the ending of an image or a table, is sure.
+
+    Raises:
+        NotFoundError: There is no such file.
+    """
+    for item in _as_list(inputs):
+        if not isinstance(item, str | os.PathLike) or _is_json(os.fspath(item)):
+            continue
+        path = Path(item)
+        is_sure = not isinstance(item, str) or path.suffix.lower() in _FILE_SUFFIXES
+        if is_sure and not path.exists():
+            raise _missing(path)
+
+
+def _image(item: object, wanted: Wanted) -> Instance:
+    if isinstance(item, bytes):
+        source, content = "bytes", item
+    elif isinstance(item, str | os.PathLike):
+        source, content = os.fspath(item), _read(Path(item))
+    else:
+        raise _mismatch(item, wanted)
+    is_webp = content[:4] == b"RIFF" and content[8:12] == b"WEBP"
+    if not is_webp and not content.startswith(_IMAGE_STARTS):
+        raise DataError(
+            f"expected an image as PNG, JPEG, GIF, BMP or WebP, got {source}",
+            hint=f"{wanted.model} takes {Kind.IMAGE.value}",
+        )
+    return Instance(source, {"b64": base64.b64encode(content).decode()})
+
+
+def _rows(inputs: object, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+    for item in _as_list(inputs):
+        if isinstance(item, Mapping):
+            yield _row("row", item, wanted, strict=True)
+        elif isinstance(item, str | os.PathLike):
+            yield from _rows_of_text(item, wanted, tell)
+        elif hasattr(item, "to_dict") and hasattr(item, "columns"):  # a DataFrame
+            for index, row in enumerate(item.to_dict("records"), start=1):
+                yield _row(f"row {index}", row, wanted, strict=False)
+        else:
+            raise _mismatch(item, wanted)
+
+
+def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+    text = os.fspath(item)
+    if _is_json(text):
+        rows = enumerate(_json_rows(text, "the JSON given"), start=1)
+        yield from (_row(f"row {i}", row, wanted, strict=True) for i, row in rows)
+        return
+    path = Path(text)
+    if path.suffix.lower() in _CSV_SUFFIXES:
+        yield from _rows_of_csv(path, wanted, tell)
+        return
+    if path.suffix.lower() not in _TABLE_SUFFIXES and path.is_file():
+        raise _mismatch(item, wanted)
+    content = _read(path)
+    try:
+        decoded = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected text in UTF-8 in {path}, got {error.reason}") from error
+    for index, row in enumerate(_json_rows(decoded, str(path)), start=1):
+        yield _row(f"{path}, row {index}", row, wanted, strict=True)
+
+
+def _rows_of_csv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+    # Arrow takes 100 ms to import: only where a CSV is read.
+    from timonel.data.sources.csvfile import describe_separator, read_rows  # noqa: PLC0415
+
+    if not path.exists():
+        raise _missing(path)
+    if separator := describe_separator(path):
+        tell(f"{path}: {separator}")
+    floats = [spec.name for spec in wanted.inputs if spec.dtype in _FLOATS]
+    missing: Counter[str] = Counter()
+    first_bad: dict[str, str] = {}
+    for line, row in read_rows(path):
+        values: dict[str, Any] = dict(row)
+        for name in values.keys() & set(floats):
+            values[name] = cells.number(row[name])
+            if math.isnan(values[name]):
+                missing[name] += 1
+                if not cells.is_missing(row[name]):
+                    first_bad.setdefault(name, f", such as {row[name]!r} in line {line}")
+        yield _row(f"{path}, line {line}", values, wanted, strict=False)
+    if missing:
+        counts = "; ".join(
+            f"{name}: {missing[name]:,}{first_bad.get(name, '')}"
+            for name in floats
+            if missing[name]
+        )
+        tell(f"{path}: {missing.total():,} cells without a number count as missing ({counts})")
+
+
+def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        # One object a line is a common form of many rows.
+        try:
+            value = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise DataError(f"expected JSON in {origin}, got {error}") from error
+    if isinstance(value, dict) and isinstance(value.get("instances"), list):
+        value = value["instances"]
+    rows = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise InputError(
+            f"expected JSON objects in {origin}, got something else",
+            hint='give rows such as {"column": 1.0}',
+        )
+    return rows
+
+
+def _row(source: str, row: Mapping[str, Any], wanted: Wanted, *, strict: bool) -> Instance:
+    names = [spec.name for spec in wanted.inputs]
+    missing = [name for name in names if name not in row]
+    extra = [str(name) for name in row if name not in names]
+    if missing or (strict and extra):
+        problem = f"{', '.join(missing)} missing" if missing else f"unknown {', '.join(extra)}"
+        raise InputError(
+            f"expected the columns {', '.join(names)}, got {', '.join(map(str, row))} ({source})",
+            hint=f"correct the columns: {problem}",
+        )
+    return Instance(
+        source, {spec.name: _cell(row[spec.name], spec, source) for spec in wanted.inputs}
+    )
+
+
+def _cell(value: Any, spec: Input, source: str) -> Any:
+    try:
+        converted = _convert(value, spec.dtype)
+    except (ValueError, KeyError, TypeError):
+        kind = "a number" if spec.dtype != "DT_BOOL" else "true or false"
+        raise InputError(
+            f"expected {kind} in column {spec.name}, got {value!r} ({source})",
+            hint="correct or fill in the value",
+        ) from None
+    return [converted] if spec.instance_shape == (1,) and not _is_list(value) else converted
+
+
+def _convert(value: Any, dtype: str) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    if dtype == STRING:
+        return value if isinstance(value, list | dict) else str(value)
+    if not isinstance(value, str):
+        if value is None:
+            raise ValueError("expected a value")
+        return value
+    if dtype in _FLOATS:
+        return float(value)
+    return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
+
+
+def _tensors(inputs: object, wanted: Wanted) -> list[Instance]:
+    value = _array_like(inputs, wanted)
+    rank = len(wanted.inputs[0].shape or ())
+    array = np.asarray(value, dtype=object) if wanted.inputs[0].dtype == STRING else None
+    depth = array.ndim if array is not None else _depth(value)
+    if rank and depth == rank - 1:
+        value = [value]
+    elif rank and depth != rank:
+        raise InputError(
+            f"expected arrays of {rank - 1} dimensions, or a batch of them, got {depth} dimensions",
+            hint=_hint(wanted),
+        )
+    return [Instance(f"instance {i}", each) for i, each in enumerate(value, start=1)]
+
+
+def _array_like(inputs: object, wanted: Wanted) -> Any:
+    if isinstance(inputs, np.ndarray | np.generic):
+        return inputs.tolist()
+    if isinstance(inputs, str | os.PathLike):
+        text = os.fspath(inputs)
+        if not _is_json(text):
+            if Path(text).suffix.lower() != ".json":
+                raise _mismatch(inputs, wanted)
+            text = _read(Path(text)).decode(errors="replace")
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"expected JSON, got {error}") from error
+        return value["instances"] if isinstance(value, dict) and "instances" in value else value
+    if isinstance(inputs, list | tuple) and not any(
+        isinstance(item, str | bytes | os.PathLike | Mapping) for item in inputs
+    ):
+        return [item.tolist() if isinstance(item, np.ndarray) else item for item in inputs]
+    raise _mismatch(inputs, wanted)
+
+
+def _depth(value: Any) -> int:
+    depth = 0
+    while _is_list(value):
+        depth += 1
+        if not value:
+            break
+        value = value[0]
+    return depth
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _as_list(inputs: object) -> Sequence[object]:
+    return inputs if isinstance(inputs, list | tuple) else [inputs]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except OSError as error:
+        raise InputError(f"expected to read {path}, got {error.strerror}") from error
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith(("{", "["))
+
+
+def _missing(path: Path) -> NotFoundError:
+    return NotFoundError(f"expected a file, found nothing at {path}", hint="check the path")
+
+
+def _mismatch(item: object, wanted: Wanted) -> InputError:
+    got = os.fspath(item) if isinstance(item, str | os.PathLike) else type(item).__name__
+    return InputError(
+        f"expected {wanted.kind.value} for {wanted.model}, got {got!s}", hint=_hint(wanted)
+    )
+
+
+def _hint(wanted: Wanted) -> str:
+    if wanted.kind is Kind.IMAGE:
+        return "give image files"
+    if wanted.kind is Kind.ROW:
+        return f"give a CSV, JSON or dicts with {', '.join(i.name for i in wanted.inputs)}"
+    return f"give an array or nested lists for {wanted.description}"

@@ -1,0 +1,268 @@
+"""Asking a model from Python or the command line, without TensorFlow.
+
+A running server of the workspace is found by its document. Where none serves the model, one is
+started for the length of the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from timonel.errors import NotFoundError, ServingError
+from timonel.serving.client.client_signature import Wanted, wanted_from
+from timonel.serving.client.http import Connection, HttpError, model_path
+from timonel.serving.client.instances import Instance, check_files, instances
+from timonel.serving.credentials import Caller
+from timonel.serving.handle import launch
+from timonel.serving.references import resolve, split_reference, workspace_for
+from timonel.serving.registry import find_server
+from timonel.serving.settings import ServerSettings
+from timonel.storage import Workspace
+
+_LOG = logging.getLogger(__name__)
+_BATCH = 32
+_SWAPS = 3
+_URL_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+))?(?::predict)?/?\Z")
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of one input.
+
+    Args:
+        source: The input: a file, a row.
+        model: The model's name.
+        version: The version that answered.
+        label: The likeliest class, if it is a classifier.
+        scores: The score of every class, highest first; by number if the classes have no names.
+        value: The number, if it is a regression.
+        outputs: Everything the model gave, by output name.
+    """
+
+    source: str
+    model: str
+    version: int
+    label: str | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    value: float | None = None
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where to ask, and for what."""
+
+    url: str
+    model: str
+    version: int | None
+
+
+def predict(
+    model_or_url: str | os.PathLike[str],
+    inputs: object,
+    *,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    version: int | None = None,
+    notify: Notify | None = None,
+    api_key: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+) -> list[Prediction]:
+    """Ask a model.
+
+    Args:
+        model_or_url: A model of the workspace (``digits``, ``digits/3``), a folder of versions,
+            or a server (``http://127.0.0.1:8501``, with ``/v1/models/<name>`` if it has several).
+        inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON or
+            dicts or a DataFrame for a model of rows; an array or nested lists for one of tensors.
+        workspace: The workspace, or where it is.
+        version: The version to ask; otherwise the one the server prefers.
+        notify: Called with a line when something takes long for a reason worth telling, and with
+            the number of missing values in a CSV.
+        api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
+        tls_ca: The file with the authorities that vouch for the server; by default the variable
+            TIMONEL_TLS_CA, or else the system's.
+
+    Returns:
+        One prediction per image or row, in their order.
+
+    Raises:
+        NotFoundError: There is no such model, version or file.
+        InputError: The model takes something else, or other columns.
+        DataError: A file is no image, or cannot be read as CSV or JSON.
+        ServingError: The server cannot be reached, or refused.
+    """
+    tell = notify or (lambda line: _LOG.info("%s", line))
+
+    def before_loading(line: str) -> None:
+        # Loading takes seconds: not for a file that is not there.
+        check_files(inputs)
+        tell(line)
+
+    caller = Caller.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
+    place = _target(model_or_url, workspace, version, before_loading, caller)
+    with place as target, Connection(target.url, caller) as link:
+        # Missing values are worth a warning in a script, which has no `notify`.
+        return _ask(link, target, inputs, notify or (lambda line: _LOG.warning("%s", line)))
+
+
+@contextlib.contextmanager
+def _target(
+    model_or_url: str | os.PathLike[str],
+    workspace: Workspace | str | os.PathLike[str] | None,
+    version: int | None,
+    tell: Notify,
+    caller: Caller,
+) -> Iterator[_Target]:
+    text = os.fspath(model_or_url)
+    if text.startswith(("http://", "https://")):
+        yield _from_url(text, version, caller)
+        return
+    place = workspace_for(workspace, [text])
+    name, named_version = split_reference(text)
+    version = named_version if version is None else version
+    record = find_server(place.servers, name)
+    if record is not None and _serves(record.rest_url, name, version, caller):
+        yield _Target(record.rest_url, name, version)
+        return
+    settings = resolve(text, place, version)
+    which = f"version {version} of {settings.name}" if version is not None else settings.name
+    tell(f"no server of this workspace serves {which}: loading it for this call")
+    temporary = ServerSettings(models=(settings,), rest_port=0, grpc_port=None, drain_s=5.0)
+    with launch(temporary, place) as server:
+        yield _Target(server.rest_url, settings.name, version)
+
+
+def _serves(url: str, model: str, version: int | None, caller: Caller) -> bool:
+    try:
+        with Connection(url, caller) as link:
+            link.get(f"{model_path(model, version)}/metadata")
+    except ServingError as error:
+        if isinstance(error, HttpError) and error.status in {401, 403}:
+            # Loading it here would go round the server's rules.
+            raise
+        return False
+    return True
+
+
+def _from_url(url: str, version: int | None, caller: Caller) -> _Target:
+    parts = urlsplit(url)
+    server = f"{parts.scheme}://{parts.netloc}"
+    if parts.path in {"", "/"}:
+        return _Target(server, _only_model(server, caller), version)
+    found = _URL_PATH.match(parts.path)
+    if found is None:
+        raise NotFoundError(
+            f"expected a server's address, got {url}",
+            hint="give it as http://HOST:PORT/v1/models/NAME",
+        )
+    named = int(found[2]) if found[2] else None
+    return _Target(server, unquote(found[1]), named if version is None else version)
+
+
+def _only_model(server: str, caller: Caller) -> str:
+    with Connection(server, caller) as link:
+        try:
+            names = [model["name"] for model in link.get("/v1/models")["models"]]
+        except HttpError as error:
+            if error.status == 401:
+                raise
+            # TensorFlow Serving has no listing.
+            names = []
+    if len(names) == 1:
+        return str(names[0])
+    known = f"it serves {', '.join(names)}" if names else "it does not list its models"
+    raise NotFoundError(
+        f"expected the model's name after {server}, got none",
+        hint=f"{known}: give {server}/v1/models/NAME",
+    )
+
+
+def _ask(link: Connection, target: _Target, inputs: object, tell: Notify) -> list[Prediction]:
+    for attempt in range(_SWAPS):
+        wanted = _wanted(link, target)
+        things = instances(inputs, wanted, tell)
+        try:
+            rows = _post(link, wanted, things)
+        except HttpError as error:
+            # The version was replaced since its metadata was read: all answers come from one.
+            if error.status == 404 and target.version is None and attempt < _SWAPS - 1:
+                continue
+            raise
+        labels = _labels(link, wanted)
+        return [
+            _prediction(thing, row, wanted, labels) for thing, row in zip(things, rows, strict=True)
+        ]
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _wanted(link: Connection, target: _Target) -> Wanted:
+    try:
+        return wanted_from(link.get(f"{model_path(target.model, target.version)}/metadata"))
+    except HttpError as error:
+        if error.status != 404:
+            raise
+        which = f"version {target.version} of " if target.version is not None else ""
+        raise NotFoundError(
+            f"expected {which}{target.model} at {target.url}, it is not served there",
+            hint=f"see {target.url}/v1/models for what is",
+        ) from error
+
+
+def _post(link: Connection, wanted: Wanted, things: Sequence[Instance]) -> list[Any]:
+    path = f"{model_path(wanted.model, wanted.version)}:predict"
+    rows: list[Any] = []
+    for start in range(0, len(things), _BATCH):
+        batch = [thing.value for thing in things[start : start + _BATCH]]
+        rows += link.post(path, {"instances": batch})["predictions"]
+    if len(rows) != len(things):
+        raise ServingError(
+            f"expected one prediction for each of {len(things)} inputs, got {len(rows)}",
+            hint="the model does not keep its batch apart; ask it with a client of your own",
+        )
+    return rows
+
+
+def _labels(link: Connection, wanted: Wanted) -> Sequence[str]:
+    """Return the class names, which a server of ours lists and TensorFlow Serving does not."""
+    try:
+        models = link.get("/v1/models")["models"]
+    except HttpError:
+        return ()
+    for model in models:
+        for version in model["versions"]:
+            if (model["name"], version["version"]) == (wanted.model, str(wanted.version)):
+                return [str(label) for label in version.get("labels", ())]
+    return ()
+
+
+def _prediction(thing: Instance, row: Any, wanted: Wanted, labels: Sequence[str]) -> Prediction:
+    outputs = row if len(wanted.outputs) > 1 else {wanted.outputs[0]: row}
+    scores = _scores(outputs.get("scores"), labels)
+    label = outputs.get("label")
+    value = outputs.get("value")
+    return Prediction(
+        source=thing.source,
+        model=wanted.model,
+        version=wanted.version,
+        label=label if isinstance(label, str) else next(iter(scores), None),
+        scores=scores,
+        value=float(value) if isinstance(value, int | float) else None,
+        outputs=outputs,
+    )
+
+
+def _scores(scores: Any, labels: Sequence[str]) -> dict[str, float]:
+    if not isinstance(scores, list) or not all(isinstance(s, int | float) for s in scores):
+        return {}
+    names = labels if len(labels) == len(scores) else [str(i) for i in range(len(scores))]
+    pairs = zip(names, map(float, scores), strict=True)
+    return dict(sorted(pairs, key=lambda pair: pair[1], reverse=True))

@@ -1,5 +1,0 @@
-"""Loaded versions in processes of their own, which may crash, hang or leak and cost one version."""
-
-from timonel.serving.compute.runtime import ProcessRuntime
-
-__all__ = ["ProcessRuntime"]

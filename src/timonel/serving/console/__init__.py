@@ -1,0 +1,1 @@
+"""The server's web page and its OpenAPI document."""

@@ -1,0 +1,170 @@
+"""The page and the server's description in front of a REST application."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, unquote
+
+import orjson
+
+from timonel.serving.asgi import App, Receive, Scope, Send
+from timonel.serving.auth.policy import viewer_may
+from timonel.serving.console.openapi.tensors import TooLargeError
+from timonel.serving.console.page.description import Description
+from timonel.serving.console.page.files import static_files
+from timonel.serving.console.page.history import ALL
+from timonel.serving.console.page.sampler import Sampler
+from timonel.serving.console.page.views import form_view, model_view
+from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.settings.grants import EVERY_MODEL, Action
+from timonel.serving.status import Code, StatusError, not_found
+
+Headers = list[tuple[bytes, bytes]]
+
+_FORM: Final = re.compile(r"/page/models/([^/]+)/(\d{1,19})\Z", re.ASCII)
+_EXAMPLE: Final = re.compile(r"/openapi/examples/([^/]+)/(\d{1,19})/([^/]+)\Z", re.ASCII)
+_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    b"img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_SAFE: Final = [
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_JSON: Final = b"application/json"
+_STATUS: Final = {Code.NOT_FOUND: 404, Code.INVALID_ARGUMENT: 400}
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    content_type: bytes = _JSON
+    headers: Headers = []  # noqa: RUF012 - a NamedTuple's default, never changed
+
+
+class PageApp:
+    """Answers requests for the page and the description, and hands all others on.
+
+    Args:
+        app: Answers the others.
+        description: Knows the models.
+        pool: Where large answers are made.
+        sampler: Keeps the history of what the page plots; none serves no page.
+        is_draining: Whether the server has been asked to stop.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        description: Description,
+        pool: Executor,
+        sampler: Sampler | None,
+        is_draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._app = app
+        self._description = description
+        self._pool = pool
+        self._sampler = sampler
+        self._is_draining = is_draining
+        self._files = static_files() if sampler is not None else {}
+        self._started = time.time()
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
+            return self._app(scope, receive, send)
+        return self._read(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope)
+        except StatusError as error:
+            answer = _Answer(_STATUS.get(error.code, 500), orjson.dumps({"error": error.message}))
+        if answer is None:
+            await self._app(scope, receive, send)
+            return
+        body = answer.body
+        headers = [
+            (b"content-type", answer.content_type),
+            (b"content-length", str(len(body)).encode()),
+            *answer.headers,
+            *_SAFE,
+        ]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope) -> _Answer | None:
+        path = scope["raw_path"].decode("latin-1")
+        if (file := self._files.get(path)) is not None:
+            headers = [(b"etag", file.etag), (b"cache-control", b"no-cache")]
+            if _has(scope["headers"], b"if-none-match", file.etag):
+                return _Answer(304, b"", file.content_type, headers)
+            return _Answer(200, file.content, file.content_type, headers)
+        run = asyncio.get_running_loop().run_in_executor
+        if path == "/openapi.json":
+            seen = self._description.seen(Action.METADATA)
+            return _fresh(await run(self._pool, self._description.document, seen))
+        if found := _EXAMPLE.match(path):
+            name, version, signature = unquote(found[1]), int(found[2]), unquote(found[3])
+            try:
+                made = await run(self._pool, self._description.example, name, version, signature)
+            except TooLargeError as error:
+                raise not_found(str(error)) from None
+            return _fresh(made)
+        return await self._of_page(path, scope["query_string"].decode("latin-1"))
+
+    async def _of_page(self, path: str, query: str) -> _Answer | None:
+        if self._sampler is None:
+            return None
+        if path == "/page/live":
+            return _fresh(orjson.dumps(self._live(parse_qs(query), self._sampler)))
+        if found := _FORM.match(path):
+            return _fresh(orjson.dumps(self._form(unquote(found[1]), int(found[2]))))
+        return None
+
+    def _live(self, asked: dict[str, list[str]], sampler: Sampler) -> dict[str, Any]:
+        sampler.look()
+        seen = self._description.seen(Action.STATUS)
+        sees_all = viewer_may(Action.STATUS, EVERY_MODEL, is_closed=self._description.is_closed)
+        names = {*seen, ALL} if sees_all else set(seen)
+        wanted = asked.get("model", [ALL])[0]
+        history = sampler.history
+        plane = self._description.plane
+        live: dict[str, Any] = {
+            "server": {
+                "release": self._description.release,
+                "uptime": time.time() - self._started,
+                "draining": self._is_draining(),
+                "unready": [name for name in plane.unready() if name in names],
+                "everything": sees_all,
+            },
+            "models": [
+                model_view(plane, name, self._description.labels(name), history.latest(name))
+                for name in seen
+            ],
+        }
+        if wanted in names:
+            live["history"] = history.since(wanted, asked.get("after", [""])[0])
+        return live
+
+    def _form(self, name: str, version: int) -> dict[str, Any]:
+        plane = self._description.plane
+        metadata = plane.metadata(ModelSpec(name, version))
+        return form_view(metadata, plane.labels(name, version))
+
+
+def _fresh(body: bytes) -> _Answer:
+    return _Answer(200, body, _JSON, [(b"cache-control", b"no-store")])
+
+
+def _has(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) -> bool:
+    return any(key == name and value in content for key, content in headers)

@@ -1,0 +1,196 @@
+"""The last minutes of a server's traffic, second by second, for plots.
+
+Taken only while somebody looks: a server that nobody looks at pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from timonel.serving.status import Code
+from timonel.serving.telemetry.monitor import Monitor, Recent, Traffic
+
+POINTS: Final = 300
+"""How many points are kept."""
+ALL: Final = ""
+"""The name under which the traffic of all models is kept."""
+_DIGITS: Final = 16
+_QUANTILES: Final = (0.5, 0.95, 0.99)
+
+
+class Point(NamedTuple):
+    """One model's traffic between two moments.
+
+    Args:
+        rate: Requests answered each second.
+        errors: Those of them that failed, each second.
+        p50: The median latency, in milliseconds; none without requests, like all that follows.
+        p95: The 95th percentile.
+        p99: The 99th percentile.
+        decode: The mean of that stage, in milliseconds.
+        queue: The same.
+        compute: The same.
+        encode: The same.
+        batch: The mean rows of a batch; none without batches.
+    """
+
+    rate: float = 0.0
+    errors: float = 0.0
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    decode: float | None = None
+    queue: float | None = None
+    compute: float | None = None
+    encode: float | None = None
+    batch: float | None = None
+
+
+_QUIET: Final = Point()
+
+
+@dataclass
+class _Moment:
+    """All models' points at one moment; models without traffic are left out."""
+
+    number: int
+    at: float
+    points: Mapping[str, Point] = field(default_factory=dict)
+
+
+class History:
+    """Points, oldest first. For one thread.
+
+    Args:
+        monitor: Where the figures come from.
+        identity: Tells it from those of servers before this one.
+    """
+
+    def __init__(self, monitor: Monitor, identity: str | None = None) -> None:
+        self._monitor = monitor
+        self._identity = identity or secrets.token_hex(4)
+        self._moments: collections.deque[_Moment] = collections.deque(maxlen=POINTS)
+        self._number = 0
+        self._before: Mapping[str, Traffic] = {}
+        self._last: Recent | None = None
+        self._clock = 0.0
+
+    def begin(self, clock: float) -> None:
+        """Count from now on: what was before belongs to no point."""
+        self._before = self._monitor.traffic()
+        self._last = next(reversed(self._monitor.recent()), None)
+        self._clock = clock
+
+    def take(self, clock: float, at: float) -> None:
+        """Add a point for the time since the last one.
+
+        Args:
+            clock: The present time on a clock that never goes back.
+            at: The present time in seconds since 1970, for people.
+        """
+        elapsed = max(clock - self._clock, 1e-3)
+        now = self._monitor.traffic()
+        fresh = self._fresh()
+        points = {}
+        for name, traffic in now.items():
+            before = self._before.get(name, Traffic())
+            if traffic != before:
+                mine = [each for each in fresh if name in (ALL, each.key.model)]
+                points[name] = point(traffic, before, mine, elapsed)
+        self._number += 1
+        self._moments.append(_Moment(self._number, at, points))
+        self._before, self._clock = now, clock
+
+    def since(self, name: str, mark: str = "") -> dict[str, Any]:
+        """Return the points of a model that came after a mark, as columns.
+
+        Args:
+            name: The model; `ALL` for all of them.
+            mark: What ``mark`` was in the last answer. One of another server, or none, gets
+                everything, and ``whole`` says so.
+        """
+        identity, _, number = mark.partition("-")
+        is_ours = identity == self._identity and number.isascii() and number.isdigit()
+        after = int(number) if is_ours and len(number) < _DIGITS else 0
+        moments = [moment for moment in self._moments if moment.number > after]
+        points = [moment.points.get(name, _QUIET) for moment in moments]
+        columns = dict(zip(Point._fields, zip(*points, strict=True), strict=False))
+        return {
+            "mark": f"{self._identity}-{self._number}",
+            "whole": after == 0,
+            "at": [moment.at for moment in moments],
+            **columns,
+        }
+
+    def latest(self, name: str) -> Point:
+        """Return a model's last point."""
+        return self._moments[-1].points.get(name, _QUIET) if self._moments else _QUIET
+
+    def _fresh(self) -> list[Recent]:
+        """Return the requests since the last point, as far as they are still there."""
+        recent = self._monitor.recent()
+        fresh = []
+        for each in reversed(recent):
+            if each is self._last:
+                break
+            if each.key.api:
+                fresh.append(each)
+        self._last = recent[-1] if recent else None
+        return fresh
+
+
+def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: float) -> Point:
+    """Return the traffic between two moments.
+
+    Args:
+        now: What was counted at the later one.
+        before: What was counted at the earlier one.
+        recent: The requests between them, or the last of them.
+        elapsed: Seconds between them.
+    """
+    batches = now.batches - before.batches
+    answered = [each for each in recent if each.key.code is Code.OK]
+    p50, p95, p99 = quantiles([each.seconds for each in answered])
+    decode, queue, compute, encode = (
+        _milliseconds(_mean(each.stages[stage] for each in answered)) for stage in range(4)
+    )
+    return Point(
+        rate=_rounded((now.requests - before.requests) / elapsed),
+        errors=_rounded((now.errors - before.errors) / elapsed),
+        p50=_milliseconds(p50),
+        p95=_milliseconds(p95),
+        p99=_milliseconds(p99),
+        decode=decode,
+        queue=queue,
+        compute=compute,
+        encode=encode,
+        batch=_rounded((now.rows - before.rows) / batches) if batches else None,
+    )
+
+
+def quantiles(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Return the 50th, 95th and 99th percentile: each one of the values; none without any."""
+    ordered = sorted(values)
+    if not ordered:
+        return (None,) * len(_QUANTILES)
+    last = len(ordered) - 1
+    return tuple(ordered[min(last, math.ceil(q * len(ordered)) - 1)] for q in _QUANTILES)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else _rounded(seconds * 1000)
+
+
+def _rounded(value: float) -> float:
+    # Enough for a plot, and short on the wire.
+    return float(f"{value:.4g}")

@@ -1,0 +1,97 @@
+"""What the page is told, as JSON values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from timonel.serving.client.client_signature import is_image
+from timonel.serving.console.openapi.signatures import examples, verbs
+from timonel.serving.console.openapi.tensors import has_json, title
+from timonel.serving.console.page.history import Point
+from timonel.serving.inference import DataPlane, Metadata
+from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
+
+_WRITTEN_OUT: Final = 256
+"""Elements of a tensor up to which the form shows every one."""
+_NOT_IN_JSON: Final = "has a data type that JSON cannot carry; ask it over gRPC"
+_ONE_SIDED: Final = "takes or gives nothing"
+
+
+def model_view(
+    plane: DataPlane, name: str, labels: dict[str, int], latest: Point
+) -> dict[str, Any]:
+    """Return a model's versions and how it does now."""
+    return {
+        "name": name,
+        "now": {"rate": latest.rate, "errors": latest.errors, "p99": latest.p99},
+        "versions": [
+            {
+                "version": status.number,
+                "state": status.state.value,
+                "labels": [label for label, number in labels.items() if number == status.number],
+                "restarts": plane.restarts(name, status.number),
+                **_trouble(plane, name, status.number, status.message),
+            }
+            for status in plane.models().get(name, ())
+        ],
+    }
+
+
+def _trouble(plane: DataPlane, name: str, version: int, message: str) -> dict[str, Any]:
+    outage = plane.outage(name, version)
+    if outage is not None:
+        return {"away": True, "message": outage.message}
+    return {"away": False, "message": message}
+
+
+def form_view(metadata: Metadata, classes: Sequence[str]) -> dict[str, Any]:
+    """Return what the form for one version needs: its signatures, each with an example.
+
+    Args:
+        metadata: The version's signatures.
+        classes: The names of its classes, if it has any.
+    """
+    # One without either, such as a SavedModel's own initialiser, is of no use to anybody.
+    useful = [each for each in metadata.signatures.values() if each.inputs or each.outputs]
+    ordered = sorted(useful, key=lambda each: (each.name != DEFAULT_SIGNATURE, each.name))
+    return {
+        "name": metadata.name,
+        "version": metadata.version,
+        "classes": list(classes),
+        "signatures": [_signature(each) for each in ordered],
+    }
+
+
+def _signature(signature: Signature) -> dict[str, Any]:
+    possible = verbs(signature)
+    return {
+        "name": signature.name,
+        "inputs": _tensors(signature.inputs),
+        "outputs": _tensors(signature.outputs),
+        "image": _image_input(signature),
+        "verbs": {verb: examples(verb, signature, _WRITTEN_OUT, _placeholder) for verb in possible},
+        "why_not": "" if possible else _why_not(signature),
+    }
+
+
+def _placeholder(spec: TensorSpec, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return what stands for a large tensor in the form, which writes it out when it sends."""
+    return {"$fill": 0 if "INT" in spec.dtype else 0.5, "$shape": list(sizes)}
+
+
+def _tensors(specs: Any) -> list[dict[str, str]]:
+    return [{"name": name, "what": title(spec)} for name, spec in specs.items()]
+
+
+def _image_input(signature: Signature) -> str | None:
+    """Return the one input that takes an encoded image, if there is no other."""
+    if len(signature.inputs) != 1:
+        return None
+    ((name, spec),) = signature.inputs.items()
+    return name if is_image(name, spec.dtype) and spec.shape in {(-1,), None} else None
+
+
+def _why_not(signature: Signature) -> str:
+    known = all(map(has_json, (*signature.inputs.values(), *signature.outputs.values())))
+    return _ONE_SIDED if known else _NOT_IN_JSON

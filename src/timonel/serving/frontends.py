@@ -1,0 +1,150 @@
+"""The time between opened and closed ports: two skins in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from timonel.errors import ServingError
+from timonel.serving.auth.access import Access
+from timonel.serving.console.page.wiring import with_page
+from timonel.serving.futures import SizedPool
+from timonel.serving.inference import DataPlane
+from timonel.serving.ports import authority, bind
+from timonel.serving.protocols.tfs_rest.app import RestApp
+from timonel.serving.protocols.tfs_rest.connection import predict_protocol
+from timonel.serving.protocols.tfs_rest.http import RestOptions
+from timonel.serving.protocols.tfs_rest.predict import RestBackend
+from timonel.serving.protocols.v2.app import V2App
+from timonel.serving.rest_server import RestServer
+from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.dialect import DIALECTS
+from timonel.serving.telemetry.telemetry import Instruments
+
+
+class Listening:
+    """Opens the ports, and closes them without a failed request. For one event loop.
+
+    Args:
+        settings: Where to listen, and how.
+        plane: Where requests are computed.
+        rest_socket: REST's place; none for no REST.
+        grpc_port: gRPC's port; none for no such.
+        access: What requests pass first.
+        instruments: What is measured of them.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        plane: DataPlane,
+        rest_socket: socket.socket | None,
+        grpc_port: int | None,
+        access: Access,
+        instruments: Instruments,
+    ) -> None:
+        self._settings = settings
+        self._plane = plane
+        self._rest_socket = rest_socket
+        self._grpc_port = grpc_port
+        self._access = access
+        self._instruments = instruments
+        self._draining = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Answer requests during the block; at its end, answer those under way and no more.
+
+        Raises:
+            ServingError: A port cannot be listened on.
+        """
+        with SizedPool(self._settings.compute_threads) as pool:
+            grpc_server = await self._start_grpc(pool)
+            rest_server = await self._start_rest(pool)
+            yield
+            self._draining.set()
+            if rest_server is not None:
+                rest_server.refuse()
+            if grpc_server is not None:
+                await grpc_server.stop(self._settings.drain_s)
+            if rest_server is not None:
+                await rest_server.stop()
+
+    async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
+        grpc = self._settings.grpc
+        if self._grpc_port is None and grpc.socket_path is None:
+            return None
+        from timonel.serving.protocols.tfs_grpc.options import GrpcOptions  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.protocols.tfs_grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.protocols.v2.service import InferenceService  # noqa: PLC0415 - only with gRPC
+
+        monitor = self._instruments.monitor
+        v2 = InferenceService(self._plane, pool, self._draining.is_set, monitor)
+        port = self._grpc_port
+        address = None if port is None else authority(self._settings.host, port)
+        try:
+            guard = self._access.grpc_guard()
+            server = GrpcServer(
+                self._plane,
+                pool,
+                GrpcOptions(
+                    address=address,
+                    socket_path=grpc.socket_path,
+                    channel_arguments=(*guard.arguments, *grpc.channel_arguments),
+                    health=grpc.health,
+                    reflection=grpc.reflection,
+                    tensor_content=grpc.tensor_content,
+                    check_method_names=grpc.check_method_names,
+                    reload=self._access.takes_reloads,
+                ),
+                monitor=monitor,
+                credentials=guard.credentials,
+                interceptors=guard.interceptors,
+                others=(v2.described(),),
+            )
+        except RuntimeError as error:
+            if port is not None:
+                # Another server may have taken the port while this one loaded its models.
+                bind(self._settings.host, port, "gRPC").close()
+            place = " and ".join(filter(None, (address, grpc.socket_path)))
+            raise ServingError(
+                f"gRPC cannot listen on {place}", hint="choose another port or socket"
+            ) from error
+        await server.start()
+        return server
+
+    async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
+        if self._rest_socket is None:
+            return None
+        asked = self._settings.rest
+        options = RestOptions(
+            DIALECTS[self._settings.dialect],
+            asked.cors,
+            asked.timeout_s,
+            asked.check_method_names,
+        )
+        monitor = self._instruments.monitor
+        rest = RestApp(self._plane, pool, self._draining.is_set, options, monitor)
+        both = V2App(rest, self._plane, pool, self._draining.is_set, options, monitor)
+        described = with_page(
+            both,
+            self._settings,
+            self._plane,
+            monitor,
+            pool,
+            is_draining=self._draining.is_set,
+        )
+        host = self._settings.rest_host or self._settings.host
+        hosts = self._access.hosts(self._rest_socket.getsockname()[0], host)
+        app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=asked.cors)
+        http = self._access.uvicorn_options()
+        if self._access.guards_nothing:
+            backend = RestBackend(self._plane, pool, options, monitor)
+            http["http"] = predict_protocol(http["http"], backend, self._access.max_body, hosts)
+        server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
+        await server.start()
+        return server

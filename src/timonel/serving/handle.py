@@ -1,0 +1,253 @@
+"""A server process as the process that started it sees it. Never imports TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from timonel.errors import ServingError
+from timonel.serving.credentials import ANONYMOUS, Caller
+from timonel.serving.registry import ServerRecord, parse_record, running_servers
+from timonel.serving.settings import ServerSettings
+from timonel.storage import Workspace
+
+_LOGS_KEPT = 10
+_TAIL = 20
+
+
+class Server:
+    """A server in a process of its own, which this object owns.
+
+    It ends with the Python process that started it, unless it was started with ``detach``.
+    Use it as a context manager to have it stopped at the end of a block.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        record: ServerRecord,
+        log: Path,
+        caller: Caller = ANONYMOUS,
+    ) -> None:
+        self._process = process
+        self._record = record
+        self._log = log
+        self.caller = caller
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        models = ", ".join(self.models)
+        return f"<Server of {models} at {self.rest_url}, gRPC at {self.grpc_address}>"
+
+    @property
+    def rest_url(self) -> str:
+        """Where REST is answered, such as ``http://127.0.0.1:8501``."""
+        return self._record.rest_url
+
+    @property
+    def grpc_address(self) -> str | None:
+        """Where gRPC is answered; none if it is turned off."""
+        return self._record.grpc_address
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of what is served."""
+        return self._record.models
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._record.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        """The file that the server's output goes to."""
+        return self._log
+
+    def logs(self) -> str:
+        """Return what the server has written so far."""
+        return self._log.read_text(errors="replace")
+
+    def stop(self, *, timeout_s: float = 60.0) -> int:
+        """Ask the server to end, and wait until its requests are answered. Idempotent.
+
+        Args:
+            timeout_s: After this long it is killed.
+
+        Returns:
+            The exit code; 0 when it ended in good order.
+        """
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        return self._ended()
+
+    def wait(self) -> int:
+        """Block until the server has ended; SIGTERM and Ctrl-C are passed on to it.
+
+        The first Ctrl-C lets it answer what is under way, a second one kills it.
+
+        Returns:
+            The exit code; 0 when it ended in good order, -N when signal N killed it.
+        """
+        with _forwarded(signal.SIGTERM, self._signal):
+            try:
+                self._process.wait()
+            except KeyboardInterrupt:
+                self._signal(signal.SIGTERM)
+                try:
+                    self._process.wait()
+                except KeyboardInterrupt:
+                    self._process.kill()
+        return self._ended()
+
+    def _signal(self, number: int) -> None:
+        # Popen reaps, so the number cannot have passed on to another process.
+        self._process.send_signal(number)
+
+    def _ended(self) -> int:
+        code = self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return code
+
+
+@contextlib.contextmanager
+def _forwarded(number: signal.Signals, send: Callable[[int], None]) -> Iterator[None]:
+    """Forward a signal during the block; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, lambda received, _: send(received))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = False) -> Server:
+    """Start a server process and return once it answers.
+
+    Raises:
+        ServingError: It cannot; the message is the server's own.
+    """
+    log = _new_log(workspace.servers / "logs")
+    read_end, write_end = os.pipe()
+    try:
+        process = _spawn(log, write_end)
+    except BaseException:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    orders = {
+        "settings": settings.model_dump(mode="json"),
+        "report": write_end,
+        "detach": detach,
+        "log": str(log),
+    }
+    try:
+        _give(process, orders, keep_open=not detach)
+        report = _read_report(read_end)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        os.close(read_end)
+    if "ready" in report:
+        return Server(process, parse_record(report["ready"]), log, _owner(settings))
+    raise _failure(process, report, log)
+
+
+def _owner(settings: ServerSettings) -> Caller:
+    """Return how the process that starts a server may look at it."""
+    tls = settings.access.tls
+    return Caller(settings.access.owner_key, certificate=None if tls is None else tls.certificate)
+
+
+def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "timonel.serving"],
+            # Unbuffered: nothing is left over to be written to a process that has died.
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(report,),
+            # Ctrl-C in a terminal goes to every process of its group; ours is passed on by hand,
+            # so that the server is asked once and has its time.
+            start_new_session=True,
+        )
+
+
+def _give(process: subprocess.Popen[bytes], orders: dict[str, Any], *, keep_open: bool) -> None:
+    assert process.stdin is not None
+    # A process that died at once is found out by its missing report.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(orders).encode() + b"\n")
+    if not keep_open:
+        process.stdin.close()
+
+
+def _read_report(descriptor: int) -> dict[str, Any]:
+    content = b""
+    while not content.endswith(b"\n"):
+        # In slices, so that Ctrl-C is heard wherever Python runs.
+        readable, _, _ = select.select([descriptor], [], [], 1.0)
+        if not readable:
+            continue
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            return {}
+        content += chunk
+    report: dict[str, Any] = json.loads(content)
+    return report
+
+
+def _failure(process: subprocess.Popen[bytes], report: dict[str, Any], log: Path) -> ServingError:
+    code = process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    if "error" in report:
+        return ServingError(report["error"], hint=report["hint"])
+    lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
+    last = next((line for line in reversed(lines) if line.strip()), "nothing")
+    ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return ServingError(
+        f"The server {ended} before it was ready. Its last line: {last}",
+        hint=f"the whole log is {log}",
+    )
+
+
+def _new_log(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    in_use = {record.log for record in running_servers(folder.parent)}
+    old = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+    for path in old[: -_LOGS_KEPT + 1]:
+        if str(path) not in in_use:
+            path.unlink(missing_ok=True)
+    return folder / f"{uuid.uuid4().hex[:12]}.log"

@@ -1,0 +1,197 @@
+"""One request's hold on a version, and what it runs there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+
+from timonel.serving.inference.context import NO_CONTEXT, RequestContext
+from timonel.serving.inference.logged_request import Exchange, Recorder
+from timonel.serving.inference.signature_check import (
+    check_shapes,
+    chosen_outputs,
+    complete_inputs,
+    drop_column,
+)
+from timonel.serving.manager.catalogue import Servable
+from timonel.serving.signature import DEFAULT_SIGNATURE, INIT_OP, Array, Signature
+from timonel.serving.status import Code, StatusError, outcome
+
+_LOG = logging.getLogger(__name__)
+
+Outputs = dict[str, Array]
+
+
+class Call:
+    """One request's hold on a version: look up a signature, then run it."""
+
+    def __init__(
+        self,
+        servable: Servable,
+        context: RequestContext = NO_CONTEXT,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._servable = servable
+        self._recorder = recorder
+        self.context = context
+        if context.observation is not None:
+            # As the server calls it: a client's spelling could fill the metrics with names.
+            context.observation.model = servable.name
+            context.observation.version = servable.version
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._servable.name
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self._servable.version
+
+    def find(self, signature_name: str) -> Signature | None:
+        """Return a signature; an empty name means the default one."""
+        if signature_name == INIT_OP:
+            return None
+        return self._servable.model.signatures.get(signature_name or DEFAULT_SIGNATURE)
+
+    def signature(self, signature_name: str) -> Signature:
+        """Return a signature.
+
+        Raises:
+            StatusError: The model has none of that name.
+        """
+        found = self.find(signature_name)
+        if found is None:
+            name = signature_name or DEFAULT_SIGNATURE
+            raise StatusError(
+                Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.'
+            )
+        return found
+
+    def allocate(self, shape: Sequence[int], dtype: str) -> Array:
+        """Return an array for an input, with any content; see `ScheduledModel.allocate`."""
+        return self._servable.model.allocate(shape, dtype)
+
+    def predict(
+        self,
+        signature: Signature,
+        inputs: Mapping[str, Array],
+        output_filter: Sequence[str] = (),
+    ) -> Outputs:
+        """Run a signature of this version, and wait for it; see `start`."""
+        return self.start(signature, inputs, output_filter).result()
+
+    def start(
+        self,
+        signature: Signature,
+        inputs: Mapping[str, Array],
+        output_filter: Sequence[str] = (),
+    ) -> Run:
+        """Begin to run a signature of this version, and do not wait for it.
+
+        Args:
+            signature: What to run.
+            inputs: Arrays by input name; those with a default may be left out.
+            output_filter: The outputs wanted; empty for all.
+
+        Raises:
+            StatusError: Inputs or outputs do not fit.
+        """
+        complete = complete_inputs(signature, inputs)
+        shaped = check_shapes(signature, complete)
+        outputs = chosen_outputs(signature, output_filter)
+        observation = self.context.observation
+        if observation is not None:
+            observation.signature = signature.name
+            observation.rows += _rows(inputs)
+        began = time.monotonic()
+        deadline = self.context.deadline
+        future = self._servable.model.submit(signature.name, shaped, outputs, deadline)
+        column = None
+        if shaped is not complete:
+            column = next(each.shape for name, each in complete.items() if each is not shaped[name])
+        return Run(self, signature, inputs, output_filter, future, began, column)
+
+    def record(self, run: Run, outputs: Outputs) -> None:
+        """Keep a run that succeeded, if anybody keeps such."""
+        name = self._servable.name
+        if self._recorder is not None and self._recorder.wants(name):
+            self._recorder.record(
+                Exchange(
+                    name,
+                    self._servable.version,
+                    run.signature,
+                    self.context.api,
+                    run.inputs,
+                    outputs,
+                    run.output_filter,
+                )
+            )
+
+
+class Run:
+    """A signature that is being run; made by `Call.start`.
+
+    Args:
+        call: The request that it belongs to.
+        signature: What is run.
+        inputs: Arrays by input name, as the client gave them.
+        output_filter: The outputs wanted; empty for all.
+        future: What the model will answer. Cancel it if nobody waits for the answer any more.
+        began: When it began, in monotonic seconds.
+        column: The shape of the client's input where it left out a dimension of size 1.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        signature: Signature,
+        inputs: Mapping[str, Array],
+        output_filter: Sequence[str],
+        future: Future[Outputs],
+        began: float,
+        column: tuple[int, ...] | None = None,
+    ) -> None:
+        self.signature = signature
+        self.inputs = inputs
+        self.output_filter = output_filter
+        self.future = future
+        self._call = call
+        self._began = began
+        self._column = column
+
+    def result(self) -> Outputs:
+        """Return the outputs; blocks until the future is done. Call it once.
+
+        Raises:
+            StatusError: The model refused or failed, or the request was given up.
+        """
+        try:
+            outputs = outcome(self.future)
+        except StatusError:
+            raise
+        except CancelledError:
+            raise StatusError(Code.CANCELLED, "the request was given up") from None
+        except Exception as error:
+            # A defect of a runtime must cost one request, not the connection.
+            _LOG.exception("model %s failed", self._call.name)
+            raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
+        finally:
+            observation = self._call.context.observation
+            if observation is not None:
+                compute_s = getattr(self.future, "compute_s", None)
+                observation.ran(self._began, time.monotonic(), compute_s)
+        if self._column is not None:
+            outputs = drop_column(outputs, self._column)
+        self._call.record(self, outputs)
+        return outputs
+
+
+def _rows(inputs: Mapping[str, Array]) -> int:
+    """Return the size of the first dimension, which is one for a scalar or for no input."""
+    for array in inputs.values():
+        return array.shape[0] if array.ndim else 1
+    return 1

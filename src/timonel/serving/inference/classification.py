@@ -1,0 +1,275 @@
+"""Classify, Regress and MultiInference: serialized tf.train.Examples in, checked results out.
+
+Pure: what a request comes to is a `Question`, which somebody else asks. gRPC and REST share it.
+Wordings are TensorFlow Serving's, as clients match on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from timonel.serving.inference.classification_results import (
+    Classes,
+    checked_classes,
+    checked_values,
+)
+from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+__all__ = [
+    "CLASSIFY",
+    "REGRESS",
+    "Classes",
+    "Question",
+    "Signatures",
+    "Task",
+    "classify",
+    "infer",
+    "regress",
+    "serialized",
+]
+
+CLASSIFY = "tensorflow/serving/classify"
+REGRESS = "tensorflow/serving/regress"
+_INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
+
+
+Outputs = Mapping[str, Array]
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Signatures(Protocol):
+    """What a version can be asked; `timonel.serving.inference.Call` is one."""
+
+    def find(self, signature_name: str) -> Signature | None:
+        """Return a signature; an empty name means the default one."""
+
+
+@dataclass(frozen=True)
+class Question(Generic[R_co]):
+    """What to ask of a model, and how to read what it answers.
+
+    Args:
+        signature: What to run.
+        inputs: Its arrays.
+        outputs: The outputs to ask for.
+        read: Returns the result from these; raises `StatusError` if they are no such thing.
+    """
+
+    signature: Signature
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str]
+    read: Callable[[Outputs], R_co]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a MultiInference request.
+
+    Args:
+        model: The model's name.
+        signature_name: The signature asked for; empty for the default one.
+        method: `CLASSIFY` or `REGRESS`.
+    """
+
+    model: str
+    signature_name: str
+    method: str
+
+
+def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
+    """Return examples as the model's input, object [n].
+
+    Args:
+        examples: Serialized tf.train.Examples.
+        context: A serialized tf.train.Example whose features all of them have, unless they have
+            their own of that name: it is put before each, and parsing merges the two.
+
+    Raises:
+        StatusError: There is no example.
+    """
+    if not examples:
+        raise invalid_argument("Input is empty.")
+    array = np.empty(len(examples), dtype=object)
+    array[:] = [context + example for example in examples] if context else examples
+    return array
+
+
+def classify(
+    model: Signatures,
+    signature_name: str,
+    examples: Sequence[bytes],
+    context: bytes = b"",
+    *,
+    check_method: bool = False,
+) -> Question[Classes]:
+    """Return the question what classes serialized examples have.
+
+    Args:
+        model: What will be asked.
+        signature_name: The signature; empty for the default one.
+        examples: Serialized tf.train.Examples.
+        context: What all of them share, see `serialized`.
+        check_method: Whether the signature must be declared as one that classifies.
+
+    Raises:
+        StatusError: The signature is not that of a classifier.
+    """
+    signature = _named(model, signature_name)
+    if check_method:
+        _check_method(signature, CLASSIFY)
+    wanted = _classify_outputs(signature)
+    return _classes(signature, wanted, serialized(examples, context))
+
+
+def regress(
+    model: Signatures,
+    signature_name: str,
+    examples: Sequence[bytes],
+    context: bytes = b"",
+    *,
+    check_method: bool = False,
+) -> Question[Array]:
+    """Return the question what regression value each serialized example has, float32 [n].
+
+    Args:
+        model: What will be asked.
+        signature_name: The signature; empty for the default one.
+        examples: Serialized tf.train.Examples.
+        context: What all of them share, see `serialized`.
+        check_method: Whether the signature must be declared as one that regresses.
+
+    Raises:
+        StatusError: The signature is not that of a regression.
+    """
+    signature = _named(model, signature_name)
+    if check_method:
+        _check_method(signature, REGRESS)
+    wanted = _regress_outputs(signature)
+    return _values(signature, wanted, serialized(examples, context))
+
+
+def infer(
+    model: Signatures,
+    tasks: Sequence[Task],
+    examples: Sequence[bytes],
+    context: bytes = b"",
+    *,
+    check_method: bool = False,
+) -> list[Question[Classes | Array]]:
+    """Return a question for each task: about the same examples, to another signature.
+
+    Raises:
+        StatusError: The tasks do not go together, or the signature of one is not of its kind.
+    """
+    plans: list[tuple[Task, Signature, list[str]]] = []
+    for task in tasks:
+        signature = _joined(model, task, [(seen.model, plan.name) for seen, plan, _ in plans])
+        if check_method:
+            _check_method(signature, task.method)
+        wanted = _OUTPUTS_OF[task.method](signature)
+        plans.append((task, signature, wanted))
+    batch = serialized(examples, context)
+    return [
+        (_classes if task.method == CLASSIFY else _values)(signature, wanted, batch)
+        for task, signature, wanted in plans
+    ]
+
+
+def _classes(signature: Signature, wanted: Sequence[str], batch: Array) -> Question[Classes]:
+    def read(outputs: Outputs) -> Classes:
+        return checked_classes(outputs.get(_CLASSES), outputs.get(_SCORES), len(batch))
+
+    return Question(signature, {_INPUTS: batch}, wanted, read)
+
+
+def _values(signature: Signature, wanted: Sequence[str], batch: Array) -> Question[Array]:
+    def read(outputs: Outputs) -> Array:
+        return checked_values(outputs[_OUTPUTS], len(batch))
+
+    return Question(signature, {_INPUTS: batch}, wanted, read)
+
+
+def _named(model: Signatures, name: str) -> Signature:
+    signature = model.find(name)
+    if signature is None:
+        raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
+    return signature
+
+
+def _check_method(signature: Signature, method: str) -> None:
+    if signature.method_name != method:
+        kind = "classification" if method == CLASSIFY else "regression"
+        raise invalid_argument(
+            f"Expected {kind} signature method_name to be {method}. Was: {signature.method_name}"
+        )
+
+
+def _joined(model: Signatures, task: Task, before: Sequence[tuple[str, str]]) -> Signature:
+    if not task.model:
+        raise invalid_argument("Found ModelSpec with an empty model name.")
+    if any(task.model != name for name, _ in before):
+        raise invalid_argument(
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name."
+        )
+    name = task.signature_name or DEFAULT_SIGNATURE
+    if any(name == seen for _, seen in before):
+        raise invalid_argument(f"Duplicate evaluation of signature: {name}")
+    signature = model.find(name)
+    if signature is None:
+        raise invalid_argument(f"Requested signature not found in model graph: {name}")
+    if task.method not in _OUTPUTS_OF:
+        raise StatusError(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {task.method}")
+    return signature
+
+
+def _classify_outputs(signature: Signature) -> list[str]:
+    _check_input(signature)
+    count = len(signature.outputs)
+    if count not in (1, 2):
+        raise invalid_argument(f"Expected one or two output Tensors, found {count}")
+    _check_input_name(signature, "classification")
+    wanted = [name for name in (_CLASSES, _SCORES) if name in signature.outputs]
+    if not wanted:
+        raise invalid_argument(
+            "Expected classification signature outputs to contain at least one of "
+            f'"{_CLASSES}" or "{_SCORES}". Signature was: {_describe(signature)}'
+        )
+    return wanted
+
+
+def _regress_outputs(signature: Signature) -> list[str]:
+    _check_input(signature)
+    if len(signature.outputs) != 1:
+        raise invalid_argument("Expected one output Tensor.")
+    _check_input_name(signature, "regression")
+    if _OUTPUTS not in signature.outputs:
+        raise invalid_argument(
+            f"No regression outputs found in SignatureDef: {_describe(signature)}"
+        )
+    return [_OUTPUTS]
+
+
+_OUTPUTS_OF = {CLASSIFY: _classify_outputs, REGRESS: _regress_outputs}
+
+
+def _check_input(signature: Signature) -> None:
+    if len(signature.inputs) != 1:
+        raise invalid_argument("Expected one input Tensor.")
+
+
+def _check_input_name(signature: Signature, kind: str) -> None:
+    if _INPUTS not in signature.inputs:
+        raise invalid_argument(f"No {kind} inputs found in SignatureDef: {_describe(signature)}")
+
+
+def _describe(signature: Signature) -> str:
+    inputs, outputs = (
+        ", ".join(f"{key}: {spec.tensor} {spec.dtype}" for key, spec in sorted(specs.items()))
+        for specs in (signature.inputs, signature.outputs)
+    )
+    return f"inputs {{ {inputs} }} outputs {{ {outputs} }} method_name: {signature.method_name}"

@@ -1,0 +1,148 @@
+"""Our values as the protos of TensorFlow Serving's API, and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+
+from timonel.serving.inference import Metadata
+from timonel.serving.inference.classification import Classes
+from timonel.serving.manager.plan import VersionStatus
+from timonel.serving.protos.messages import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    meta_graph_pb2,
+    model_pb2,
+    predict_pb2,
+    tensor_shape_pb2,
+    types_pb2,
+)
+from timonel.serving.protos.tensors import encode, to_proto
+from timonel.serving.signature import Array, Signature, TensorSpec
+from timonel.wire import tag, varint
+
+
+def _tag(message: Any, field: str) -> bytes:
+    return tag(message.DESCRIPTOR.fields_by_name[field].number)
+
+
+_OUTPUTS = _tag(predict_pb2.PredictResponse, "outputs")
+_MODEL_SPEC = _tag(predict_pb2.PredictResponse, "model_spec")
+_KEY = _tag(predict_pb2.PredictResponse.OutputsEntry, "key")
+_VALUE = _tag(predict_pb2.PredictResponse.OutputsEntry, "value")
+
+
+def model_spec(name: str, version: int, signature_name: str = "") -> Any:
+    """Return the ModelSpec of what answered a request."""
+    spec = model_pb2.ModelSpec(name=name, signature_name=signature_name)
+    spec.version.value = version
+    return spec
+
+
+def predict_response(spec: Any, outputs: Mapping[str, Array], *, as_content: bool = False) -> bytes:
+    """Return a serialized PredictResponse.
+
+    Args:
+        spec: The ModelSpec that answered.
+        outputs: Arrays by output name.
+        as_content: Whether values go into ``tensor_content``, or else into typed fields.
+
+    Raises:
+        StatusError: A dtype has no proto form.
+    """
+    parts: list[bytes] = []
+    for name, array in outputs.items():
+        key = name.encode()
+        value = encode(array, as_content=as_content)
+        entry = (_KEY, varint(len(key)), key, _VALUE, varint(len(value)))
+        size = sum(map(len, entry)) + len(value)
+        parts += (_OUTPUTS, varint(size), *entry, value)
+    encoded = spec.SerializeToString()
+    return b"".join((*parts, _MODEL_SPEC, varint(len(encoded)), encoded))
+
+
+def examples_from(given: Any) -> tuple[list[bytes], bytes]:
+    """Return the serialized examples of an Input, and the context that all of them share."""
+    if given.WhichOneof("kind") == "example_list_with_context":
+        content = given.example_list_with_context
+        return _serialized(content.examples), content.context.SerializeToString()
+    return _serialized(given.example_list.examples), b""
+
+
+def fill_classes(result: Any, classes: Classes) -> None:
+    """Fill a ClassificationResult."""
+    for row in classes.rows():
+        entry = result.classifications.add()
+        for label, score in row:
+            entry.classes.add(label=label, score=score)
+
+
+def fill_regressions(result: Any, values: Array) -> None:
+    """Fill a RegressionResult with float32 [n]."""
+    for value in values.tolist():
+        result.regressions.add(value=value)
+
+
+def status_response(statuses: tuple[VersionStatus, ...]) -> Any:
+    """Return a GetModelStatusResponse."""
+    message = get_model_status_pb2.GetModelStatusResponse()
+    for status in statuses:
+        entry = message.model_version_status.add(
+            version=status.number,
+            state=get_model_status_pb2.ModelVersionStatus.State.Value(status.state.value),
+        )
+        entry.status.error_code = int(status.code)
+        entry.status.error_message = status.message
+    return message
+
+
+def signature_map(metadata: Metadata) -> Any:
+    """Return a SignatureDefMap."""
+    message = get_model_metadata_pb2.SignatureDefMap()
+    for name, signature in metadata.signatures.items():
+        message.signature_def[name].CopyFrom(_signature_def(signature))
+    return message
+
+
+def metadata_response(metadata: Metadata) -> Any:
+    """Return a GetModelMetadataResponse."""
+    message = get_model_metadata_pb2.GetModelMetadataResponse(
+        model_spec=model_spec(metadata.name, metadata.version)
+    )
+    message.metadata["signature_def"].Pack(signature_map(metadata))
+    return message
+
+
+def tensor_json(value: Array) -> dict[str, Any]:
+    """Return a tensor as TensorFlow Serving prints it: every field, by its proto name."""
+    return json_format.MessageToDict(
+        to_proto(value),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+
+
+def _serialized(examples: Any) -> list[bytes]:
+    return [example.SerializeToString() for example in examples]
+
+
+def _signature_def(signature: Signature) -> Any:
+    message = meta_graph_pb2.SignatureDef(method_name=signature.method_name)
+    for name, spec in signature.inputs.items():
+        message.inputs[name].CopyFrom(_tensor_info(spec))
+    for name, spec in signature.outputs.items():
+        message.outputs[name].CopyFrom(_tensor_info(spec))
+    for name, value in signature.defaults.items():
+        message.defaults[name].CopyFrom(to_proto(value))
+    return message
+
+
+def _tensor_info(spec: TensorSpec) -> Any:
+    shape = tensor_shape_pb2.TensorShapeProto(unknown_rank=spec.shape is None)
+    for size in spec.shape or ():
+        shape.dim.add(size=size)
+    return meta_graph_pb2.TensorInfo(
+        name=spec.tensor, dtype=types_pb2.DataType.Value(spec.dtype), tensor_shape=shape
+    )

@@ -1,0 +1,151 @@
+"""Check a request against a signature: names of inputs and outputs, types and shapes. Pure.
+
+TensorFlow Serving leaves shapes to the kernels. Some kernels do not check them: a convolution given
+rank 1 aborts the process. So nothing reaches a runtime whose shape differs from the declared one.
+Messages about names are TensorFlow Serving's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, Array, Signature
+from timonel.serving.status import invalid_argument
+
+MAX_RANK = 8
+"""Highest rank of an input whose rank is not declared; most TensorFlow kernels take no more."""
+_COLUMN = (-1, 1)
+
+
+def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:
+    """Return the names of the outputs that a request wants; none named means all.
+
+    Raises:
+        StatusError: An output name is unknown or repeated.
+    """
+    if not output_filter:
+        return list(signature.outputs)
+    chosen: list[str] = []
+    for alias in output_filter:
+        if alias not in signature.outputs:
+            raise invalid_argument(
+                f"output tensor alias not found in signature: {alias} "
+                f"Outputs expected to be in the set {{{_names(signature.outputs)}}}."
+            )
+        if alias in chosen:
+            raise invalid_argument(f"duplicate output tensor alias: {alias}")
+        chosen.append(alias)
+    return chosen
+
+
+def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return a request's inputs with the defaults of those that it leaves out.
+
+    Raises:
+        StatusError: A required input is missing, or an input is unknown.
+    """
+    if inputs.keys() == signature.inputs.keys():
+        return inputs
+    check_inputs(signature, inputs.keys())
+    defaults = signature.defaults
+    return {name: inputs[name] if name in inputs else defaults[name] for name in signature.inputs}
+
+
+def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
+    """Refuse a request by the names of its inputs; those with a default may be left out.
+
+    Raises:
+        StatusError: A required input is missing, or an input is unknown.
+    """
+    expected, defaults = signature.inputs, signature.defaults
+    missing, extra = expected.keys() - given, given - expected.keys()
+    if len(given) > len(expected) or (len(given) < len(expected) and not defaults):
+        raise invalid_argument(
+            f"input size does not match signature: {len(given)}!={len(expected)} "
+            f"len({{{_names(given)}}}) != len({{{_names(expected)}}}). "
+            f"Sent extra: {{{_names(extra)}}}. Missing but required: {{{_names(missing)}}}."
+        )
+    for alias in sorted(missing - defaults.keys()):
+        raise invalid_argument(
+            f"Signature input alias: {alias}(feed name: {expected[alias].tensor}) not found in "
+            "request and no default value provided. Inputs expected to be in the request "
+            f"{{{_names(given)}}}, or default input alias set: {_names(defaults)}"
+        )
+    if extra:
+        used = _names(given & expected.keys())
+        raise invalid_argument(
+            f"Inputs contains invalid name. Used request inputs: {used}, "
+            f"request input: {_names(given)}"
+        )
+
+
+def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return the inputs in their declared shapes, once their types are known to be right.
+
+    TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. Such an array
+    becomes ``[n, 1]``; `drop_column` takes the added dimension out of the outputs.
+
+    Args:
+        signature: Declares a shape for each input.
+        inputs: Arrays for all of the signature's inputs.
+
+    Returns:
+        ``inputs`` itself, or a new mapping where an array was reshaped.
+
+    Raises:
+        StatusError: A type, a rank or a known dimension differs from the declared one.
+    """
+    reshaped: dict[str, Array] = {}
+    for name, array in inputs.items():
+        spec = signature.inputs[name]
+        if array.dtype != NUMPY_TYPES.get(spec.dtype, array.dtype):
+            raise invalid_argument(
+                f"Input {name} has the wrong type: expected {spec.dtype}, "
+                f"got {DTYPE_NAMES.get(array.dtype, array.dtype)}"
+            )
+        declared = spec.shape
+        if fits(declared, array.shape):
+            continue
+        if declared != _COLUMN or array.ndim > 1:
+            expected = (
+                f"rank {MAX_RANK} at most" if declared is None else f"shape {_list(declared)}"
+            )
+            raise invalid_argument(
+                f"Input {name} has the wrong shape: expected {expected}, got {_list(array.shape)}"
+            )
+        reshaped[name] = array.reshape(-1, 1)
+    return {**inputs, **reshaped} if reshaped else inputs
+
+
+def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
+    """Return outputs of shape ``[n, 1]`` in the shape that the client's input had.
+
+    Args:
+        outputs: Outputs of inputs that `check_shapes` has reshaped.
+        shape: The client's shape of such an input: ``[n]`` or ``[]``.
+    """
+    rows = shape[0] if shape else 1
+    return {
+        name: array.reshape(shape) if array.shape == (rows, 1) else array
+        for name, array in outputs.items()
+    }
+
+
+@functools.lru_cache(4096)
+def fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+    """Tell whether a shape has the declared rank and known dimensions."""
+    if declared is None:
+        return len(shape) <= MAX_RANK
+    return len(shape) == len(declared) and all(
+        known in {-1, size} for known, size in zip(declared, shape, strict=True)
+    )
+
+
+def _list(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))

@@ -1,0 +1,195 @@
+"""Requests that a version answers before it serves, so that the first clients do not wait.
+
+They are in ``assets.extra/tf_serving_warmup_requests`` of the version: PredictionLogs in a
+TFRecord file, as TensorFlow Serving and the request log write them. Rules and texts
+are TensorFlow Serving's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import message
+
+from timonel.data.records import read_records
+from timonel.errors import CorruptError
+from timonel.models.schema import WARMUP_FILE
+from timonel.serving.inference import Call, classification
+from timonel.serving.inference import conversion as protos
+from timonel.serving.inference.classification import Question
+from timonel.serving.manager.catalogue import Servable
+from timonel.serving.protos.messages import prediction_log_pb2
+from timonel.serving.protos.tensors import from_proto
+from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+_LOG = logging.getLogger(__name__)
+MAX_RECORDS = 1000
+
+Load = Callable[[Path], LoadedModel]
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What a version was warmed up with.
+
+    Args:
+        records: Requests that were read.
+        seconds: How long it took.
+        code: How it ended.
+    """
+
+    records: int
+    seconds: float
+    code: Code = Code.OK
+
+
+def warm_up(
+    model: LoadedModel,
+    folder: Path,
+    iterations: int = 1,
+    observe: Callable[[WarmUp], None] = lambda _: None,
+) -> None:
+    """Send a version's own warm-up requests to it; nothing happens if there are none.
+
+    Args:
+        model: What was loaded from ``folder``.
+        folder: The version's folder.
+        iterations: How often each request is sent.
+        observe: Told how it went, also if it failed; not called if there is no such file.
+
+    Raises:
+        StatusError: The file is damaged or too long, or a request failed.
+    """
+    path = folder / WARMUP_FILE
+    if not path.is_file():
+        return
+    began = time.monotonic()
+    count = 0
+    code = Code.OK
+    call = Call(Servable("", 0, model))
+    try:
+        for record in read_records(path):
+            if count == MAX_RECORDS:
+                raise invalid_argument(
+                    f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {path}"
+                )
+            log = _parsed(record, path)
+            for _ in range(max(1, iterations)):
+                _replay(call, log, forgiving=model.has_hooks)
+            count += 1
+    except CorruptError as error:
+        code = Code.DATA_LOSS
+        raise StatusError(
+            code, f"{error.message}. Please verify your warmup data is in TFRecord format."
+        ) from error
+    except StatusError as error:
+        code = error.code
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        observe(WarmUp(count, seconds, code))
+    _LOG.info("warmed up with %d requests in %.2f s: %s", count, seconds, path)
+
+
+def warmed(
+    load: Load, iterations: int = 1, observe: Callable[[Path, WarmUp], None] = lambda *_: None
+) -> Load:
+    """Return a ``load`` whose models have answered their own warm-up requests.
+
+    Args:
+        load: Loads the version in a folder.
+        iterations: How often each request is sent.
+        observe: Told how it went in each folder that has such requests.
+    """
+
+    def warming(path: Path) -> LoadedModel:
+        model = load(path)
+        try:
+            warm_up(model, path, iterations, lambda result: observe(path, result))
+        except BaseException:
+            # A version that is not published is nobody's to close but ours.
+            model.close()
+            raise
+        return model
+
+    return warming
+
+
+def replay(call: Call, log: Any) -> None:
+    """Send the request of a PredictionLog to a version; its answer is not looked at.
+
+    The names and versions of models in the log are not looked at either.
+
+    Raises:
+        StatusError: The request failed, or it is of a kind that cannot be replayed.
+    """
+    kind = log.WhichOneof("log_type")
+    if kind is None:
+        return
+    replayer = _REPLAYERS.get(kind)
+    if replayer is None:
+        number = log.DESCRIPTOR.fields_by_name[kind].number
+        raise StatusError(Code.UNIMPLEMENTED, f"Unsupported log_type for warmup: {number}")
+    replayer(call, getattr(log, kind).request)
+
+
+def _replay(call: Call, log: Any, *, forgiving: bool) -> None:
+    try:
+        replay(call, log)
+    except StatusError as error:
+        if not forgiving or error.code is not Code.INVALID_ARGUMENT:
+            raise
+        # It was kept for the model, and need not be what hooks around it take.
+        _LOG.info("a warm-up request does not fit the hooks: %s", error.message)
+
+
+def _parsed(record: bytes, path: Path) -> Any:
+    try:
+        return prediction_log_pb2.PredictionLog.FromString(record)
+    except message.DecodeError as error:
+        shown = record[:256].decode(errors="replace")
+        raise invalid_argument(f"Failed to parse warmup record: {shown} from {path}") from error
+
+
+def _predict(call: Call, request: Any) -> None:
+    inputs = {alias: from_proto(alias, proto) for alias, proto in request.inputs.items()}
+    call.predict(call.signature(request.model_spec.signature_name), inputs, request.output_filter)
+
+
+def _classify(call: Call, request: Any) -> None:
+    name = request.model_spec.signature_name
+    _ask(call, classification.classify(call, name, *protos.examples_from(request.input)))
+
+
+def _regress(call: Call, request: Any) -> None:
+    name = request.model_spec.signature_name
+    _ask(call, classification.regress(call, name, *protos.examples_from(request.input)))
+
+
+def _infer(call: Call, request: Any) -> None:
+    tasks = [
+        classification.Task(task.model_spec.name, task.model_spec.signature_name, task.method_name)
+        for task in request.tasks
+    ]
+    if not tasks:
+        raise invalid_argument("ModelSpec has no name specified.")
+    for question in classification.infer(call, tasks, *protos.examples_from(request.input)):
+        _ask(call, question)
+
+
+def _ask(call: Call, question: Question[Any]) -> None:
+    question.read(call.predict(question.signature, question.inputs, question.outputs))
+
+
+_REPLAYERS: dict[str, Callable[[Call, Any], None]] = {
+    "predict_log": _predict,
+    "classify_log": _classify,
+    "regress_log": _regress,
+    "multi_inference_log": _infer,
+}

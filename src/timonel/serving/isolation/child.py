@@ -1,0 +1,179 @@
+"""A compute process: loads one version, answers requests until its connection ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from timonel.serving.batching.observation import BatchObservation
+from timonel.serving.batching.wrapping import Submitter, batched
+from timonel.serving.isolation.connection import Link
+from timonel.serving.isolation.framing import Kind
+from timonel.serving.isolation.metadata import to_fields
+from timonel.serving.isolation.receiver import Message
+from timonel.serving.memory import give_back, return_large_blocks, share_arenas, start_trimming
+from timonel.serving.runtimes.base import Asked, Runtime, ScheduledModel
+from timonel.serving.runtimes.python.hooks import HookedModel, Hooks
+from timonel.serving.runtimes.threaded import scheduled
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.signature import DTYPE_NAMES, Array
+from timonel.serving.status import Code, StatusError
+
+_LOG = logging.getLogger(__name__)
+
+Outputs = dict[str, Array]
+
+
+def compute(
+    connection: socket.socket,
+    runtime: Runtime,
+    path: Path,
+    settings: RuntimeSettings,
+    threads: int,
+    memory_limit: int,
+) -> None:
+    """Load a version and serve it until told to unload it.
+
+    Args:
+        connection: Where requests come from.
+        runtime: What loads and computes; prepared.
+        path: The version's folder.
+        settings: How it computes.
+        threads: Requests at the same time, where the model does not schedule them itself.
+        memory_limit: Bytes of shared memory for answers.
+    """
+    # As in the only process: TensorFlow's own buffers are here.
+    share_arenas()
+    return_large_blocks(mmap_bytes=32 << 20, trim_bytes=16 << 20)
+    start_trimming()
+    link = Link(connection, limit_bytes=memory_limit)
+    try:
+        loaded = runtime.load(path, settings)
+        observe = partial(_tell, link)
+        # Whoever waits in this process waits for this version, so nobody else is held up.
+        submitter = Submitter.WAITING
+        together = batched(loaded, settings.batching, observe, version=path, submitter=submitter)
+        model = scheduled(together, threads)
+        if settings.hooks is not None:
+            hooks = Hooks(Path(settings.hooks), model.signatures)
+            model = HookedModel(model, hooks, threads)
+        give_back()
+        fields, defaults = to_fields(model.signatures, model.platform)
+        link.post(Kind.LOADED, 0, fields, defaults)
+    except Exception as error:  # noqa: BLE001 - becomes the load's status
+        _post_error(link, 0, error, otherwise=Code.UNKNOWN)
+        return
+    if _Answering(link, model).serve():
+        model.close()
+        link.flush()  # what was told of its last batches
+
+
+class _Answering:
+    """Hands requests to a model and its answers back."""
+
+    def __init__(self, link: Link, model: ScheduledModel) -> None:
+        self._link = link
+        self._model = model
+        self._asked_to_close = False
+        self._beginning = False
+        self._asked: list[tuple[int, Asked]] = []
+        self._under_way: dict[int, Future[Outputs]] = {}
+
+    def serve(self) -> bool:
+        """Answer; return true if this ends as it should, false if nobody is there any more."""
+        self._link.serve(self._handle, finish=self._begin)
+        return self._asked_to_close
+
+    def _handle(self, message: Message) -> None:
+        if message.kind is Kind.REQUEST:
+            self._note(message)
+        elif message.kind is Kind.CANCEL:
+            self._begin()
+            if (future := self._under_way.get(message.number)) is not None:
+                future.cancel()
+        elif message.kind is Kind.CLOSE:
+            self._asked_to_close = True
+            self._link.stop()
+
+    def _note(self, message: Message) -> None:
+        signature, outputs, deadline = message.fields
+        self._asked.append((message.number, Asked(signature, message.arrays, outputs, deadline)))
+
+    def _begin(self) -> None:
+        """Begin what was asked in a packet: all of it together."""
+        if not self._asked:
+            return
+        asked, self._asked = self._asked, []
+        self._beginning = True
+        futures = self._model.submit_all([request for _, request in asked])
+        for (number, _), future in zip(asked, futures, strict=True):
+            self._under_way[number] = future
+            future.add_done_callback(partial(self._answer, number))
+        self._beginning = False
+
+    def _answer(self, number: int, future: Future[Outputs]) -> None:
+        self._under_way.pop(number, None)
+        if future.cancelled():
+            # The front counts what it is owed, by which it knows a process that hangs.
+            _post_error(self._link, number, StatusError(Code.CANCELLED, "nobody waits for it"))
+            return
+        # Not raised by ``result()``: the error would refer to this frame, and so to the future.
+        failure = future.exception()
+        if failure is not None:
+            _post_error(self._link, number, failure, compute_s=_compute_s(future))
+            return
+        try:
+            outputs = future.result()
+            _check_types(outputs)
+            # Where others are under way, theirs may be done at the same moment: a batch's are. What
+            # is answered while it is received goes with whatever else came in its packet.
+            later = bool(self._under_way) or self._beginning
+            self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            _post_error(self._link, number, error, compute_s=_compute_s(future))
+
+
+def _tell(link: Link, observation: BatchObservation) -> None:
+    with contextlib.suppress(StatusError):  # the connection has ended
+        # One by one: there may be one for each request, and `astuple` copies what it finds.
+        fields = [
+            observation.queue_s,
+            observation.compute_s,
+            observation.rows,
+            observation.padded_rows,
+            observation.signature,
+            observation.failed,
+        ]
+        link.post(Kind.BATCH, 0, fields, later=True)
+
+
+def _compute_s(future: Future[Outputs]) -> float | None:
+    return getattr(future, "compute_s", None)
+
+
+def _check_types(outputs: Outputs) -> None:
+    for name, each in outputs.items():
+        if each.dtype not in DTYPE_NAMES:
+            raise TypeError(f"expected {name} to have a tensor's type, got {each.dtype}")
+
+
+def _post_error(
+    link: Link,
+    number: int,
+    error: BaseException,
+    otherwise: Code = Code.INTERNAL,
+    compute_s: float | None = None,
+) -> None:
+    if isinstance(error, StatusError):
+        code, text = error.code, error.message
+    else:
+        _LOG.error("a request or a load failed", exc_info=error)
+        code, text = otherwise, f"{type(error).__name__}: {error}"
+    fields: list[Any] = [int(code), text.encode("utf-8", "replace").decode(), compute_s]
+    with contextlib.suppress(StatusError):  # the connection has ended
+        link.post(Kind.ERROR, number, fields)

@@ -1,0 +1,234 @@
+"""One end of the connection between the front and a compute process.
+
+Any thread posts messages; one thread, in `serve`, receives. Nothing here waits for the other side,
+so that a process that hangs holds nobody up; what the socket does not take is sent later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from timonel.serving.isolation.arena import Arena
+from timonel.serving.isolation.framing import INLINE_BYTES, Kind, by_reference, inline
+from timonel.serving.isolation.messages import Place, pack
+from timonel.serving.isolation.receiver import Inbox, Message
+from timonel.serving.isolation.sender import Outbox
+from timonel.serving.isolation.shared_memory import Owner, hold_of
+from timonel.serving.signature import NUMPY_TYPES, Array
+from timonel.serving.turns import Gathering, at_end_of_turn
+
+AT_ONCE = 100
+"""So many messages do not wait for the end of a turn: the other side could be at work."""
+
+
+class Link(Owner):
+    """Sends from any thread, receives in one. Owns the socket and the memory that it writes.
+
+    Args:
+        connection: One end of a pair of sequential-packet sockets.
+        limit_bytes: Shared memory that this side may use.
+    """
+
+    def __init__(self, connection: socket.socket, *, limit_bytes: int) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
+        self._inbox = Inbox(connection, self, self._arena)
+        self._theirs = self._inbox.segments
+        self._outbox = Outbox(connection, self.wake)
+        self._gathering = Gathering()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = threading.RLock()
+        self._flush_asked = False
+        self._server = 0
+        self._over = False
+        self._closed = False
+
+    @property
+    def arena(self) -> Arena:
+        """The memory that this side writes."""
+        return self._arena
+
+    def allocate(self, shape: Sequence[int], dtype: str, timeout_s: float) -> Array:
+        """Return an array, with any content, that needs no copy to be sent.
+
+        Args:
+            shape: Its sizes.
+            dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
+            timeout_s: How long to wait for memory.
+
+        Raises:
+            StatusError: There is none.
+        """
+        block = self._arena.take(_bytes_of(shape, dtype), timeout_s)
+        return block.array().view(NUMPY_TYPES[dtype]).reshape(shape)
+
+    def post(
+        self,
+        kind: Kind,
+        number: int,
+        fields: Sequence[Any] = (),
+        arrays: Mapping[str, Array] | None = None,
+        timeout_s: float = 60.0,
+        *,
+        later: bool = False,
+        turn: bool = False,
+    ) -> None:
+        """Send a message; it has been copied, but perhaps not sent, when this returns.
+
+        Args:
+            kind: What it is for.
+            number: The request it is about.
+            fields: Values that JSON has.
+            arrays: Arrays by name.
+            timeout_s: How long to wait for shared memory, if it is large.
+            later: More is to come at once from this thread: leave the sending to the one that
+                receives, so that several messages go in one packet.
+            turn: More may come in this turn of the event loop, if one runs in this thread: send
+                them together at its end, or as soon as they are many.
+
+        Raises:
+            StatusError: An array has no tensor's type, or there is no memory for it in time.
+        """
+        places = dict(self._places(arrays)) if arrays else None
+        content = pack(fields, arrays, places)
+        if content.size <= INLINE_BYTES:
+            frame = inline(kind, number, content.as_bytes())
+        else:
+            hold = self._arena.take(content.size, timeout_s)
+            content.write_to(hold.array())
+            self._arena.share(hold)
+            frame = by_reference(kind, number, hold.number, hold.offset, content.size)
+        self._outbox.add(frame)
+        if turn and self._waits() and at_end_of_turn(self._end_turn):
+            return
+        if not later:
+            self.flush()
+        elif not self._flush_asked:
+            self._flush_asked = True
+            if threading.get_ident() != self._server:
+                self.wake()
+
+    def _waits(self) -> bool:
+        return self._outbox.waiting < AT_ONCE and self._gathering.pays()
+
+    def _end_turn(self) -> None:
+        self._gathering.ended(self._outbox.waiting)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what has piled up, unless another thread is at it."""
+        self._outbox.flush()
+
+    def serve(
+        self,
+        handle: Callable[[Message], None],
+        watch: Callable[[], float | None] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Receive until either side ends the connection.
+
+        Args:
+            handle: Called with each message.
+            watch: Called every time before this thread waits; returns for how many seconds at
+                most, or none for any time.
+            finish: Called after the last message of each packet.
+
+        Raises:
+            ProtocolError: The other side has sent nonsense.
+        """
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        descriptor = self._socket.fileno()
+        poller.register(descriptor, select.POLLIN)
+        writing = False
+        self._server = threading.get_ident()
+        while not self._over:
+            if self._flush_asked:
+                self._flush_asked = False
+                self.flush()
+            if writing != self._outbox.is_blocked:
+                writing = not writing
+                mask = select.POLLIN | (select.POLLOUT if writing else 0)
+                poller.modify(descriptor, mask)
+            wait_s = watch()
+            events = dict(poller.poll(None if wait_s is None else max(1, round(wait_s * 1000))))
+            if self._wake in events:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            event = events.get(descriptor, 0)
+            if event & select.POLLOUT:
+                self._outbox.unblock()
+            if event & ~select.POLLOUT:
+                if not self._inbox.receive(handle):
+                    return
+                finish()
+
+    def wake(self) -> None:
+        """Have `serve` call its ``watch``."""
+        # Not after `close`: the number may be that of another file by then.
+        with self._waking:
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """Have `serve` return on this side; messages can still be sent."""
+        self._over = True
+
+    def shut(self) -> None:
+        """End the connection; `serve` returns on both sides."""
+        self._over = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._arena.close()
+
+    def close(self) -> None:
+        """Give all back, once `serve` has returned. Arrays that are in use stay valid."""
+        self.shut()
+        self._outbox.close()
+        self._socket.close()
+        with self._waking:
+            if not self._closed:
+                os.close(self._wake)
+            self._closed = True
+        self._theirs.clear()
+
+    def give_back(self, number: int, offset: int) -> None:
+        """Tell the other side that a block of its memory is free."""
+        if not self._over:
+            self._outbox.add_unused(number, offset)
+            self.flush()
+
+    def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
+        """Find the arrays that lie in this side's shared memory, and count a user more of them."""
+        for name, each in arrays.items():
+            hold = hold_of(each)
+            if hold is None or not self._arena.owns(hold) or not each.flags.c_contiguous:
+                continue
+            # A block is given back by its first byte, so that is what must be sent.
+            if each.ctypes.data == hold.segment.address + hold.offset:
+                self._arena.share(hold)
+                yield name, Place(hold.number, hold.offset)
+
+    def _announce(self, number: int, descriptor: int, size: int) -> None:
+        self._outbox.add(inline(Kind.SEGMENT, number, offset=size), descriptor)
+
+    def _retire(self, number: int) -> None:
+        self._outbox.add(inline(Kind.RETIRE, number))
+        self.flush()
+
+
+def is_small(shape: Sequence[int], dtype: str) -> bool:
+    """Tell whether an array goes through the socket, so that shared memory would cost more."""
+    return _bytes_of(shape, dtype) <= INLINE_BYTES
+
+
+def _bytes_of(shape: Sequence[int], dtype: str) -> int:
+    return math.prod(shape) * NUMPY_TYPES[dtype].itemsize

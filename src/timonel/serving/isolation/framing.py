@@ -1,0 +1,111 @@
+"""How messages are cut into packets: several to a packet, large ones by reference. Pure.
+
+    packet   frame, frame, ...
+    frame    kind, segment, number, offset, length (32 bytes) | content and padding, if it is here
+
+Where ``segment`` is `HERE` the content follows; else it is in shared memory at ``offset``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from timonel.serving.isolation.messages import Bytes, ProtocolError
+
+HERE = -1
+INLINE_BYTES = 16 << 10
+"""Contents up to this size go through the socket: for small arrays that is one copy more and a
+block of shared memory, with its way back, less."""
+PACKET_BYTES = 64 << 10
+_FRAME = struct.Struct("<IiQQQ")
+_PADDING = 32
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    SEGMENT = 1  # a descriptor of shared memory comes with it: number and size
+    RETIRE = 2  # a segment is not used any more
+    RELEASE = 3  # blocks of the receiver's are free: pairs of segment and offset
+    REQUEST = 4  # [signature, outputs, deadline], inputs
+    ANSWER = 5  # [seconds of compute], outputs
+    ERROR = 6  # [code, text, seconds of compute]
+    LOADED = 7  # [signatures, platform], defaults
+    CANCEL = 8  # nobody waits for that request's answer any more
+    CLOSE = 9  # unload, and end
+    BATCH = 10  # [what was observed of a batch]
+
+
+class Frame(NamedTuple):
+    """One frame as it was received; a tuple, as several are made for each request.
+
+    Args:
+        kind: What it is for.
+        number: Whom it is about: a request, or a segment.
+        segment: Where the content is.
+        offset: Its place there; or a size.
+        length: Bytes of content.
+        content: The content, if it is here.
+    """
+
+    kind: Kind
+    number: int
+    segment: int
+    offset: int
+    length: int
+    content: Bytes
+
+
+def inline(kind: Kind, number: int, content: bytes = b"", *, offset: int = 0) -> bytes:
+    """Return a frame that has its content with it."""
+    head = _FRAME.pack(kind, HERE, number, offset, len(content))
+    return b"".join((head, content, bytes(-len(content) % _PADDING)))
+
+
+def by_reference(kind: Kind, number: int, segment: int, offset: int, length: int) -> bytes:
+    """Return a frame whose content is in shared memory."""
+    return _FRAME.pack(kind, segment, number, offset, length)
+
+
+def read_frames(packet: bytes) -> Iterator[Frame]:
+    """Yield the frames of a packet.
+
+    Raises:
+        ProtocolError: It is no packet.
+    """
+    whole = np.frombuffer(packet, np.uint8)
+    at = 0
+    while at < len(packet):
+        try:
+            kind, segment, number, offset, length = _FRAME.unpack_from(packet, at)
+            at += _FRAME.size
+            here = length if segment == HERE else 0
+            content = whole[at : at + here]
+            if len(content) != here:
+                raise ProtocolError("expected a whole frame, got a part of one")
+            yield Frame(Kind(kind), number, segment, offset, length, content)
+        except (struct.error, ValueError) as error:
+            raise ProtocolError(f"expected a frame, got {error}") from error
+        at += here + -here % _PADDING
+
+
+def release(places: Iterable[tuple[int, int]]) -> bytes:
+    """Return the frame that gives blocks back."""
+    return inline(Kind.RELEASE, 0, np.array(list(places), np.uint64).tobytes())
+
+
+def released(frame: Frame) -> list[tuple[int, int]]:
+    """Return the blocks that a frame gives back.
+
+    Raises:
+        ProtocolError: It is damaged.
+    """
+    if frame.length % 16:
+        raise ProtocolError("expected pairs of numbers")
+    pairs: list[list[int]] = frame.content.view(np.uint64).reshape(-1, 2).tolist()
+    return [(number, offset) for number, offset in pairs]

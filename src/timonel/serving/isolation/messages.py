@@ -1,0 +1,189 @@
+"""What two processes say to each other: fields as JSON, arrays as they lie in memory. Pure.
+
+    content   head length (8 bytes) | head (JSON) | padding | data
+    head      [fields, [[name, data type, shape, offset, length], ...]]
+    data      each array at an offset that is a multiple of 64
+
+An array that is in shared memory already is named by its place instead: its entry goes on with
+``segment, offset in the segment``. Strings are packed: n+1 offsets (uint64), then the bytes.
+Nothing that is read is trusted: whatever it says, it raises `ProtocolError` or gives arrays
+within the content.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from timonel.serving.isolation.allocator import ALIGNMENT
+from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array
+from timonel.serving.status import invalid_argument
+
+Bytes = NDArray[np.uint8]
+Find = Callable[[int, int, int], Bytes]
+"""Returns the bytes of a block by segment, offset and length; raises `ProtocolError`."""
+
+_LENGTH = struct.Struct("<Q")
+_OFFSETS = np.dtype(np.uint64)
+
+
+class ProtocolError(Exception):
+    """The other side has sent what it cannot have meant."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in shared memory an array is."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """Something to send that is not laid out yet.
+
+    Args:
+        head: The first bytes, up to the data.
+        parts: Offset from the end of the head, and what is there.
+        size: Bytes in all.
+    """
+
+    head: bytes
+    parts: Sequence[tuple[int, Array | bytes]]
+    size: int
+
+    def as_bytes(self) -> bytes:
+        """Return it in one piece."""
+        pieces = [self.head]
+        at = 0
+        for offset, part in self.parts:
+            data = part if isinstance(part, bytes) else part.tobytes()
+            pieces += (bytes(offset - at), data)
+            at = offset + len(data)
+        return b"".join(pieces)
+
+    def write_to(self, target: Bytes) -> None:
+        """Lay it out in memory of at least `size` bytes."""
+        start = len(self.head)
+        target[:start] = np.frombuffer(self.head, np.uint8)
+        for offset, part in self.parts:
+            where = target[start + offset :]
+            if isinstance(part, bytes):
+                where[: len(part)] = np.frombuffer(part, np.uint8)
+            else:
+                # One copy, whatever the array's own layout in memory is.
+                np.copyto(where[: part.nbytes].view(part.dtype).reshape(part.shape), part)
+
+
+def pack(
+    fields: Sequence[Any],
+    arrays: Mapping[str, Array] | None = None,
+    places: Mapping[str, Place] | None = None,
+) -> Content:
+    """Return fields and arrays as something to send.
+
+    Args:
+        fields: Values that JSON has.
+        arrays: Arrays by name, of the types in `NUMPY_TYPES`; strings are bytes.
+        places: Which of them are in shared memory that the other side sees.
+
+    Raises:
+        StatusError: An array is of another type.
+    """
+    entries: list[list[Any]] = []
+    parts: list[tuple[int, Array | bytes]] = []
+    at = end = 0
+    for name, array in (arrays or {}).items():
+        dtype = DTYPE_NAMES.get(array.dtype)
+        if dtype is None:
+            raise invalid_argument(f"expected {name} to have a tensor's type, got {array.dtype}")
+        place = places.get(name) if places else None
+        if place is not None:
+            entries.append([name, dtype, array.shape, 0, array.nbytes, place.segment, place.offset])
+            continue
+        part: Array | bytes = _packed(name, array) if dtype == STRING else array
+        length = len(part) if isinstance(part, bytes) else part.nbytes
+        entries.append([name, dtype, array.shape, at, length])
+        parts.append((at, part))
+        end = at + length
+        at = _padded(end)
+    text = orjson.dumps([fields, entries])
+    head = _padded(_LENGTH.size + len(text))
+    size = head + end
+    return Content((_LENGTH.pack(len(text)) + text).ljust(head, b" "), parts, size)
+
+
+def unpack(content: Bytes, find: Find) -> tuple[list[Any], dict[str, Array]]:
+    """Return the fields and arrays of what `pack` made; arrays are views where they can be.
+
+    Args:
+        content: All of it; more may follow.
+        find: Gives the bytes of arrays that are elsewhere in shared memory.
+
+    Raises:
+        ProtocolError: It is nothing that `pack` makes.
+    """
+    try:
+        (length,) = _LENGTH.unpack(content[: _LENGTH.size].tobytes())
+        fields, entries = orjson.loads(content[_LENGTH.size : _LENGTH.size + length].tobytes())
+        data = content[_padded(_LENGTH.size + length) :]
+        return list(fields), {str(entry[0]): _array(entry, data, find) for entry in entries}
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error) as error:
+        raise ProtocolError(f"expected a message, got one that is damaged: {error}") from error
+
+
+def _array(entry: Sequence[Any], data: Bytes, find: Find) -> Array:
+    _, dtype, shape, offset, length, *place = entry
+    if not all(type(size) is int and size >= 0 for size in (*shape, offset, length)):
+        raise ValueError("negative sizes")
+    raw = find(place[0], place[1], length) if place else data[offset : offset + length]
+    if len(raw) != length:
+        raise ValueError("an array goes beyond the end")
+    count = math.prod(shape)
+    if dtype == STRING:
+        return _unpacked(raw, count).reshape(shape)
+    numpy_type = NUMPY_TYPES[dtype]
+    if count * numpy_type.itemsize != length:
+        raise ValueError("a shape does not fit its data")
+    return raw.view(numpy_type).reshape(shape)
+
+
+def _packed(name: str, array: Array) -> bytes:
+    values = array.reshape(-1).tolist()
+    offsets = np.zeros(len(values) + 1, _OFFSETS)
+    try:
+        joined = b"".join(values)
+        np.cumsum(np.fromiter(map(len, values), _OFFSETS, len(values)), out=offsets[1:])
+    except TypeError as error:
+        raise invalid_argument(f"expected {name} to hold bytes, got something else") from error
+    return offsets.tobytes() + joined
+
+
+def _unpacked(raw: Bytes, count: int) -> Array:
+    start = (count + 1) * _OFFSETS.itemsize
+    if start > len(raw):
+        raise ValueError("strings without their offsets")
+    offsets = raw[:start].view(_OFFSETS).tolist()
+    blob = raw[start:].tobytes()
+    if offsets[0] != 0 or offsets[-1] != len(blob) or any(a > b for a, b in _pairs(offsets)):
+        raise ValueError("strings that do not fit their data")
+    strings = np.empty(count, object)
+    strings[:] = [blob[a:b] for a, b in _pairs(offsets)]
+    return strings
+
+
+def _pairs(offsets: list[int]) -> itertools.pairwise[tuple[int, int]]:
+    return itertools.pairwise(offsets)
+
+
+def _padded(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,1 @@
+"""The model manager: which versions are loaded, and when."""

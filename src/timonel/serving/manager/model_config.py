@@ -1,0 +1,199 @@
+"""ModelServerConfig, TensorFlow Serving's list of models, to and from settings.
+
+The protos of `tensorflow_serving.config` do not import TensorFlow, unlike those of its API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from timonel.serving.manager.reload import check_names
+from timonel.serving.settings import (
+    TENSORFLOW,
+    Every,
+    Latest,
+    ModelSettings,
+    RequestLogSettings,
+    Specific,
+    VersionPolicy,
+)
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+_URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
+_OTHER = "other"
+TFRECORD_LOG = "tfrecord"
+"""The type of a log collector that there is: `timonel.serving.telemetry.request_log`."""
+_MODEL_TYPES = {1: TENSORFLOW, 2: _OTHER}
+
+
+class TextProtoError(StatusError):
+    """A text is no text proto of the message that it should be.
+
+    Args:
+        path: The file it comes from.
+        message_name: The message's full name.
+        reason: Line, column and what is wrong there, as the parser tells it.
+    """
+
+    def __init__(self, path: str, message_name: str, reason: str) -> None:
+        super().__init__(Code.INVALID_ARGUMENT, f"Invalid protobuf file: '{path}'")
+        self.diagnosis = f"Error parsing text-format {message_name}: {reason}"
+
+
+def parse_text_proto(text: str, message: Any, path: str) -> Any:
+    """Fill ``message`` with a text proto and return it.
+
+    Raises:
+        TextProtoError: The text is none.
+    """
+    try:
+        return text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        reason = re.sub(r"^(\d+:\d+) :", r"\1:", str(error))
+        raise TextProtoError(path, message.DESCRIPTOR.full_name, reason) from error
+
+
+def parse_model_config(text: str, path: str) -> Any:
+    """Return the ModelServerConfig that a file's text holds.
+
+    Raises:
+        TextProtoError: It is no text proto of that message.
+    """
+    return parse_text_proto(text, model_server_config_pb2.ModelServerConfig(), path)
+
+
+def first_models(config: Any) -> tuple[ModelSettings, ...]:
+    """Return the models of the first configuration of a server; an empty one means none.
+
+    Raises:
+        StatusError: It may not be used.
+    """
+    kind = config.WhichOneof("config")
+    if kind is None:
+        return ()
+    if kind != "model_config_list":
+        raise invalid_argument("ModelServer does not yet support custom model config.")
+    return models_from(config)
+
+
+def next_models(config: Any) -> tuple[ModelSettings, ...]:
+    """Return the models of a configuration that replaces another one.
+
+    Raises:
+        StatusError: It may not take its place.
+    """
+    if config.WhichOneof("config") != "model_config_list":
+        raise StatusError(
+            Code.FAILED_PRECONDITION,
+            "Cannot transition to requested config. It is only legal to transition from one "
+            "ModelConfigList to another.",
+        )
+    return models_from(config)
+
+
+def models_from(config: Any) -> tuple[ModelSettings, ...]:
+    """Return the models of a ModelServerConfig's model_config_list.
+
+    Raises:
+        StatusError: A model cannot be served as it is configured.
+    """
+    listed = list(config.model_config_list.config)
+    check_names(model.name for model in listed)
+    for model in listed:
+        check_base_path(model.name, model.base_path)
+    return tuple(_settings(model) for model in listed)
+
+
+def check_base_path(name: str, base_path: str) -> None:
+    """Refuse a base path that is relative.
+
+    Raises:
+        StatusError: It is.
+    """
+    if not base_path.startswith("/") and not _URI.match(base_path):
+        raise invalid_argument(
+            f"Expected model {name} to have an absolute path or URI; got base_path()={base_path}"
+        )
+
+
+def config_from(models: Sequence[ModelSettings]) -> Any:
+    """Return models as a ModelServerConfig."""
+    config = model_server_config_pb2.ModelServerConfig()
+    config.model_config_list.SetInParent()
+    for model in models:
+        entry = config.model_config_list.config.add(
+            name=model.name, base_path=model.base_path, model_platform=model.platform
+        )
+        _write_policy(entry.model_version_policy, model.policy)
+        for label, version in model.labels.items():
+            entry.version_labels[label] = version
+        if model.request_log is not None:
+            collector = entry.logging_config.log_collector_config
+            collector.type = TFRECORD_LOG
+            collector.filename_prefix = model.request_log.filename_prefix
+            entry.logging_config.sampling_config.sampling_rate = model.request_log.sampling_rate
+    return config
+
+
+def _settings(model: Any) -> ModelSettings:
+    if not model.name:
+        raise invalid_argument("Expected a model's name in ModelConfig, got none.")
+    return ModelSettings(
+        name=model.name,
+        base_path=model.base_path,
+        policy=_policy(model.model_version_policy),
+        labels=dict(model.version_labels),
+        platform=_platform(model),
+        request_log=_request_log(model.logging_config)
+        if model.HasField("logging_config")
+        else None,
+    )
+
+
+def _request_log(config: Any) -> RequestLogSettings:
+    """Return what a LoggingConfig asks for; TensorFlow Serving as it is released has no logger."""
+    collector, rate = config.log_collector_config, config.sampling_config.sampling_rate
+    if collector.type != TFRECORD_LOG or not collector.filename_prefix:
+        raise invalid_argument("No request-logger-creator provided.")
+    if not 0 <= rate <= 1:
+        raise invalid_argument(f"Expected sampling_rate to be from 0 to 1; was {rate}")
+    return RequestLogSettings(filename_prefix=collector.filename_prefix, sampling_rate=rate)
+
+
+def _platform(model: Any) -> str:
+    kind: str = _MODEL_TYPES.get(model.model_type, "")
+    if kind and model.model_platform:
+        raise invalid_argument(
+            "Illegal setting both ModelServerConfig::model_type (deprecated) and "
+            f"ModelServerConfig::model_platform, model name is {model.name}"
+        )
+    if not kind and not model.model_platform:
+        raise invalid_argument(
+            "Illegal setting neither ModelServerConfig::model_type (deprecated) nor "
+            f"ModelServerConfig::model_platform, model name is {model.name}"
+        )
+    return kind or str(model.model_platform)
+
+
+def _policy(policy: Any) -> VersionPolicy:
+    kind = policy.WhichOneof("policy_choice")
+    if kind == "all":
+        return Every()
+    if kind == "specific":
+        return Specific(versions=tuple(policy.specific.versions))
+    return Latest(count=max(1, policy.latest.num_versions))
+
+
+def _write_policy(message: Any, policy: VersionPolicy) -> None:
+    if isinstance(policy, Latest):
+        message.latest.num_versions = policy.count
+    elif isinstance(policy, Specific):
+        message.specific.SetInParent()
+        message.specific.versions.extend(policy.versions)
+    else:
+        message.all.SetInParent()

@@ -1,0 +1,293 @@
+"""Which versions to load and unload: pure functions of what is on disk and what is loaded.
+
+The order is availability-preserving, unless a model asks otherwise: what is new is loaded before
+what is old is unloaded, and a version that cannot be loaded never takes down one that serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from timonel.serving.settings import Every, Latest, Specific, Transition
+from timonel.serving.status import Code, StatusError
+
+
+class State(StrEnum):
+    """Where a version is in its life, in TensorFlow Serving's words."""
+
+    START = "START"
+    LOADING = "LOADING"
+    AVAILABLE = "AVAILABLE"
+    UNLOADING = "UNLOADING"
+    END = "END"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version on disk.
+
+    Args:
+        number: Its number.
+        path: Its folder.
+        fingerprint: Changes whenever the folder's content does; empty when nobody needs it.
+        complete: Whether it may be loaded: nobody is writing it any more.
+    """
+
+    number: int
+    path: str
+    fingerprint: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What a server knows of a version.
+
+    Args:
+        state: Where it is in its life.
+        fingerprint: The content that the last attempt to load it saw.
+        attempts: Attempts to load that content.
+        error: Why the last attempt failed.
+        retry_at: When to try the same content again; none for never.
+    """
+
+    state: State = State.START
+    fingerprint: str = ""
+    attempts: int = 0
+    error: StatusError | None = None
+    retry_at: float | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it takes memory, or is about to."""
+        return self.state in {State.LOADING, State.AVAILABLE, State.UNLOADING}
+
+
+@dataclass(frozen=True)
+class VersionStatus:
+    """What clients are told of a version."""
+
+    number: int
+    state: State
+    code: Code = Code.OK
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now."""
+
+    load: tuple[Candidate, ...] = ()
+    unload: tuple[int, ...] = ()
+
+
+Policy = Latest | Every | Specific
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a model wants of its versions.
+
+    Args:
+        policy: Which versions are wanted.
+        transition: In which order an old version gives way to a new one.
+        keep: Versions that are wanted besides, because a label names them.
+        fall_back: Whether an older version takes the place of one that cannot be loaded.
+    """
+
+    policy: Policy = field(default_factory=Latest)
+    transition: Transition = Transition.AVAILABILITY_PRESERVING
+    keep: frozenset[int] = frozenset()
+    fall_back: bool = True
+
+
+def of_interest(
+    rule: Rule, numbers: Iterable[int], tracked: Mapping[int, Tracked]
+) -> tuple[int, ...]:
+    """Return the versions whose folders are worth a look, newest first.
+
+    Old versions behind the ones that serve are left alone, so that a poll costs the same however
+    many versions have piled up.
+    """
+    there = set(numbers)
+    if isinstance(rule.policy, Specific):
+        return tuple(sorted(there & (set(rule.policy.versions) | rule.keep), reverse=True))
+    chosen: list[int] = []
+    serving = 0
+    for number in sorted(there, reverse=True):
+        enough = isinstance(rule.policy, Latest) and serving >= rule.policy.count
+        if not enough or number in rule.keep:
+            chosen.append(number)
+            serving += _state(tracked, number) is State.AVAILABLE
+    return tuple(chosen)
+
+
+def plan(
+    rule: Rule,
+    candidates: Sequence[Candidate],
+    tracked: Mapping[int, Tracked],
+    now: float,
+) -> Plan:
+    """Return what to load and unload.
+
+    A version that is still being written is passed over in favour of the next older one, and so
+    is one whose content failed to load if the rule falls back: a server that starts beside a
+    broken newest version serves the one before it.
+
+    Args:
+        rule: What is wanted.
+        candidates: The versions `of_interest`, newest first.
+        tracked: What is known of every version.
+        now: The present time on the clock of `Tracked.retry_at`.
+    """
+    aspired = _aspired(rule, candidates, tracked)
+    due = [c for c in candidates if _retry_is_due(c, tracked.get(c.number), now)]
+    wanted = {c.number: c for c in (*aspired, *due)}
+    load = tuple(
+        wanted[number]
+        for number in sorted(wanted, reverse=True)
+        if _may_begin(wanted[number], tracked.get(number), now)
+    )
+    if rule.transition is Transition.RESOURCE_PRESERVING:
+        return _one_at_a_time(load, aspired, candidates, tracked)
+    return Plan(load=load, unload=_superseded(aspired, candidates, tracked))
+
+
+def after_failure(
+    record: Tracked, error: StatusError, *, retries: int, retry_at: float, transient: bool
+) -> Tracked:
+    """Return the record of a version whose load has just failed."""
+    again = transient and record.attempts <= retries
+    return Tracked(
+        State.END,
+        record.fingerprint,
+        record.attempts,
+        error,
+        retry_at if again else None,
+    )
+
+
+def may_yet_serve(
+    rule: Rule, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
+) -> bool:
+    """Tell whether a version may become available without a change on disk."""
+    hopeful = candidates if rule.fall_back else _first(rule, candidates)
+    return any(
+        not candidate.complete
+        or (record := tracked.get(candidate.number)) is None
+        or record.in_memory
+        or record.retry_at is not None
+        or record.fingerprint != candidate.fingerprint
+        for candidate in hopeful
+    )
+
+
+def statuses(
+    tracked: Mapping[int, Tracked], *, retrying_is_loading: bool = False
+) -> tuple[VersionStatus, ...]:
+    """Return what clients are told, ascending by version.
+
+    Args:
+        tracked: What is known of every version.
+        retrying_is_loading: Tell of no failure while there are attempts left.
+    """
+    return tuple(
+        VersionStatus(number, State.LOADING)
+        if retrying_is_loading and record.retry_at is not None
+        else VersionStatus(
+            number,
+            record.state,
+            record.error.code if record.error else Code.OK,
+            record.error.message if record.error else "",
+        )
+        for number, record in sorted(tracked.items())
+    )
+
+
+def _aspired(
+    rule: Rule, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
+) -> list[Candidate]:
+    usable = [
+        c
+        for c in candidates
+        if _is_in_memory(tracked.get(c.number))
+        or (c.complete and not (rule.fall_back and _has_failed(c, tracked.get(c.number))))
+    ]
+    return _first(rule, usable)
+
+
+def _first(rule: Rule, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those that the policy wants if all of them can be had."""
+    if not isinstance(rule.policy, Latest):
+        return list(candidates)
+    return [c for n, c in enumerate(candidates) if n < rule.policy.count or c.number in rule.keep]
+
+
+def _has_failed(candidate: Candidate, record: Tracked | None) -> bool:
+    return (
+        record is not None
+        and record.error is not None
+        and record.fingerprint == candidate.fingerprint
+    )
+
+
+def _retry_is_due(candidate: Candidate, record: Tracked | None, now: float) -> bool:
+    return (
+        record is not None
+        and _has_failed(candidate, record)
+        and record.retry_at is not None
+        and record.retry_at <= now
+    )
+
+
+def _may_begin(candidate: Candidate, record: Tracked | None, now: float) -> bool:
+    if not candidate.complete or _is_in_memory(record):
+        return False
+    return not _has_failed(candidate, record) or _retry_is_due(candidate, record, now)
+
+
+def _one_at_a_time(
+    load: tuple[Candidate, ...],
+    aspired: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    tracked: Mapping[int, Tracked],
+) -> Plan:
+    """Unload what is not aspired, and load only once it has left the memory."""
+    numbers = {c.number for c in aspired}
+    fresh = tuple(c for c in load if c.number in numbers)
+    present = any(_is_in_memory(tracked.get(number)) for number in numbers)
+    others = sorted(n for n, record in tracked.items() if record.in_memory and n not in numbers)
+    if others:
+        # Nothing is taken down for candidates of which none can be loaded.
+        wish = fresh or present or not candidates
+        leaving = (n for n in others if _state(tracked, n) is State.AVAILABLE)
+        return Plan(unload=tuple(leaving) if wish else ())
+    # Nor to try once more what has failed: that waits until nothing serves.
+    return Plan(load=fresh or (() if present else load[:1]))
+
+
+def _superseded(
+    aspired: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    tracked: Mapping[int, Tracked],
+) -> tuple[int, ...]:
+    numbers = {c.number for c in aspired}
+    surplus = sorted(
+        number
+        for number, record in tracked.items()
+        if record.state is State.AVAILABLE and number not in numbers
+    )
+    replaced = any(_state(tracked, number) is State.AVAILABLE for number in numbers)
+    # With candidates that cannot be loaded, what serves is kept; with none, the wish is clear.
+    return tuple(surplus) if replaced or not candidates else ()
+
+
+def _is_in_memory(record: Tracked | None) -> bool:
+    return record is not None and record.in_memory
+
+
+def _state(tracked: Mapping[int, Tracked], number: int) -> State:
+    record = tracked.get(number)
+    return record.state if record else State.START

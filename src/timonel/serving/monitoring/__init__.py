@@ -1,1 +1,0 @@
-"""What a server tells about itself: metrics, recent latencies, traces."""

@@ -1,0 +1,166 @@
+"""Shared by all gRPC calls: deadlines, statuses and monitoring."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import grpc
+
+from timonel.serving.auth.policy import PRINCIPAL
+from timonel.serving.grpc_requests import deserializer, parsed
+from timonel.serving.grpc_status import refuse
+from timonel.serving.inference import RequestContext
+from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.telemetry.monitor import Monitor
+
+_LOG = logging.getLogger(__name__)
+_MESSAGE_LIMIT = 1024
+_SUFFIX = "...TRUNCATED"
+# What gRPC tells of a call without a deadline, where it does not tell none, is centuries.
+_FOREVER_S = 1e9
+_TRACE = frozenset({"traceparent", "tracestate"})
+
+
+Answer = Callable[[Any, RequestContext], Awaitable[bytes]]
+"""A request and its context to a serialized response; raises `StatusError`.
+
+It is cancelled when its client does not wait any more, and must not hold up the event loop.
+"""
+
+
+def handler(
+    answer: Answer, api: str, request_type: Any, pool: Executor, monitor: Monitor | None = None
+) -> Any:
+    """Return the handler of a method with one request and one response.
+
+    The response is bytes already:
+    large tensors are faster written than put into a message first.
+
+    Args:
+        answer: What to do.
+        api: The method's name.
+        request_type: The request's message class.
+        pool: Where large requests are parsed.
+        monitor: What is told of each request.
+    """
+
+    async def call(request: Any, context: Any) -> bytes:
+        try:
+            return await _accounted(answer, api, request, context, monitor)
+        except StatusError as error:
+            refuse(context, error.code, cut(error.message))
+            return b""
+
+    return grpc.unary_unary_rpc_method_handler(
+        call, request_deserializer=deserializer(request_type, pool), response_serializer=None
+    )
+
+
+def model_spec(request: Any) -> ModelSpec:
+    """Return the version that a request's ``model_spec`` means.
+
+    Raises:
+        StatusError: It names none.
+    """
+    if not request.HasField("model_spec"):
+        raise invalid_argument("Missing ModelSpec")
+    return spec_from(request.model_spec)
+
+
+def spec_from(proto: Any) -> ModelSpec:
+    """Return the version that a ModelSpec means.
+
+    Raises:
+        StatusError: It names no model.
+    """
+    if not proto.name:
+        raise invalid_argument("ModelSpec has no name specified.")
+    choice = proto.WhichOneof("version_choice")
+    return ModelSpec(
+        proto.name,
+        proto.version.value if choice == "version" else None,
+        proto.version_label if choice == "version_label" else None,
+    )
+
+
+def cut(message: str) -> str:
+    """Return an error's text, cut after so many bytes, as a header cannot carry any length."""
+    encoded = message.encode(errors="replace")
+    if len(encoded) <= _MESSAGE_LIMIT:
+        return message
+    return encoded[:_MESSAGE_LIMIT].decode(errors="ignore") + _SUFFIX
+
+
+async def _accounted(
+    answer: Answer, api: str, request: Any, context: Any, monitor: Monitor | None
+) -> bytes:
+    """Answer one request and record it in the monitor."""
+    request = await parsed(request)
+    observation = _observed(monitor, api, request, context)
+    about = RequestContext(
+        deadline=_deadline(context),
+        principal=PRINCIPAL.get(),
+        entrypoint="GRPC",
+        api=api,
+        observation=observation,
+    )
+    code = Code.CANCELLED
+    try:
+        _check(request, about)
+        response = await answer(request, about)
+        code = Code.OK
+    except StatusError as error:
+        code = error.code
+        raise
+    except Exception as error:
+        # Costs one request, not the server.
+        _LOG.exception("%s failed", api)
+        code = Code.INTERNAL
+        raise StatusError(code, f"{type(error).__name__}: {error}") from error
+    finally:
+        if monitor is not None and observation is not None:
+            monitor.end(observation, code)
+    return response
+
+
+def _deadline(context: Any) -> float | None:
+    remaining = context.time_remaining()
+    if remaining is None or remaining > _FOREVER_S:
+        return None
+    return time.monotonic() + float(remaining)
+
+
+def _check(request: Any, about: RequestContext) -> None:
+    if isinstance(request, StatusError):
+        raise StatusError(request.code, request.message)
+    # It may have waited for its turn longer than its client waits for it.
+    if about.deadline is not None and time.monotonic() >= about.deadline:
+        raise StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+
+def _observed(monitor: Monitor | None, api: str, request: Any, context: Any) -> Observation | None:
+    if monitor is None:
+        return None
+    tasks = getattr(request, "tasks", None)
+    asked = tasks[0] if tasks else request
+    return monitor.begin("GRPC", api, _model_name(asked), _trace_parent(context))
+
+
+def _model_name(asked: Any) -> str:
+    if hasattr(asked, "model_spec"):
+        name: str = asked.model_spec.name
+    else:  # the Open Inference Protocol
+        name = getattr(asked, "model_name", "") or getattr(asked, "name", "")
+    return name
+
+
+def _trace_parent(context: Any) -> TraceParent | None:
+    sent = {key: value for key, value in context.invocation_metadata() or () if key in _TRACE}
+    parent = sent.get("traceparent")
+    return None if parent is None else TraceParent(parent, sent.get("tracestate"))

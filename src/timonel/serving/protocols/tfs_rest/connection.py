@@ -1,0 +1,239 @@
+"""HTTP connections that hand plain requests to `PredictRequest`, and all others to ASGI.
+
+A request is taken from uvicorn's protocol where nothing else is under way on its connection, and
+its head is there as a whole; until it is answered, later bytes wait. Uvicorn never sees it. A
+client sends the same head again and again, so parsed ones are cached.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from timonel.serving.asgi import header
+from timonel.serving.auth.http import BoundedHttp, Part
+from timonel.serving.auth.origin_check import is_host_allowed
+from timonel.serving.inference.observation import TraceParent
+from timonel.serving.protocols.tfs_rest.http import CORS, Answer, content_type, trace_parent
+from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
+from timonel.serving.protocols.tfs_rest.routes import COMPUTING, Route, VersionTooLargeError, match
+from timonel.serving.status import StatusError
+
+_CORS = b"".join(b"%b: %b\r\n" % pair for pair in CORS)
+_END = b"\r\n\r\n"
+_MAX_HEAD_BYTES = 2048
+"""Longer heads are left to ASGI."""
+_CACHED_HEADS = 1024
+_EXCLUDED = frozenset(
+    {b"connection", b"content-encoding", b"expect", b"origin", b"transfer-encoding"}
+)
+"""Headers by which a request is anything else than one body after one head, as it is."""
+
+
+def predict_protocol(
+    base: type[BoundedHttp],
+    backend: RestBackend,
+    max_body: int | None = None,
+    hosts: frozenset[str] | None = None,
+) -> type[BoundedHttp]:
+    """Return a protocol that answers plain requests itself: the value for `uvicorn.Config`.
+
+    Args:
+        base: The protocol that answers all others, with its limits.
+        backend: What requests are answered with.
+        max_body: Bytes of the largest body that may be sent; none for any.
+        hosts: Host names besides loopback ones that a request may be for; none for any.
+    """
+    parts = {"backend": backend, "max_body": max_body, "hosts": hosts}
+    return type("PredictHttp", (_PredictHttp, base), parts)
+
+
+class Head(NamedTuple):
+    """The head of a request that a model computes.
+
+    Args:
+        route: The action, and the model.
+        length: Bytes of the body.
+        content_type: The body's content type; empty if there is none.
+        trace: The trace it belongs to.
+        host: The ``Host`` header; empty if there is none.
+    """
+
+    route: Route
+    length: int
+    content_type: str
+    trace: TraceParent | None
+    host: bytes = b""
+
+
+@functools.lru_cache(_CACHED_HEADS)
+def read_head(text: bytes) -> Head | None:
+    """Parse a head; none unless it is that of a plain request that a model computes. Pure.
+
+    Args:
+        text: The request's line and headers, without the empty line after them.
+    """
+    collector = _HeadCollector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(text + _END)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    headers = collector.headers
+    length = header(headers, b"content-length")
+    is_plain = collector.is_whole and parser.get_http_version() == "1.1" and bool(length)
+    if not is_plain or any(n in _EXCLUDED and v.lower() != b"keep-alive" for n, v in headers):
+        return None
+    route = _computing_route(parser.get_method(), collector.url)
+    if route is None:
+        return None
+    return Head(
+        route, int(length), content_type(headers), trace_parent(headers), header(headers, b"host")
+    )
+
+
+def _computing_route(method: bytes, url: bytes) -> Route | None:
+    if method != b"POST" or not url.startswith(b"/") or b"#" in url:
+        return None
+    try:
+        route = match("POST", url.decode("utf-8", "surrogateescape"))
+    except (StatusError, VersionTooLargeError):
+        return None
+    return route if route.action in COMPUTING else None
+
+
+class _HeadCollector:
+    """Callbacks of the parser."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.is_whole = True
+
+
+class _PredictHttp(BoundedHttp):
+    backend: RestBackend
+    max_body: int | None
+    hosts: frozenset[str] | None
+    _head: Head | None = None
+    """The head of a request whose body is on its way."""
+    _pieces: list[bytes]
+    _missing = 0
+    """Bytes of that body that are still to come; negative if more than the body has come."""
+    _request: PredictRequest | None = None
+    _early = b""
+    """Bytes that came while a request was computed."""
+    _is_last = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._request is not None or self._early:
+            self._early += data
+            self.flow.pause_reading()
+        elif self._head is not None:
+            self._take(self._head, data)
+        elif (head := self._head_of(data)) is not None:
+            self._stop_timer()
+            self._unset_keepalive_if_required()
+            self._pieces, self._missing = [], head.length
+            self._take(head, data[data.index(_END) + len(_END) :])
+        else:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head, self._pieces, self._early = None, [], b""
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        if self._request is not None or self._head is not None:
+            self._is_last = True
+        else:
+            super().shutdown()
+
+    def _head_of(self, data: bytes) -> Head | None:
+        """Return the head of a request that is to be answered here."""
+        if self._part is not Part.NOTHING or self.flow.write_paused or self.transport.is_closing():
+            return None
+        if self._is_answering():
+            return None
+        end = data.find(_END, 0, min(_MAX_HEAD_BYTES, self.limits.max_head))
+        if end < 0:
+            return None
+        head = read_head(data[:end])
+        return head if head is not None and self._accepts(head) else None
+
+    def _accepts(self, head: Head) -> bool:
+        """Whether the size of the body and the Host header are accepted."""
+        fits = self.max_body is None or head.length <= self.max_body
+        return fits and is_host_allowed(head.host, self.hosts)
+
+    def _is_answering(self) -> bool:
+        """Whether an answer is owed to a request before."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _take(self, head: Head, data: bytes) -> None:
+        """Take a piece of a body, and have the request answered once that is whole."""
+        self._pieces.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:
+            if self._head is None:
+                self._head, self._part = head, Part.BODY
+                self._time_the_rest()
+            return
+        if self._head is not None:
+            self._stop_timer()
+            self._head, self._part = None, Part.NOTHING
+        self._timed = Part.NOTHING
+        body = b"".join(self._pieces)
+        self._pieces = []
+        if self._missing < 0:
+            body, self._early = body[: head.length], body[head.length :]
+        request = self._request = PredictRequest(
+            self.backend, head.route, head.content_type, head.trace, self._reply
+        )
+        request.begin(body)
+
+    def _reply(self, answer: Answer) -> None:
+        self._request = None
+        if not self.transport.is_closing():
+            self.transport.write(self._response(answer))
+            if self._is_last:
+                self.transport.close()
+        self.on_response_complete()
+        if self._early:
+            # Not at once: one that is answered at once would go on in this very call.
+            self.loop.call_soon(self._take_early)
+
+    def _take_early(self) -> None:
+        early, self._early = self._early, b""
+        if early and not self.transport.is_closing():
+            self.data_received(early)
+
+    def _response(self, answer: Answer) -> bytes:
+        kind = answer.content_type
+        return b"%b%b%bcontent-length: %d\r\n%b\r\n%b" % (
+            STATUS_LINE[answer.status],
+            b"" if kind is None else b"content-type: %b\r\n" % kind,
+            b"connection: close\r\n" if self._is_last else b"",
+            len(answer.body),
+            _CORS if self.backend.options.cors else b"",
+            answer.body,
+        )
+
+    def _may_answer(self) -> bool:
+        return self._head is not None or super()._may_answer()

@@ -1,0 +1,154 @@
+"""HTTP as the applications of the REST port share it: options, answers, request headers."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from timonel.serving.asgi import Headers, Receive, header
+from timonel.serving.auth.policy import PRINCIPAL
+from timonel.serving.inference import RequestContext
+from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.protocols.tfs_rest.response_body import encode_error
+from timonel.serving.settings.dialect import TIMONEL, Dialect
+from timonel.serving.status import Code, StatusError
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+CORS = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", b"Content-Type"),
+)
+"""Headers that let pages of other origins read an answer."""
+HTTP_STATUS = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+_UNZIPPED_LIMIT: Final = 100 * 2**20
+
+
+@dataclass(frozen=True)
+class RestOptions:
+    """The REST side of a server.
+
+    Args:
+        dialect: How it answers.
+        cors: Whether pages of other origins may use it from a browser.
+        timeout_s: Seconds after which a request, once it has arrived, is answered with
+            ``DEADLINE_EXCEEDED``; none for no such limit.
+        check_method_names: Whether a signature must be declared for the method it is used with.
+    """
+
+    dialect: Dialect = TIMONEL
+    cors: bool = False
+    timeout_s: float | None = None
+    check_method_names: bool = False
+
+
+class Answer(NamedTuple):
+    """An HTTP response, but for its length.
+
+    Args:
+        status: The HTTP status.
+        body: The content.
+        content_type: The content's type; none to leave the header out.
+    """
+
+    status: int
+    body: bytes
+    content_type: bytes | None = JSON
+
+
+def error_answer(error: StatusError) -> Answer:
+    """Return the answer to a request that failed."""
+    return Answer(HTTP_STATUS[error.code], encode_error(error.message))
+
+
+def unexpected(error: Exception) -> StatusError:
+    """Return the status of a defect; it costs one request, not the server."""
+    return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def overdue() -> StatusError:
+    """Return the error of a request that is not answered in time."""
+    return StatusError(Code.DEADLINE_EXCEEDED, "Timed out waiting for notification")
+
+
+def context_of(
+    api: str, observation: Observation | None, timeout_s: float | None
+) -> RequestContext:
+    """Return the context of a request that has arrived, with its deadline."""
+    return RequestContext(
+        deadline=None if timeout_s is None else time.monotonic() + timeout_s,
+        principal=PRINCIPAL.get(),
+        entrypoint="REST",
+        api=api,
+        observation=observation,
+    )
+
+
+async def body_of(receive: Receive) -> bytes:
+    """Return a request's body once all of it is there.
+
+    Raises:
+        StatusError: The client went away before.
+    """
+    chunks = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise StatusError(Code.CANCELLED, "the client closed the connection")
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def unzip(body: bytes) -> bytes:
+    """Unpack gzip; nothing if it is damaged or too large, as TensorFlow Serving does."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        plain = stream.decompress(body, _UNZIPPED_LIMIT)
+    except zlib.error:
+        return b""
+    return b"" if stream.unconsumed_tail or not stream.eof else plain
+
+
+def content_type(headers: Headers) -> str:
+    """Return the content type of a request's body; empty if it has none."""
+    return header(headers, b"content-type").decode("latin-1")
+
+
+def is_preflight(headers: Headers) -> bool:
+    """Tell whether a browser asks for a page of another origin."""
+    origin = header(headers, b"origin")
+    return b"http://" in origin or b"https://" in origin
+
+
+def trace_parent(headers: Headers) -> TraceParent | None:
+    """Return the trace that a request belongs to, if it names one."""
+    parent = state = None
+    for name, value in headers:
+        if name == b"traceparent":
+            parent = value.decode("latin-1")
+        elif name == b"tracestate":
+            state = value.decode("latin-1")
+    return None if parent is None else TraceParent(parent, state)

@@ -1,0 +1,251 @@
+"""JSON text to Python values, as leniently as TensorFlow Serving.
+
+The strict and fast parser comes first. What it refuses goes to Python's, which also takes NaN,
+Infinity and -Infinity as bare tokens and strings that are not UTF-8, and stops after the first
+complete value.
+
+Both parsers hold the interpreter's lock until they are done, and make an object of every value. So
+a text may have `MAX_TOKENS` at most: at that limit parsing takes a tenth of a second and 100 MiB.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from timonel.serving.futures import AT_ONCE_BYTES
+from timonel.serving.status import invalid_argument
+
+_ECHO_LIMIT = 256
+_SPACE = b" \t\r\n"
+_UINT64_DIGITS = 20
+_MAX_DIGITS = 10_000
+"""A double has 309 digits before the point at most."""
+MAX_TOKENS = 500_000
+"""Commas, colons and opening brackets in a text. Arrays of numbers that `outline` has read do not
+count."""
+STEP_BYTES = 2**20
+_TOKENS = (b",", b":", b"[", b"{")
+_LENIENT_BYTES = 2**21
+"""A longer text must be strict JSON, but for NaN and Infinity in regular arrays of numbers: the
+lenient parser is slow on some texts."""
+_END_BYTES = 1024
+"""Bytes at each end of a long text that are searched for the outer braces."""
+_large = threading.Lock()
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+_LARGEST_PLAIN, _SMALLEST_PLAIN = 21, -6
+"""Powers of ten between which RapidJSON writes no exponent."""
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+_TYPES = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
+_ESCAPES = {
+    **{code: f"\\u{code:04X}" for code in range(0x20)},
+    **{
+        ord(plain): rf"\{letter}" for plain, letter in zip('"\\\b\f\n\r\t', '"\\bfnrt', strict=True)
+    },
+}
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in ``body``.
+
+    Bytes of a string that are not UTF-8 become surrogates, as by ``surrogateescape``.
+
+    Raises:
+        StatusError: The text is not JSON, not an object, or has too many values.
+    """
+    if len(body) > _LENIENT_BYTES:
+        _check_ends(body)
+    try:
+        value = parse_strictly(body)
+    except orjson.JSONDecodeError as error:
+        if len(body) > _LENIENT_BYTES:
+            raise invalid_argument(
+                f"JSON Parse error: {error.msg} at offset: {error.pos}"
+            ) from None
+        value = _parse_leniently(body)
+    if not isinstance(value, dict):
+        raise invalid_argument(f"JSON Value: {echo(value)} Is not object")
+    return value
+
+
+def parse_strictly(text: bytes) -> Any:
+    """Return the value of a strict JSON text.
+
+    Raises:
+        StatusError: It has more than `MAX_TOKENS`.
+        JSONDecodeError: It is not strict JSON.
+    """
+    _check_tokens(text)
+    if len(text) <= _LENIENT_BYTES:
+        return orjson.loads(text)
+    # One at a time: others would wait for the interpreter's lock, and get it before the event loop.
+    with _large:
+        return orjson.loads(text)
+
+
+def contains(text: bytes, word: bytes) -> bool:
+    """Tell whether a word is in a text, in steps between which other threads run."""
+    steps = range(0, len(text), STEP_BYTES)
+    return any(text.find(word, start, start + STEP_BYTES + len(word)) >= 0 for start in steps)
+
+
+def echo(value: object) -> str:
+    """Return a value as indented JSON for an error message, cut where it gets long."""
+    if isinstance(value, float):
+        return _short_number(value)
+    pieces: list[str] = []
+    length = 0
+    for piece in _pretty(value, "\n"):
+        pieces.append(piece)
+        length += len(piece)
+        if length > _ECHO_LIMIT:
+            break
+    text = "".join(pieces).encode("utf-8", "replace")
+    if len(text) <= _ECHO_LIMIT:
+        return text.decode()
+    return text[:_ECHO_LIMIT].decode(errors="ignore") + "..."
+
+
+def type_name(value: object) -> str:
+    """Return what JSON calls the type of a value."""
+    if value is None:
+        return "Null"
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    return _TYPES[type(value)]
+
+
+def _pretty(value: object, margin: str) -> Iterator[str]:
+    """Yield the pieces of a value; ``margin`` is a new line with its indentation."""
+    if isinstance(value, dict):
+        members = ((f"{_quote(name)}: ", member) for name, member in value.items())
+        yield from _enclosed("{}", members, margin)
+    elif isinstance(value, list):
+        yield from _enclosed("[]", (("", element) for element in value), margin)
+    elif isinstance(value, str):
+        # No more than is shown: a string may be an image.
+        yield _quote(value[: _ECHO_LIMIT + 1])
+    elif isinstance(value, float):
+        yield _shortest_number(value)
+    else:
+        yield json.dumps(value)
+
+
+def _enclosed(brackets: str, items: Iterable[tuple[str, object]], margin: str) -> Iterator[str]:
+    yield brackets[0]
+    inner = margin + "    "
+    empty = True
+    for name, item in items:
+        yield f"{'' if empty else ','}{inner}{name}"
+        yield from _pretty(item, inner)
+        empty = False
+    yield brackets[1] if empty else margin + brackets[1]
+
+
+def _quote(text: str) -> str:
+    """Return a JSON string; what is not ASCII stays as it is."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _short_number(value: float) -> str:
+    """Return a number in six digits if they give it back, else in 9 (float32) or 17 (float64)."""
+    if not math.isfinite(value):
+        return json.dumps(value)
+    dtype = np.float32 if abs(value) <= _FLOAT32_MAX else np.float64
+    number = float(dtype(value))
+    text = f"{number:g}"
+    if float(dtype(text)) != number:
+        text = f"{number:.{9 if dtype is np.float32 else 17}g}"
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
+def _shortest_number(value: float) -> str:
+    """Return the fewest digits that give a float64 back, laid out as RapidJSON does."""
+    if not math.isfinite(value) or value == 0:
+        return json.dumps(value)
+    sign, digit_tuple, _ = parts = Decimal(repr(value)).normalize().as_tuple()
+    digits = "".join(map(str, digit_tuple))
+    point = len(digits) + int(parts.exponent)
+    if len(digits) <= point <= _LARGEST_PLAIN:
+        text = digits.ljust(point, "0") + ".0"
+    elif 0 < point <= _LARGEST_PLAIN:
+        text = f"{digits[:point]}.{digits[point:]}"
+    elif _SMALLEST_PLAIN < point <= 0:
+        text = "0." + "0" * -point + digits
+    else:
+        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+        text = f"{digits[0]}{fraction}e{point - 1}"
+    return f"-{text}" if sign else text
+
+
+def _check_tokens(text: bytes) -> None:
+    if len(text) <= AT_ONCE_BYTES:
+        return
+    count = 0
+    # In steps: other threads run between them, but not while a method of bytes does.
+    for start in range(0, len(text), STEP_BYTES):
+        end = start + STEP_BYTES
+        count += sum(text.count(token, start, end) for token in _TOKENS)
+        if count > MAX_TOKENS:
+            raise invalid_argument(
+                f"The JSON has more than {MAX_TOKENS} values outside regular arrays of numbers. "
+                "Send fewer instances in a request, or send tensors over gRPC."
+            )
+
+
+def _check_ends(body: bytes) -> None:
+    """Refuse a long text that cannot be an object; the strict parser would need time to tell."""
+    ends = body[:_END_BYTES].lstrip(_SPACE)[:1] + body[-_END_BYTES:].rstrip(_SPACE)[-1:]
+    if ends != b"{}":
+        raise invalid_argument(
+            "JSON Parse error: The document does not start with { and end with }"
+        )
+
+
+def _parse_leniently(body: bytes) -> Any:
+    if not body:
+        raise invalid_argument("JSON Parse error: The document is empty")
+    text = body.removeprefix(codecs.BOM_UTF8).lstrip(_SPACE)
+    start = len(body) - len(text)
+    try:
+        value = _LENIENT.raw_decode(text.decode(errors="surrogateescape"))[0]
+    except json.JSONDecodeError as error:
+        offset = start + error.pos
+        raise invalid_argument(f"JSON Parse error: {error.msg} at offset: {offset}") from None
+    except ValueError as error:
+        raise invalid_argument(f"JSON Parse error: {error}") from None
+    except RecursionError:
+        raise invalid_argument("JSON Parse error: The document is nested too deeply") from None
+    if b"\\u" in body and _LONE_SURROGATE.search(body):
+        raise invalid_argument("JSON Parse error: The surrogate pair in string is invalid")
+    return value
+
+
+def _float(text: str) -> float:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("A number has too many digits")
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("A number is too large for a double")
+    return value
+
+
+def _integer(text: str) -> int | float:
+    # What no 64 bits hold is a double, as to the strict parser.
+    value = int(text) if len(text) <= _UINT64_DIGITS else _float(text)
+    return value if -(2**63) <= value < 2**64 else _float(text)
+
+
+_LENIENT = json.JSONDecoder(parse_float=_float, parse_int=_integer)

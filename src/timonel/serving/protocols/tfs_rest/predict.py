@@ -1,0 +1,301 @@
+"""Requests that a model computes over REST, driven by callbacks of the event loop.
+
+One flow for all of them, whether uvicorn's protocol or the ASGI application drives it: a coroutine
+for each would cost as much CPU as the rest of a small request. Work that takes long because of its
+size runs in a pool, and no request holds a thread while it waits for its model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from timonel.serving.futures import AT_ONCE_BYTES, pool_for, when_finished
+from timonel.serving.inference import Call, DataPlane, Outputs, RequestContext, Run, classification
+from timonel.serving.inference.classification import CLASSIFY, REGRESS, Classes, Question
+from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.protocols.tfs_rest.examples import examples_from_json
+from timonel.serving.protocols.tfs_rest.http import (
+    Answer,
+    RestOptions,
+    context_of,
+    error_answer,
+    overdue,
+    unexpected,
+    unzip,
+)
+from timonel.serving.protocols.tfs_rest.jsontext import parse
+from timonel.serving.protocols.tfs_rest.request_body import (
+    decode_request,
+    media_of,
+    read_request,
+    signature_name,
+)
+from timonel.serving.protocols.tfs_rest.response_body import encode, encode_classes, encode_values
+from timonel.serving.protocols.tfs_rest.routes import Action, Route
+from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature, bytes_of
+from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.telemetry.monitor import Monitor
+
+_LOG = logging.getLogger(__name__)
+_PREDICT: Final = "tensorflow/serving/predict"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RestBackend:
+    """Shared parts of all requests over REST.
+
+    Args:
+        plane: Where versions are.
+        pool: Where large requests and answers are read and written.
+        options: How requests are answered.
+        monitor: Takes an observation of each request; none if nobody does.
+    """
+
+    plane: DataPlane
+    pool: Executor
+    options: RestOptions
+    monitor: Monitor | None = None
+
+
+class PredictRequest:
+    """One request for one of `routes.COMPUTING`, from its body to its answer.
+
+    For one event loop.
+
+    Args:
+        backend: What the request is answered with.
+        route: The action, and the model.
+        content_type: The body's content type; empty if the client sends none.
+        trace: The trace that the request belongs to.
+        reply: Called once with the answer, perhaps before `begin` returns; never after `cancel`.
+    """
+
+    __slots__ = (
+        "_backend",
+        "_content_type",
+        "_context",
+        "_encode",
+        "_lease",
+        "_observation",
+        "_pending",
+        "_reply",
+        "_route",
+        "_run",
+        "_timer",
+        "_trace",
+    )
+
+    _context: RequestContext
+    _encode: Callable[[Outputs], bytes]
+
+    def __init__(
+        self,
+        backend: RestBackend,
+        route: Route,
+        content_type: str,
+        trace: TraceParent | None,
+        reply: Callable[[Answer], None],
+    ) -> None:
+        self._backend = backend
+        self._route = route
+        self._content_type = content_type
+        self._trace = trace
+        self._reply: Callable[[Answer], None] | None = reply
+        self._observation: Observation | None = None
+        self._lease: AbstractContextManager[Call] | None = None
+        self._pending: Future[Any] | None = None
+        self._run: Run | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, body: bytes, *, zipped: bool = False) -> None:
+        """Read the body and start the model.
+
+        Args:
+            body: The request's content, all of it.
+            zipped: Whether it is packed by gzip.
+        """
+        route, monitor = self._route, self._backend.monitor
+        timeout_s = self._backend.options.timeout_s
+        api = route.action.value
+        if monitor is not None:
+            self._observation = monitor.begin("REST", api, route.spec.name, self._trace)
+        self._context = context_of(api, self._observation, timeout_s)
+        if timeout_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+        if zipped:
+            self._in_pool(len(body), partial(unzip, body), self._read)
+        else:
+            self._read(body)
+
+    def cancel(self) -> None:
+        """Give the request up, as its client has gone; does nothing once it is answered."""
+        if self._reply is not None:
+            self._cancel_pending()
+            self._end(Code.CANCELLED)
+
+    def _read(self, body: bytes) -> None:
+        self._by_size(len(body), partial(self._prepare, body), self._start)
+
+    def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Call a function that takes as long as a size says; then go on with its result."""
+        if size > AT_ONCE_BYTES:
+            self._in_pool(size, work, then)
+            return
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._fail(error)
+        else:
+            then(result)
+
+    def _in_pool(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        future = self._pending = pool_for(self._backend.pool, size).submit(work)
+        when_finished(future, partial(self._resume, then))
+
+    def _resume(self, then: Callable[[T], None], future: Future[T]) -> None:
+        if self._reply is None:
+            self._release()  # if it was cancelled while the pool acquired the version
+            return
+        self._pending = None
+        error = future.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+        else:
+            then(future.result())
+
+    def _prepare(self, body: bytes) -> Callable[[], Run]:
+        """Return a function that starts the model. May run in a thread of the pool."""
+        if self._route.action is Action.PREDICT:
+            return self._prepare_predict(body)
+        content = parse(body)
+        name = signature_name(content)
+        examples, shared = examples_from_json(content)
+        ask = (
+            classification.classify
+            if self._route.action is Action.CLASSIFY
+            else classification.regress
+        )
+        call = self._acquire()
+        checks = self._backend.options.check_method_names
+        question = ask(call, name, examples, shared, check_method=checks)
+        self._encode = partial(_encode_result, question)
+        return partial(call.start, question.signature, question.inputs, question.outputs)
+
+    def _prepare_predict(self, body: bytes) -> Callable[[], Run]:
+        options = self._backend.options
+        media = media_of(self._content_type) if options.dialect.plain_bodies else None
+        request = read_request(body, media)
+        call = self._acquire()
+        signature = _signature_of(call, request.signature_name)
+        arrays = decode_request(request, signature.inputs, call.allocate)
+        if options.check_method_names:
+            _check_method(signature)
+        self._encode = partial(encode, by_row=request.by_row)
+        return partial(call.start, signature, arrays)
+
+    def _acquire(self) -> Call:
+        """Hold the version until `_release`."""
+        lease = self._backend.plane.call(self._route.spec, self._context)
+        call = lease.__enter__()
+        self._lease = lease  # only now: what was not entered must not be left
+        return call
+
+    def _release(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.__exit__(None, None, None)
+
+    def _start(self, start: Callable[[], Run]) -> None:
+        try:
+            run = self._run = start()
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._fail(error)
+            return
+        if run.future.done():
+            self._finish(run.future)
+        else:
+            self._pending = run.future
+            when_finished(run.future, self._finish)
+
+    def _finish(self, _: Future[Outputs]) -> None:
+        """Write the model's outputs, unless the request is answered already."""
+        run = self._run
+        if self._reply is None or run is None:
+            return
+        self._pending = None
+        try:
+            outputs = run.result()
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._fail(error)
+            return
+        self._release()
+        size = sum(map(bytes_of, outputs.values()))
+        self._by_size(size, partial(self._encode, outputs), self._succeed)
+
+    def _succeed(self, content: bytes) -> None:
+        self._answer(Code.OK, Answer(200, content))
+
+    def _expire(self) -> None:
+        if self._reply is not None:
+            self._cancel_pending()
+            self._fail(overdue())
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, StatusError):
+            route = self._route
+            _LOG.error("%s of %s failed", route.action.value, route.spec.name, exc_info=error)
+            error = unexpected(error)
+        self._answer(error.code, error_answer(error))
+
+    def _answer(self, code: Code, answer: Answer) -> None:
+        reply = self._reply
+        self._end(code)
+        if reply is not None:
+            reply(answer)
+
+    def _end(self, code: Code) -> None:
+        self._reply = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+        # Futures refer to their callbacks, and so to this object.
+        self._run = self._pending = None
+        if self._backend.monitor is not None and self._observation is not None:
+            self._backend.monitor.end(self._observation, code)
+
+    def _cancel_pending(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+
+
+def _encode_result(question: Question[Classes] | Question[Array], outputs: Outputs) -> bytes:
+    result = question.read(outputs)
+    return encode_classes(result) if isinstance(result, Classes) else encode_values(result)
+
+
+def _signature_of(call: Call, name: str) -> Signature:
+    signature = call.find(name)
+    if signature is None:
+        raise invalid_argument(
+            f'Serving signature name: "{name or DEFAULT_SIGNATURE}" not found in signature def'
+        )
+    return signature
+
+
+def _check_method(signature: Signature) -> None:
+    methods = (_PREDICT, CLASSIFY, REGRESS)
+    if signature.method_name not in methods:
+        raise StatusError(
+            Code.INTERNAL,
+            "Expected prediction signature method_name to be one of "
+            f"{{{', '.join(methods)}}}. Was: {signature.method_name}",
+        )

@@ -1,0 +1,219 @@
+"""Arrays, and what a server knows, to the JSON of responses. Pure functions.
+
+Without blanks, floats take the fewest digits that give the same value back in their own type. NaN
+and the infinities, which JSON does not have, are bare tokens, as TensorFlow Serving writes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from timonel.serving.inference.classification import Classes
+from timonel.serving.signature import DTYPE_NAMES, STRING, Array
+from timonel.serving.status import invalid_argument
+
+_WRITABLE = frozenset(
+    {
+        "DT_FLOAT",
+        "DT_DOUBLE",
+        "DT_INT8",
+        "DT_UINT8",
+        "DT_INT16",
+        "DT_INT32",
+        "DT_INT64",
+        "DT_UINT32",
+        "DT_UINT64",
+        "DT_BOOL",
+        STRING,
+    }
+)
+
+
+CHUNK = 2**14
+"""Elements that are written at once."""
+
+
+def encode(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
+    """Return the response text for the outputs of a signature.
+
+    Args:
+        outputs: Arrays by output name; the name of a single one is left out.
+        by_row: Whether to write a list of rows, or else whole columns.
+
+    Raises:
+        StatusError: A dtype has no JSON form, or the outputs do not fall into rows.
+    """
+    if not outputs:
+        raise invalid_argument("Cannot convert empty tensor map to JSON")
+    if by_row:
+        _check_rows(outputs)
+    for array in outputs.values():
+        dtype = DTYPE_NAMES.get(array.dtype) or str(array.dtype)
+        if dtype not in _WRITABLE and array.size:
+            raise invalid_argument(f"Failed to write JSON value for tensor type: {dtype}")
+    pieces = [b'{"predictions":' if by_row else b'{"outputs":']
+    if len(outputs) == 1:
+        ((name, array),) = outputs.items()
+        pieces += array_text(name, array)
+    elif by_row:
+        pieces += _rows_text(outputs)
+    else:
+        for index, (name, array) in enumerate(outputs.items()):
+            pieces.append(b"," if index else b"{")
+            pieces += (orjson.dumps(name), b":", *array_text(name, array))
+        pieces.append(b"}")
+    pieces.append(b"}")
+    return b"".join(pieces)
+
+
+def encode_classes(classes: Classes) -> bytes:
+    """Return the response text for Classify.
+
+    Raises:
+        StatusError: There are no classes.
+    """
+    rows = classes.rows()
+    if not rows:
+        raise invalid_argument("Cannot convert empty ClassificationResults to JSON")
+    scores = np.array([[score for _, score in row] for row in rows], np.float32)
+    values = _for_json("", scores)
+    labels = [[label for label, _ in row] for row in rows]
+    pairs = [list(zip(*each, strict=True)) for each in zip(labels, values, strict=True)]
+    return _dumps({"results": pairs}, finite=_is_finite(scores))
+
+
+def encode_values(values: Array) -> bytes:
+    """Return the response text for Regress, of float32 [n].
+
+    Raises:
+        StatusError: There are no values.
+    """
+    if not values.size:
+        raise invalid_argument("Cannot convert empty RegressionResults to JSON")
+    return _dumps({"results": _for_json("", values)}, finite=_is_finite(values))
+
+
+def encode_error(message: str) -> bytes:
+    """Return the response text for an error."""
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+
+
+def array_text(name: str, array: Array) -> Iterator[bytes]:
+    """Yield the JSON of an array, in pieces of `CHUNK` elements.
+
+    Both writers hold the interpreter's lock until they are done.
+
+    Args:
+        name: The output's name, by which strings are written as text or in base64.
+        array: Its values.
+    """
+    if array.size <= CHUNK:
+        yield _dumps_all({name: array}, lambda values: values[name])
+        return
+    yield b"["
+    step = max(1, CHUNK * len(array) // array.size)
+    for start in range(0, len(array), step):
+        if start:
+            yield b","
+        part = array[start : start + step]
+        if part.size > CHUNK and len(part) == 1:
+            yield from array_text(name, part[0])
+        else:
+            yield _dumps_all({name: part}, lambda values: values[name])[1:-1]
+    yield b"]"
+
+
+def _rows_text(outputs: Mapping[str, Array]) -> Iterator[bytes]:
+    """Yield the JSON of a list with an object for each row."""
+    count = len(next(iter(outputs.values())))
+    size = sum(array.size for array in outputs.values())
+    step = max(1, CHUNK * count // max(size, 1))
+    yield b"["
+    for start in range(0, count, step):
+        if start:
+            yield b","
+        rows = {name: array[start : start + step] for name, array in outputs.items()}
+        yield _dumps_all(rows, _zipped)[1:-1]
+    yield b"]"
+
+
+def _zipped(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def _dumps_all(arrays: Mapping[str, Array], arrange: Callable[[Mapping[str, Any]], Any]) -> bytes:
+    finite = all(map(_is_finite, arrays.values()))
+    render = _for_orjson if finite else _for_json
+    return _dumps(arrange({n: render(n, array) for n, array in arrays.items()}), finite=finite)
+
+
+def _dumps(content: Any, *, finite: bool) -> bytes:
+    if finite:
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _check_rows(outputs: Mapping[str, Array]) -> None:
+    batch: int | None = None
+    for name, array in outputs.items():
+        if array.ndim == 0:
+            raise invalid_argument(f"Tensor name: {name} has no shape information ")
+        if batch is not None and array.shape[0] != batch:
+            raise invalid_argument(
+                f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} "
+                f"expecting: {batch}"
+            )
+        batch = array.shape[0]
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _for_orjson(name: str, array: Array) -> Any:
+    if array.dtype == object:
+        return _strings(name, array)
+    if not array.size:
+        # Whatever its type, orjson might not know it.
+        return array.tolist()
+    return np.ascontiguousarray(array) if array.ndim else array[()]
+
+
+def _for_json(name: str, array: Array) -> Any:
+    if array.dtype == object:
+        return _strings(name, array)
+    if array.dtype == np.float32:
+        # The digits of a float32 read as a float64 are the same digits again when written.
+        short = [float(str(number)) for number in array.reshape(-1)]
+        return np.array(short).reshape(array.shape).tolist()
+    return array.tolist()
+
+
+def _strings(name: str, array: Array) -> Any:
+    if name.endswith("_bytes"):
+        return _each(array.tolist(), _b64)
+    return _each(array.tolist(), _text)
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        # TensorFlow Serving writes the bytes here, which is no JSON.
+        return _b64(value)
+
+
+def _b64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
+
+
+def _each(value: Any, convert: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list):
+        return [_each(element, convert) for element in value]
+    return convert(value)

@@ -1,0 +1,229 @@
+"""REST codec of inference requests and responses: bodies to arrays and back. Pure.
+
+A body is JSON, or JSON followed by the raw contents of tensors. The header `HEADER_LENGTH` then
+has the length of the JSON.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from timonel.serving.protocols.tfs_rest.jsontext import parse
+from timonel.serving.protocols.tfs_rest.number_arrays import Numbers, Outline, read_outline
+from timonel.serving.protocols.tfs_rest.response_body import array_text
+from timonel.serving.protocols.v2.request import (
+    BASE64,
+    BINARY_DATA,
+    BINARY_DATA_SIZE,
+    CONTENT_TYPE,
+    InferRequest,
+    InferResult,
+    OutputForm,
+    Parameters,
+    boolean,
+    is_base64,
+    refuse_unsupported,
+    request_parameters,
+)
+from timonel.serving.protocols.v2.tensors import (
+    checked_shape,
+    datatype_of,
+    from_numbers,
+    from_raw,
+    from_values,
+    to_raw,
+    to_texts,
+)
+from timonel.serving.signature import Array
+from timonel.serving.status import StatusError, invalid_argument
+
+HEADER_LENGTH: Final = b"inference-header-content-length"
+# Stands for a byte that is no UTF-8, and cannot be written again.
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def decode(body: bytes, header_length: int | None = None) -> InferRequest:
+    """Return the request in a body.
+
+    Args:
+        body: The content, unpacked.
+        header_length: Length of its JSON in bytes; none for all of it.
+
+    Raises:
+        StatusError: It is not a valid request.
+    """
+    if header_length is None:
+        header_length = len(body)
+    if not 0 <= header_length <= len(body):
+        raise invalid_argument(
+            f"expected a body of at least {header_length} bytes, as its JSON should be, "
+            f"got {len(body)}"
+        )
+    text, rest = body[:header_length], memoryview(body)[header_length:]
+    found = read_outline(text)
+    if found is not None:
+        try:
+            return _Reader(found, rest).request(found.content)
+        except StatusError:
+            # Something is wrong, or somewhere else than expected: the whole text tells what.
+            pass
+    return _Reader(None, rest).request(parse(text))
+
+
+def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | None]:
+    """Return the body of a response.
+
+    Returns:
+        The body, and the length of its JSON in bytes; none for all of it.
+
+    Raises:
+        StatusError: The protocol has no form for an output.
+    """
+    head: dict[str, Any] = {"model_name": result.model, "model_version": str(result.version)}
+    if request.request_id is not None:
+        head["id"] = request.request_id
+    contents: list[bytes] = []
+    pieces = [orjson.dumps(head)[:-1], b',"outputs":[']
+    for index, (name, array) in enumerate(result.outputs.items()):
+        if index:
+            pieces.append(b",")
+        pieces += _output(name, array, request.form(name), contents)
+    pieces.append(b"]}")
+    text = b"".join(pieces)
+    return (b"".join((text, *contents)), len(text)) if contents else (text, None)
+
+
+class _Reader:
+    """Reads one request.
+
+    Args:
+        found: Its JSON without large arrays of numbers; none if it still has them.
+        rest: The bytes after the JSON.
+    """
+
+    def __init__(self, found: Outline | None, rest: memoryview) -> None:
+        self._outline = found
+        self._rest = rest
+        self._position = 0
+        self._filled = 0
+
+    def request(self, content: Mapping[str, Any]) -> InferRequest:
+        """Return the request that the JSON object describes."""
+        request_id = content.get("id")
+        if request_id is not None:
+            request_id = _text(content, "id", "the request")
+        parameters = request_parameters(_parameters(content, "the request"))
+        inputs: dict[str, Array] = {}
+        for described in _objects(content, "inputs"):
+            name = _text(described, "name", "an input")
+            if name in inputs:
+                raise invalid_argument(f"expected input {name} once")
+            inputs[name] = self._tensor(name, described)
+        if self._outline is not None and self._filled != len(self._outline.arrays):
+            raise invalid_argument("expected numbers in the data of inputs only")
+        if self._position != len(self._rest):
+            raise invalid_argument(
+                f"expected {self._position} bytes of tensors after the JSON, got {len(self._rest)}"
+            )
+        outputs: dict[str, OutputForm] = {}
+        for described in _objects(content, "outputs"):
+            name = _text(described, "name", "an output")
+            if name in outputs:
+                raise invalid_argument(f"expected output {name} once")
+            of_output = _parameters(described, f"output {name}")
+            outputs[name] = _form(of_output, default=parameters.binary_output)
+        return InferRequest(inputs, outputs, request_id, parameters)
+
+    def _tensor(self, name: str, described: Mapping[str, Any]) -> Array:
+        datatype = _text(described, "datatype", f"input {name}")
+        shape = described.get("shape")
+        if not isinstance(shape, list):
+            raise invalid_argument(f"expected the shape of input {name} to be a list")
+        sizes = checked_shape(name, shape)
+        parameters = _parameters(described, f"input {name}")
+        data = described.get("data")
+        size = parameters.get(BINARY_DATA_SIZE)
+        if size is not None and data is None:
+            return from_raw(name, datatype, sizes, self._take(name, size))
+        if size is not None:
+            raise invalid_argument(f"expected input {name} to have data or {BINARY_DATA_SIZE}")
+        if self._outline is not None:
+            data = self._outline.fill(data)
+            if isinstance(data, Numbers):
+                array = from_numbers(datatype, sizes, data)
+                if array is None:
+                    raise invalid_argument(f"expected other data for input {name}")
+                self._filled += 1
+                return array
+        return from_values(name, datatype, sizes, data, in_base64=is_base64(parameters))
+
+    def _take(self, name: str, size: Any) -> memoryview:
+        """Return the next ``size`` bytes after the JSON."""
+        left = len(self._rest) - self._position
+        if type(size) is not int or not 0 <= size <= left:
+            raise invalid_argument(
+                f"expected the {BINARY_DATA_SIZE} of input {name} to be at most the {left} bytes "
+                f"that are left after the JSON, got {reprlib.repr(size)}"
+            )
+        self._position += size
+        return self._rest[self._position - size : self._position]
+
+
+def _objects(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = content.get(key)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise invalid_argument(f"expected the {key} of the request to be a list of objects")
+    return found
+
+
+def _text(described: Mapping[str, Any], key: str, owner: str) -> str:
+    found = described.get(key)
+    if not isinstance(found, str) or _SURROGATE.search(found):
+        raise invalid_argument(f"expected the {key} of {owner} to be a string")
+    return found
+
+
+def _parameters(described: Mapping[str, Any], owner: str) -> Parameters:
+    found = described.get("parameters")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise invalid_argument(f"expected the parameters of {owner} to be an object")
+    refuse_unsupported(found, owner)
+    return found
+
+
+def _form(parameters: Parameters, *, default: bool) -> OutputForm:
+    is_binary = boolean(BINARY_DATA, parameters.get(BINARY_DATA, default))
+    return OutputForm(is_binary, is_base64(parameters))
+
+
+def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) -> Iterator[bytes]:
+    """Yield the JSON of an output, with its values or else with them added to ``contents``."""
+    described: dict[str, Any] = {
+        "name": name,
+        "datatype": datatype_of(name, array),
+        "shape": list(array.shape),
+    }
+    if form.binary:
+        contents.append(to_raw(array))
+        described["parameters"] = {BINARY_DATA_SIZE: len(contents[-1])}
+    elif array.dtype == object:
+        described["data"], in_base64 = to_texts(array, in_base64=form.base64)
+        if in_base64:
+            described["parameters"] = {CONTENT_TYPE: BASE64}
+    yield orjson.dumps(described)[:-1]
+    if not form.binary and array.dtype != object:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        yield b',"data":'
+        # bfloat16 is not one of the types that orjson knows.
+        yield from array_text(name, flat.astype(np.float32) if flat.dtype.kind == "V" else flat)
+    yield b"}"

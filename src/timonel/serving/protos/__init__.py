@@ -1,0 +1,1 @@
+"""Protocol buffers of TensorFlow and TensorFlow Serving, without TensorFlow."""

@@ -1,0 +1,194 @@
+"""What Python code declares of its tensors, and arrays held against that. Pure.
+
+A declaration is a mapping from a name to a data type and a shape, such as
+``{"x": ("float32", [None, 4])}``: none for a size that is open, none instead of the shape if even
+the rank is. Data types are numpy's names or types, and ``"string"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature, TensorSpec
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+PREDICT_METHOD = "tensorflow/serving/predict"
+_STRINGS: tuple[Any, ...] = ("string", "str", "bytes", str, bytes, object)
+_TEXT_KINDS = "USO"
+
+Specs = Mapping[str, TensorSpec]
+
+
+def declared(name: str, inputs: Any, outputs: Any, *, where: str) -> Signature:
+    """Return the signature that code declares.
+
+    Args:
+        name: The signature's name.
+        inputs: The declaration of what it takes.
+        outputs: The declaration of what it gives.
+        where: Whose declaration it is, for messages.
+
+    Raises:
+        StatusError: It is no declaration.
+    """
+    return Signature(
+        name,
+        declared_specs(inputs, where=f"inputs of {where}"),
+        declared_specs(outputs, where=f"outputs of {where}"),
+        method_name=PREDICT_METHOD,
+    )
+
+
+def declared_specs(declaration: Any, *, where: str) -> dict[str, TensorSpec]:
+    """Return the tensors that a declaration names, in its order.
+
+    Raises:
+        StatusError: It is no declaration.
+    """
+    example = '{"x": ("float32", [None, 4])}'
+    if not isinstance(declaration, Mapping) or not declaration:
+        raise _refusal(f"expected the {where} to be declared as in {example}, got {declaration!r}")
+    specs = {}
+    for name, value in declaration.items():
+        try:
+            dtype, shape = value
+        except (TypeError, ValueError):
+            raise _refusal(
+                f"expected {name!r} of the {where} to have a type and a shape as in {example}, "
+                f"got {value!r}"
+            ) from None
+        place = f"{name!r} of the {where}"
+        specs[str(name)] = TensorSpec(str(name), _dtype(dtype, place), _shape(shape, place))
+    return specs
+
+
+def check_inputs(inputs: Mapping[str, Array], specs: Specs) -> None:
+    """Hold a client's arrays against what is declared.
+
+    Raises:
+        StatusError: ``INVALID_ARGUMENT``: an array has another type or does not fit the shape.
+    """
+    for name, spec in specs.items():
+        array = inputs[name]
+        if array.dtype != NUMPY_TYPES[spec.dtype] or not _fits(array.shape, spec.shape):
+            raise invalid_argument(f"expected {name} to be {_spec(spec)}, got {_array(array)}")
+
+
+def fitted(given: Any, specs: Specs, *, giver: str) -> dict[str, Array]:
+    """Return what code has given as the arrays that are declared.
+
+    Texts become bytes, numbers the declared type where no more than precision is lost.
+
+    Args:
+        given: A mapping from names to anything that numpy makes arrays of.
+        specs: What is declared.
+        giver: What has given it, for messages.
+
+    Raises:
+        StatusError: ``INTERNAL``: it is something else than declared.
+    """
+    if not isinstance(given, Mapping):
+        raise _defect(f"expected {giver} to return a dict of arrays, got {type(given).__name__}")
+    if given.keys() != specs.keys():
+        names = ", ".join(map(str, given)) or "nothing"
+        raise _defect(f"expected {giver} to return {', '.join(specs)}, got {names}")
+    return {name: _fitted(given[name], spec, f"{name} of {giver}") for name, spec in specs.items()}
+
+
+def _fitted(value: Any, spec: TensorSpec, place: str) -> Array:
+    try:
+        array = _strings(value) if spec.dtype == STRING else np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise _defect(f"expected {place} to be {_spec(spec)}, got {_line(error)}") from error
+    if spec.dtype != STRING:
+        if not np.can_cast(array.dtype, NUMPY_TYPES[spec.dtype], "same_kind"):
+            raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
+        with np.errstate(over="ignore"):
+            array = array.astype(NUMPY_TYPES[spec.dtype], copy=False)
+    if not _fits(array.shape, spec.shape):
+        raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
+    return array
+
+
+def _strings(value: Any) -> Array:
+    if isinstance(value, bytes | str):
+        return np.array(_bytes(value), dtype=object)
+    # Lists are taken as they are: numpy's own texts lose zeros at their ends.
+    is_list = isinstance(value, list | tuple)
+    source = np.array(value, dtype=object) if is_list else np.asarray(value)
+    if source.dtype.kind not in _TEXT_KINDS:
+        raise TypeError(f"an array of {source.dtype}")
+    result = np.empty(source.size, dtype=object)
+    result[:] = [_bytes(each) for each in source.reshape(-1).tolist()]
+    return result.reshape(source.shape)
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _dtype(value: Any, place: str) -> str:
+    value = getattr(value, "as_numpy_dtype", value)
+    if any(value is each or (isinstance(value, str) and value == each) for each in _STRINGS):
+        return STRING
+    try:
+        name = DTYPE_NAMES.get(np.dtype(value))
+    except TypeError:
+        name = None
+    if name is None:
+        raise _refusal(f"expected {place} to have a type such as float32 or string, got {value!r}")
+    return name
+
+
+def _shape(value: Any, place: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if _is_list(value):
+        sizes = tuple(-1 if size is None else size for size in value)
+        if all(isinstance(size, int) and size >= -1 for size in sizes):
+            return sizes
+    raise _refusal(f"expected {place} to have a shape such as [None, 4], got {value!r}")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _fits(found: tuple[int, ...], declared_shape: tuple[int, ...] | None) -> bool:
+    if declared_shape is None:
+        return True
+    return len(found) == len(declared_shape) and all(
+        want in (-1, size) for size, want in zip(found, declared_shape, strict=True)
+    )
+
+
+def _spec(spec: TensorSpec) -> str:
+    shape = "?" if spec.shape is None else ", ".join("?" if s < 0 else str(s) for s in spec.shape)
+    return f"{_type_name(NUMPY_TYPES[spec.dtype])} [{shape}]"
+
+
+def _array(array: Array) -> str:
+    return f"{_type_name(array.dtype)} [{', '.join(map(str, array.shape))}]"
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return "string" if dtype.kind in _TEXT_KINDS else str(dtype)
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _refusal(message: str) -> StatusError:
+    return StatusError(Code.FAILED_PRECONDITION, message)
+
+
+def _defect(message: str) -> StatusError:
+    return StatusError(Code.INTERNAL, message)

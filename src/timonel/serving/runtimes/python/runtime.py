@@ -1,0 +1,147 @@
+"""Models that are no TensorFlow graphs: a class in a version's ``model.py``.
+
+<name>/<version>/
+  model.py        the class PythonModel
+  ...             whatever it reads: weights, tables, further modules
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from timonel.models.python import CLASS, MODEL_FILE
+from timonel.serving.runtimes.base import LoadedModel, Runtime
+from timonel.serving.runtimes.declaring import DeclaringModel
+from timonel.serving.runtimes.python.code import Source
+from timonel.serving.runtimes.python.declaration import check_inputs, declared, fitted
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.status import Code, StatusError, not_found
+
+Predict = Callable[[dict[str, Array]], Any]
+
+
+class PythonModel(Protocol):
+    """What the class in ``model.py`` looks like; it need not derive from this.
+
+    `inputs` and `outputs` map names to a data type and a shape, such as ``("float32", [None, 4])``.
+    They may be set by `load`. Further signatures are declared in ``signatures``, a mapping from
+    their names to pairs of inputs and outputs, and computed by methods of these names. Two more
+    attributes are optional: ``batchable`` (false), whether the rows of different requests may be
+    computed together, and ``threads`` (1), how many calls may be under way at once.
+    """
+
+    inputs: Mapping[str, tuple[Any, Sequence[int | None] | None]]
+    outputs: Mapping[str, tuple[Any, Sequence[int | None] | None]]
+
+    def load(self, directory: Path) -> None:
+        """Read what the model needs from the version's folder; may be left out."""
+
+    def predict(self, inputs: dict[str, Array]) -> Mapping[str, Any]:
+        """Return the outputs by name.
+
+        Args:
+            inputs: Arrays of the declared types and shapes, which may be changed; strings are
+                object arrays of bytes.
+
+        Raises:
+            ValueError: The client's values make no sense; the client is told so. Anything else is
+                the model's own failure.
+        """
+
+
+class PythonRuntime(Runtime):
+    """Loads a Python model. Only for a process that loads nothing else, see `Source`."""
+
+    name = "python"
+
+    def prepare(self) -> None:
+        """Import what nearly every model needs."""
+        importlib.import_module("numpy.random")
+
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:  # noqa: ARG002 - threads and tags are the code's own business
+        """Load the class in ``model.py``."""
+        file = path / MODEL_FILE
+        if not file.is_file():
+            raise not_found(f"expected {MODEL_FILE} in {path}")
+        source = Source(file)
+        maker = getattr(source.module, CLASS, None)
+        if not isinstance(maker, type):
+            raise _refusal(f"expected a class {CLASS} in {MODEL_FILE}, found none")
+        model = source.prepare(maker, f"making {CLASS}")
+        if hasattr(model, "load"):
+            source.prepare(lambda: model.load(path), "load")
+        return _Loaded(model, source)
+
+
+class _Loaded(DeclaringModel):
+    def __init__(self, model: Any, source: Source) -> None:
+        self._source = source
+        signatures: dict[str, Signature] = {}
+        self._methods: dict[str, tuple[str, Predict]] = {}
+        for name, method, inputs, outputs in _declarations(model):
+            where = source.name if name == DEFAULT_SIGNATURE else f"{name} in {source.name}"
+            signatures[name] = declared(name, inputs, outputs, where=where)
+            self._methods[name] = method, _method(model, method)
+        self.signatures = signatures
+        self.batchable = bool(getattr(model, "batchable", False))
+        self.slots = _threads(getattr(model, "threads", 1))
+        self._turn = threading.BoundedSemaphore(self.slots)
+
+    @property
+    def platform(self) -> str:
+        return "python"
+
+    def run(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        spec, (name, method) = self.signatures[signature], self._methods[signature]
+        check_inputs(inputs, spec.inputs)
+        # Code may work in place, on what others still read.
+        copies = {key: inputs[key].copy() for key in spec.inputs}
+        with self._turn:
+            given = self._source.call(method, copies, name)
+        found = fitted(given, spec.outputs, giver=name)
+        return {key: found[key] for key in outputs or found}
+
+    def close(self) -> None:
+        self._methods.clear()
+
+
+def _declarations(model: Any) -> list[tuple[str, str, Any, Any]]:
+    """Return name, method, inputs and outputs of each signature."""
+    found = []
+    if hasattr(model, "inputs") or not hasattr(model, "signatures"):
+        inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+        found.append((DEFAULT_SIGNATURE, "predict", inputs, outputs))
+    further = getattr(model, "signatures", {})
+    try:
+        for name, (inputs, outputs) in dict(further).items():
+            method = "predict" if name == DEFAULT_SIGNATURE else str(name)
+            found.append((str(name), method, inputs, outputs))
+    except (TypeError, ValueError):
+        raise _refusal(
+            f"expected signatures of {CLASS} to map names to inputs and outputs, got {further!r}"
+        ) from None
+    return found
+
+
+def _method(model: Any, name: str) -> Predict:
+    method = getattr(model, name, None)
+    if not callable(method):
+        raise _refusal(f"expected {CLASS} in {MODEL_FILE} to have a method {name}, found none")
+    return method  # type: ignore[no-any-return]  # a person's class has no types
+
+
+def _threads(value: Any) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise _refusal(f"expected threads of {CLASS} to be 1 or more, got {value!r}")
+    return value
+
+
+def _refusal(message: str) -> StatusError:
+    return StatusError(Code.FAILED_PRECONDITION, message)

@@ -1,0 +1,188 @@
+"""What speaks against a model's graph. Pure: a MetaGraphDef in, findings out.
+
+Most operations are judged by their name. A few are part of every model and harmless only there:
+restoring from the checkpoint that belongs to the model, saving (which a server never does), and
+tables made of the model's own assets. Those are followed to where their file names come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from timonel.serving.protos.messages import meta_graph_pb2
+from timonel.serving.runtimes.safety.graph import MAIN, UNKNOWN, Graph
+from timonel.serving.runtimes.safety.operations import reason_against
+
+_INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
+_ASSETS_COLLECTION = "saved_model_assets"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What speaks against a model.
+
+    Args:
+        operation: Its name; empty where no operation's name would allow it.
+        node: The node's name.
+        function: The function that the node is in; empty in the main graph.
+        reason: What speaks against it.
+    """
+
+    operation: str
+    node: str
+    function: str
+    reason: str
+
+    def __str__(self) -> str:
+        node = f"node {self.node}" if self.node else ""
+        place = " of ".join(filter(None, (node, self.function and f"function {self.function}")))
+        return " ".join(filter(None, (self.operation, self.reason, place and f"({place})")))
+
+
+def findings_in(meta_graph: Any, allowed: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield what speaks against a model.
+
+    Args:
+        meta_graph: A ``MetaGraphDef``.
+        allowed: Operations that are trusted.
+    """
+    graph = Graph(meta_graph)
+    files = _Files(meta_graph, graph)
+    yield from _outside_assets(meta_graph)
+    yield from files.fed_by_clients()
+    for scope, node in graph.nodes():
+        if node.op in allowed or graph.is_function(node.op):
+            continue
+        rule = _RULES.get(node.op)
+        reason = reason_against(node.op) if rule is None else rule(files, scope, node)
+        if reason is not None:
+            yield Finding(node.op, node.name, scope, reason)
+    for scope, node, name in graph.referred():
+        # A function that is not in the library may be an operation's own.
+        if not graph.is_function(name) and name not in allowed:
+            reason = reason_against(name)
+            if reason is not None:
+                yield Finding(name, node.name, scope, reason)
+
+
+class _Files:
+    """Where file names come from, and which nodes a server runs."""
+
+    def __init__(self, meta_graph: Any, graph: Graph) -> None:
+        self._meta_graph = meta_graph
+        self._graph = graph
+        self._checkpoint = _node(meta_graph.saver_def.filename_tensor_name)
+        self._assets = {_node(each.tensor_info.name) for each in _assets(meta_graph)}
+
+    def fed_by_clients(self) -> Iterator[Finding]:
+        """Yield the file names that a signature has a client give."""
+        own = self._assets | ({self._checkpoint} if self._checkpoint else set())
+        for name, signature in self._meta_graph.signature_def.items():
+            for info in signature.inputs.values():
+                if (node := _node(info.name)) in own:
+                    reason = f"signature {name} lets a client name a file"
+                    yield Finding("", node, MAIN, reason)
+
+    def is_asset(self, scope: str, reference: str) -> bool:
+        return self._graph.origins(scope, reference) <= self._assets
+
+    def is_checkpoint(self, scope: str, reference: str) -> bool:
+        origins = self._graph.origins(scope, reference)
+        return UNKNOWN not in origins and origins <= {self._checkpoint}
+
+    def runs(self, scope: str, node: Any) -> bool:
+        return (scope, node.name) in self._running
+
+    @cached_property
+    def _running(self) -> set[tuple[str, str]]:
+        meta_graph = self._meta_graph
+        roots = [meta_graph.saver_def.restore_op_name]
+        for signature in meta_graph.signature_def.values():
+            roots += [info.name for info in signature.outputs.values()]
+            for info in signature.outputs.values():
+                roots += [each.name for each in info.composite_tensor.components]
+                roots += [info.coo_sparse.values_tensor_name, info.coo_sparse.indices_tensor_name]
+                roots.append(info.coo_sparse.dense_shape_tensor_name)
+        for key in _INIT_COLLECTIONS:
+            if key in meta_graph.collection_def:
+                roots += meta_graph.collection_def[key].node_list.value
+        return self._graph.reached_from(roots)
+
+
+def _makes_table(files: _Files, scope: str, node: Any) -> str | None:
+    if len(node.input) > 1 and files.is_asset(scope, node.input[1]):
+        return None
+    return "reads a file that is no asset of the model"
+
+
+def _restores(files: _Files, scope: str, node: Any) -> str | None:
+    if node.input and files.is_checkpoint(scope, node.input[0]):
+        return None
+    return "reads a file that is not the model's checkpoint"
+
+
+def _saves(files: _Files, scope: str, node: Any) -> str | None:
+    return "writes files" if files.runs(scope, node) else None
+
+
+def _prints(_: _Files, __: str, node: Any) -> str | None:
+    return None if _text(node, "output_stream", b"stderr")[:7] != b"file://" else "writes files"
+
+
+def _describes(_: _Files, __: str, node: Any) -> str | None:
+    source = _text(node, "descriptor_source", b"local://")
+    return None if source in {b"", b"local://"} or source[:8] == b"bytes://" else "reads files"
+
+
+def _samples(_: _Files, __: str, node: Any) -> str | None:
+    return "reads files" if _text(node, "vocab_file", b"") else None
+
+
+_Rule = Callable[[_Files, str, Any], str | None]
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("InitializeTableFromTextFile", "InitializeTableFromTextFileV2"), _makes_table),
+    **dict.fromkeys(("Restore", "RestoreSlice", "RestoreV2"), _restores),
+    **dict.fromkeys(
+        ("Save", "SaveSlices", "SaveV2", "MergeV2Checkpoints", "ShardedFilename"), _saves
+    ),
+    "ShardedFilespec": _saves,
+    "PrintV2": _prints,
+    **dict.fromkeys(("DecodeProtoV2", "EncodeProto"), _describes),
+    "FixedUnigramCandidateSampler": _samples,
+}
+
+
+def _outside_assets(meta_graph: Any) -> Iterator[Finding]:
+    for asset in _assets(meta_graph):
+        path = PurePosixPath(asset.filename)
+        if path.is_absolute() or ".." in path.parts:
+            reason = f"an asset is outside of the model's folder: {asset.filename}"
+            yield Finding("", _node(asset.tensor_info.name), MAIN, reason)
+
+
+def _assets(meta_graph: Any) -> list[Any]:
+    if meta_graph.asset_file_def:
+        return list(meta_graph.asset_file_def)
+    found = []
+    if _ASSETS_COLLECTION in meta_graph.collection_def:
+        for each in meta_graph.collection_def[_ASSETS_COLLECTION].any_list.value:
+            asset = meta_graph_pb2.AssetFileDef()
+            each.Unpack(asset)
+            found.append(asset)
+    return found
+
+
+def _text(node: Any, attribute: str, default: bytes) -> bytes:
+    if attribute not in node.attr:
+        return default
+    value = node.attr[attribute]
+    # What a function's caller fills in is not known here.
+    return bytes(value.s) if value.WhichOneof("value") == "s" else b"file://"
+
+
+def _node(tensor: str) -> str:
+    return tensor.partition(":")[0]

@@ -1,0 +1,86 @@
+"""Requests that a version is known to take: those of its warm-up file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from timonel.data.records import frame, read_records
+from timonel.errors import CorruptError
+from timonel.models.schema import WARMUP_FILE
+from timonel.serving.protos.messages import prediction_log_pb2
+from timonel.serving.protos.tensors import from_proto, to_proto
+from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.status import StatusError
+
+_LOG = logging.getLogger(__name__)
+MOST = 32
+"""As many requests as are read: enough to compare answers on."""
+
+Sample = tuple[str, Mapping[str, Array]]
+"""A signature's name, and its inputs by theirs."""
+
+
+def samples_of(version: Path, most: int = MOST) -> list[Sample]:
+    """Return the Predict requests in a version's warm-up file; none if they cannot be read."""
+    path = version / WARMUP_FILE
+    found: list[Sample] = []
+    if not path.is_file():
+        return found
+    try:
+        for record in read_records(path):
+            log = prediction_log_pb2.PredictionLog.FromString(record)
+            if log.WhichOneof("log_type") == "predict_log":
+                request = log.predict_log.request
+                name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+                inputs = {alias: from_proto(alias, each) for alias, each in request.inputs.items()}
+                found.append((name, inputs))
+            if len(found) == most:
+                break
+    except (CorruptError, DecodeError, StatusError) as error:
+        # Warming up tells what is wrong with it.
+        _LOG.debug("no samples in %s: %s", path, error)
+    return found
+
+
+def as_warmup_file(samples: Iterable[Sample]) -> bytes:
+    """Return the content of a warm-up file, as TensorFlow Serving reads it too."""
+    content = bytearray()
+    for name, inputs in samples:
+        log = prediction_log_pb2.PredictionLog()
+        request = log.predict_log.request
+        request.model_spec.signature_name = name
+        for alias, array in inputs.items():
+            request.inputs[alias].CopyFrom(to_proto(array))
+        for part in frame(log.SerializeToString()):
+            content += part
+    return bytes(content)
+
+
+def rows_of_signatures(
+    samples: Iterable[Sample], signatures: Mapping[str, Signature]
+) -> dict[str, Mapping[str, Array]]:
+    """Return the rows of samples that can go together, by signature.
+
+    Left out are samples without an axis of rows, with other inputs than the signature, or with
+    rows of other shapes than those of the first one.
+    """
+    found: dict[str, list[Mapping[str, Array]]] = {}
+    for name, inputs in samples:
+        known = name in signatures and inputs.keys() == signatures[name].inputs.keys()
+        if known and all(array.ndim and len(array) for array in inputs.values()):
+            before = found.setdefault(name, [])
+            if not before or _row_shapes(inputs) == _row_shapes(before[0]):
+                before.append(inputs)
+    return {
+        name: {alias: np.concatenate([each[alias] for each in several]) for alias in several[0]}
+        for name, several in found.items()
+    }
+
+
+def _row_shapes(inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape[1:] for name, array in inputs.items()}

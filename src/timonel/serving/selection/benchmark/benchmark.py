@@ -1,0 +1,219 @@
+"""Compare loaded models on the same requests, time them, and choose the best."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from timonel.models.evidence import Choice, Measurement
+from timonel.serving.batching.row_independence import is_open
+from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.runtimes.samples import Sample
+from timonel.serving.settings.batching import cores
+from timonel.serving.signature import Array, Signature
+from timonel.serving.status import invalid_argument
+
+BATCHES = (1, 8, 32)
+_ROUNDS = 5
+_ROUND_S = 0.05
+_MOST_CALLS = 100
+TOLERANCE = 1e-4
+"""How far an answer may be from TensorFlow's, relative to the largest number in the same row."""
+_GAIN = 1.05
+"""A gain of less than a twentieth is within what measurements differ by."""
+_NAMES: Mapping[Choice, str] = {"litert": "LiteRT", "frozen": "TensorFlow without variables"}
+
+Inputs = Mapping[str, Array]
+
+
+def compared(theirs: LoadedModel, ours: LoadedModel, samples: Sequence[Sample]) -> list[float]:
+    """Return the distance of each output of ``ours`` from that of ``theirs``.
+
+    Requests are compared as they are, and in the sizes of batches that are measured.
+
+    Raises:
+        StatusError: A signature has no requests, or fails.
+    """
+    found = []
+    for signature in _callable(theirs):
+        inputs = _inputs_for(signature, samples)
+        for each in (*inputs, *_batches(signature, inputs).values()):
+            right = theirs.run(signature.name, each)
+            answer = ours.run(signature.name, each)
+            found += [difference(answer[name], right[name]) for name in signature.outputs]
+    return found
+
+
+def measured(
+    models: Mapping[Choice, LoadedModel], samples: Sequence[Sample]
+) -> Iterator[Measurement]:
+    """Yield the times of all models: with one caller, and with one per core."""
+    for signature in _callable(models["tensorflow"]):
+        inputs = _inputs_for(signature, samples)
+        batches = _batches(signature, inputs) or {_rows(inputs[0]): inputs[0]}
+        for batch, each in batches.items():
+            for callers in sorted({1, cores()}):
+                times: dict[Choice, list[float]] = {runtime: [] for runtime in models}
+                for _ in range(_ROUNDS):
+                    # In turn, so that what else the machine does falls on all.
+                    for runtime, model in models.items():
+                        times[runtime].append(_round(model, signature.name, each, callers))
+                for runtime, seconds in times.items():
+                    yield Measurement(
+                        runtime=runtime,
+                        signature=signature.name,
+                        batch=batch,
+                        callers=callers,
+                        milliseconds=1e3 * statistics.median(seconds),
+                    )
+
+
+def difference(ours: Array, theirs: Array) -> float:
+    """Return the distance of an output from TensorFlow's, relative to its rows.
+
+    Values other than floating-point numbers must be equal. Infinity means not comparable.
+    """
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return float("inf")
+    if ours.size == 0:
+        return 0.0
+    if ours.dtype == object or not np.issubdtype(ours.dtype, np.inexact):
+        return 0.0 if bool(np.array_equal(ours, theirs)) else float("inf")
+    if bool((np.isnan(ours) != np.isnan(theirs)).any()):
+        return float("inf")
+    ours, theirs = (_as_rows(np.where(np.isnan(each), 0, each)) for each in (ours, theirs))
+    same = ours == theirs
+    finite = np.where(np.isfinite(theirs), np.abs(theirs), 0)
+    scale = np.maximum(finite.max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    with np.errstate(invalid="ignore", over="ignore"):
+        away = np.where(same, 0.0, np.abs(ours - theirs) / scale)
+    return float(away.max())
+
+
+def decide(
+    differences: Mapping[Choice, Sequence[float]],
+    impossible: Mapping[Choice, str],
+    measurements: Sequence[Measurement],
+) -> tuple[Choice, str]:
+    """Return the fastest way to compute with the same answers, and the reason.
+
+    Args:
+        differences: How far answers were from TensorFlow's, of each other way to compute.
+        impossible: Why there is no such way.
+        measurements: For the same signatures, sizes and numbers of callers in each way.
+    """
+    reasons = {way: _against(way, differences.get(way, ()), measurements) for way in _NAMES}
+    reasons |= impossible
+    open_ways = [way for way in _NAMES if reasons[way] is None]
+    best = max(open_ways, key=lambda way: _mean(_ratios(way, measurements)), default=None)
+    if best is None:
+        told = dict.fromkeys(str(reasons[way]) for way in _NAMES)
+        return "tensorflow", "; ".join(told)
+    ratios = _ratios(best, measurements)
+    gain = f"{_NAMES[best]} is {min(ratios):.1f} to {max(ratios):.1f} times as fast"
+    others = [str(why) for way, why in reasons.items() if why is not None and way == "litert"]
+    return best, "; ".join((gain, *others))
+
+
+def _callable(model: LoadedModel) -> list[Signature]:
+    """Return the signatures that clients can call."""
+    return [each for each in model.signatures.values() if each.inputs and each.outputs]
+
+
+def _inputs_for(signature: Signature, samples: Sequence[Sample]) -> list[Inputs]:
+    """Return the samples that a signature takes, its own or those of one with the same inputs."""
+    own = [inputs for name, inputs in samples if name == signature.name]
+    fitting = own or [inputs for _, inputs in samples if inputs.keys() == signature.inputs.keys()]
+    if not fitting:
+        raise invalid_argument(f"there are no requests to compare signature {signature.name} on")
+    return fitting
+
+
+def _batches(signature: Signature, samples: Sequence[Inputs]) -> dict[int, Inputs]:
+    """Return batches of rows of the samples, by size; none if the model takes no batches."""
+    same = [each for each in samples if _row_shapes(each) == _row_shapes(samples[0])]
+    if not is_open(signature) or any(array.ndim == 0 for array in same[0].values()):
+        return {}
+    together = {name: np.concatenate([each[name] for each in same]) for name in same[0]}
+    if not _rows(together):
+        return {}
+    return {
+        size: {name: _first(array, size) for name, array in together.items()} for size in BATCHES
+    }
+
+
+def _first(array: Array, rows: int) -> Array:
+    """Return so many rows of an array, which is repeated where it has fewer."""
+    return np.concatenate([array] * -(-rows // len(array)))[:rows]
+
+
+def _rows(inputs: Inputs) -> int:
+    array = next(iter(inputs.values()))
+    return len(array) if array.ndim else 1
+
+
+def _row_shapes(inputs: Inputs) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape[1:] for name, array in inputs.items()}
+
+
+def _round(model: LoadedModel, signature: str, inputs: Inputs, callers: int) -> float:
+    """Return the seconds a request takes, of some that ``callers`` threads send at a time."""
+
+    def call(until: float) -> int:
+        calls = 0
+        while calls < _MOST_CALLS and (not calls or time.perf_counter() < until):
+            model.run(signature, inputs)
+            calls += 1
+        return calls
+
+    began = time.perf_counter()
+    if callers == 1:
+        return _per_call(began, call(began + _ROUND_S))
+    with ThreadPoolExecutor(callers) as pool:
+        return _per_call(began, sum(pool.map(call, [began + _ROUND_S] * callers)))
+
+
+def _per_call(began: float, calls: int) -> float:
+    return (time.perf_counter() - began) / calls
+
+
+def _against(
+    way: Choice, differences: Sequence[float], measurements: Sequence[Measurement]
+) -> str | None:
+    worst = max(differences, default=None)
+    if worst is None:
+        return "there are no answers to compare"
+    if not worst <= TOLERANCE:
+        return f"answers of {_NAMES[way]} differ by {worst:.1e} (at most {TOLERANCE:g})"
+    ratios = _ratios(way, measurements)
+    if not ratios:
+        return "nothing was measured"
+    if min(ratios) < _GAIN:
+        return f"{_NAMES[way]} is {min(ratios):.2f} to {max(ratios):.2f} times as fast"
+    return None
+
+
+def _ratios(way: Choice, measurements: Sequence[Measurement]) -> list[float]:
+    """Return TensorFlow's time over that of another way, for all that was measured."""
+    times: dict[Choice, dict[tuple[str, int, int], float]] = {"tensorflow": {}, way: {}}
+    for each in measurements:
+        what = (each.signature, each.batch, each.callers)
+        times.setdefault(each.runtime, {})[what] = each.milliseconds
+    ours = times[way]
+    return [theirs / ours[what] for what, theirs in times["tensorflow"].items() if what in ours]
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.prod(ratios) ** (1 / len(ratios))
+
+
+def _as_rows(array: Array) -> Array:
+    """Return an array as rows of numbers that have room for differences."""
+    is_complex = np.issubdtype(array.dtype, np.complexfloating)
+    wide: Array = array.astype(np.complex128 if is_complex else np.float64)
+    return wide.reshape(array.shape[0] if array.ndim > 1 else 1, -1)

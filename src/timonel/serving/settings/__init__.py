@@ -1,0 +1,41 @@
+"""A server's settings: frozen, built at the entry point, handed down, sent to the child as JSON."""
+
+from timonel.serving.settings.loading import LoadSettings, Transition
+from timonel.serving.settings.models import (
+    TENSORFLOW,
+    Every,
+    Latest,
+    ModelSettings,
+    RequestLogSettings,
+    Specific,
+    VersionPolicy,
+)
+from timonel.serving.settings.runtime import AUTO, EVERY_MODEL, RuntimeSettings, default_op_threads
+from timonel.serving.settings.server import (
+    METRICS_PATH,
+    GrpcSettings,
+    MonitoringSettings,
+    RestSettings,
+    ServerSettings,
+)
+
+__all__ = [
+    "AUTO",
+    "EVERY_MODEL",
+    "METRICS_PATH",
+    "TENSORFLOW",
+    "Every",
+    "GrpcSettings",
+    "Latest",
+    "LoadSettings",
+    "ModelSettings",
+    "MonitoringSettings",
+    "RequestLogSettings",
+    "RestSettings",
+    "RuntimeSettings",
+    "ServerSettings",
+    "Specific",
+    "Transition",
+    "VersionPolicy",
+    "default_op_threads",
+]

@@ -1,0 +1,84 @@
+"""Signatures of models, their tensors and data types.
+
+Strings are object arrays of ``bytes``. The names of data types are those of TensorFlow's protos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+DEFAULT_SIGNATURE = "serving_default"
+INIT_OP = "__saved_model_init_op"
+"""Listed among the signatures of TensorFlow 2's exports. It initializes the model's variables and
+has no outputs, so it is not for clients."""
+STRING = "DT_STRING"
+
+NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
+    "DT_FLOAT": np.dtype(np.float32),
+    "DT_DOUBLE": np.dtype(np.float64),
+    "DT_HALF": np.dtype(np.float16),
+    "DT_BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "DT_INT8": np.dtype(np.int8),
+    "DT_INT16": np.dtype(np.int16),
+    "DT_INT32": np.dtype(np.int32),
+    "DT_INT64": np.dtype(np.int64),
+    "DT_UINT8": np.dtype(np.uint8),
+    "DT_UINT16": np.dtype(np.uint16),
+    "DT_UINT32": np.dtype(np.uint32),
+    "DT_UINT64": np.dtype(np.uint64),
+    "DT_BOOL": np.dtype(np.bool_),
+    "DT_COMPLEX64": np.dtype(np.complex64),
+    "DT_COMPLEX128": np.dtype(np.complex128),
+    STRING: np.dtype(object),
+}
+"""The array type of every data type that crosses the wire."""
+
+DTYPE_NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
+
+
+def bytes_of(array: Array) -> int:
+    """Return the size of an array's values, also where they are strings."""
+    if array.dtype != object:
+        return array.nbytes
+    return sum(map(len, array.reshape(-1).tolist()))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a signature.
+
+    Args:
+        tensor: The tensor's name inside the model.
+        dtype: The data type's proto name, such as ``DT_FLOAT``.
+        shape: The declared sizes, -1 where any will do; none if even the rank is open.
+    """
+
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A way to call a model.
+
+    Args:
+        name: The key clients give.
+        inputs: The inputs by the names clients give.
+        outputs: The outputs by name.
+        method_name: The proto's method name.
+        defaults: Values of inputs that a client may leave out.
+    """
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    method_name: str = ""
+    defaults: Mapping[str, Array] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Metrics, traces and request logs of a server."""

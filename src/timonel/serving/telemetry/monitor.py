@@ -1,0 +1,232 @@
+"""Takes in what happens in a server, and tells of it. Thread-safe.
+
+Every method that a request meets costs a few microseconds: see docs/design/serving.md.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.status import Code
+from timonel.serving.telemetry import own, tfserving
+from timonel.serving.telemetry.exposition import encode
+from timonel.serving.telemetry.series import (
+    Batches,
+    BatchKey,
+    Counts,
+    PathKey,
+    RequestKey,
+    Requests,
+    Table,
+    Times,
+)
+
+RECENT = 2048
+_STRANGERS = 256
+_OTHERS = "(other)"
+_NAME_LIMIT = 256
+
+
+class Recent(NamedTuple):
+    """One of the last requests, for a live picture.
+
+    Args:
+        key: What it was.
+        seconds: How long it took.
+        stages: How long each of `observation.STAGES` took, in seconds.
+        rows: Rows it asked for.
+    """
+
+    key: RequestKey
+    seconds: float
+    stages: tuple[float, float, float, float]
+    rows: int
+
+
+class Traffic(NamedTuple):
+    """What was answered and computed for a model so far.
+
+    Args:
+        requests: Requests to compute something that were answered.
+        errors: Those of them that failed.
+        batches: Batches that were computed.
+        rows: Their rows.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    batches: int = 0
+    rows: int = 0
+
+
+class Tracer(Protocol):
+    """Where spans go."""
+
+    def trace(self, observation: Observation, ended: float, code: Code) -> None:
+        """Take one request that has ended, at ``ended`` in monotonic seconds; must be quick."""
+
+
+Count = Callable[[], Mapping[tuple[str, str], int]]
+Sizes = Callable[[], Mapping[str, int]]
+
+
+class Monitor:
+    """What a server knows of itself.
+
+    Args:
+        versions: Counts versions by model and state, when somebody asks.
+        memory: Measures bytes in memory by kind of process, when somebody asks.
+        tracer: Where spans go; none if nobody wants any.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        versions: Count = dict,
+        memory: Sizes = dict,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._versions = versions
+        self._memory = memory
+        self._tracer = tracer
+        self._clock = clock
+        self._requests: Table[RequestKey, Requests] = Table(Requests)
+        self._batches: Table[BatchKey, Batches] = Table(Batches)
+        self._loads: Table[PathKey, Times] = Table(Times)
+        self._warmups: Table[PathKey, Times] = Table(Times)
+        self._logged: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._lock = threading.Lock()
+        self._strangers: set[str] = set()
+        self._recent: collections.deque[Recent] = collections.deque(maxlen=RECENT)
+
+    def begin(
+        self, entrypoint: str, api: str, model: str = "", parent: TraceParent | None = None
+    ) -> Observation:
+        """Return the observation of a request that has arrived just now.
+
+        Args:
+            entrypoint: ``REST`` or ``GRPC``.
+            api: What it asks for: ``Predict`` over gRPC, ``predict`` over REST, empty for what
+                TensorFlow Serving gives no name.
+            model: The name the client gave.
+            parent: The trace it belongs to.
+        """
+        return Observation(entrypoint, api, model, self._clock(), parent)
+
+    def start(self, observation: Observation) -> None:
+        """Note that work on a request begins: until now it has waited for a thread."""
+        observation.started = self._clock()
+
+    def end(self, observation: Observation, code: Code = Code.OK) -> None:
+        """Count a request that is answered with ``code``; call it once for each."""
+        ended = self._clock()
+        version = observation.version
+        key = RequestKey(
+            observation.entrypoint,
+            observation.api,
+            observation.model if version is not None else self._stranger(observation.model),
+            version,
+            observation.signature,
+            code,
+        )
+        seconds = ended - observation.began
+        stages = observation.stages(ended)
+        self._requests[key].observe(seconds, stages, observation.run_s, observation.rows)
+        self._recent.append(Recent(key, seconds, stages, observation.rows))
+        if self._tracer is not None:
+            self._tracer.trace(observation, ended, code)
+
+    def batch(
+        self,
+        key: BatchKey,
+        rows: int,
+        padded_rows: int,
+        queue_s: tuple[float, ...],
+        compute_s: float,
+    ) -> None:
+        """Count a batch that was computed.
+
+        Args:
+            key: What ran.
+            rows: The rows that were asked for.
+            padded_rows: The rows that were added to them.
+            queue_s: How long each of its requests waited, in seconds.
+            compute_s: How long the model took, in seconds.
+        """
+        self._batches[key].observe(rows, padded_rows, queue_s, compute_s)
+
+    def loaded(self, key: PathKey, seconds: float) -> None:
+        """Count an attempt to load a version."""
+        self._loads[key].observe(seconds)
+
+    def warmed(self, key: PathKey, seconds: float, records: int) -> None:
+        """Count an attempt to warm a version up with ``records`` requests."""
+        self._warmups[key].observe(seconds, records)
+
+    def logged(self, model: str, code: Code) -> None:
+        """Count a request that was to be logged."""
+        with self._lock:
+            self._logged[model, code.name] += 1
+
+    def counts(self) -> Counts:
+        """Return all counts; versions and memory are looked up, so not for an event loop."""
+        with self._lock:
+            logged = dict(self._logged)
+        return Counts(
+            requests=dict(self._requests.items()),
+            batches=dict(self._batches.items()),
+            loads=dict(self._loads.items()),
+            warmups=dict(self._warmups.items()),
+            logged=logged,
+            versions=self._versions(),
+            memory=self._memory(),
+        )
+
+    def page(self, accept: str = "") -> tuple[bytes, str]:
+        """Return everything as a page, and its content type; see `exposition.encode`."""
+        counts = self.counts()
+        return encode((*tfserving.families(counts), *own.families(counts)), accept)
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Return the traffic of each model, and of all under the empty name; takes no lock.
+
+        What is counted meanwhile may be there in part.
+        """
+        found: dict[str, Traffic] = {"": Traffic()}
+        for request, counted in self._requests.items():
+            if request.api:
+                count = counted.whole.count
+                errors = 0 if request.code is Code.OK else count
+                _add(found, request.model, Traffic(count, errors))
+        for batch, computed in self._batches.items():
+            rows = computed.rows
+            _add(found, batch.model, Traffic(0, 0, rows.count, int(rows.total)))
+        return found
+
+    def recent(self) -> list[Recent]:
+        """Return the last requests, oldest first, `RECENT` at most."""
+        return list(self._recent)
+
+    def _stranger(self, name: str) -> str:
+        """Return the name to count a request under that found no version.
+
+        Clients choose it, so there is an end to how many are kept.
+        """
+        if name in self._strangers:
+            return name
+        if len(name) > _NAME_LIMIT or len(self._strangers) >= _STRANGERS:
+            return _OTHERS
+        self._strangers.add(name)
+        return name
+
+
+def _add(found: dict[str, Traffic], model: str, more: Traffic) -> None:
+    for name in {model, ""}:
+        held = found.get(name, Traffic())
+        found[name] = Traffic(*(a + b for a, b in zip(held, more, strict=True)))

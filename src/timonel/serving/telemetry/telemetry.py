@@ -1,0 +1,122 @@
+"""What a server process measures, keeps and warms up, put together from its settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from timonel.serving.asgi import App
+from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.inference.warmup import WarmUp, warmed
+from timonel.serving.manager.buckets.factory import cache_of, folder_of
+from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.settings import ModelSettings, RequestLogSettings, ServerSettings
+from timonel.serving.telemetry import measures
+from timonel.serving.telemetry.endpoint import MetricsApp
+from timonel.serving.telemetry.loading import Load, key_of, measured
+from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.request_log.log import RequestLog
+from timonel.serving.telemetry.series import BatchKey
+from timonel.serving.telemetry.tracing import make_tracer
+
+
+class Instruments:
+    """A server's instruments.
+
+    Args:
+        settings: What is wanted.
+        catalogue: The versions in memory.
+        models: Returns the configuration in force.
+
+    Raises:
+        SpecError: Traces are wanted, and what makes them is not installed.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        catalogue: Catalogue,
+        models: Callable[[], Sequence[ModelSettings]],
+    ) -> None:
+        self._settings = settings
+        self._models = models
+        self._cache = cache_of(settings.load)
+        self._logs: tuple[Sequence[ModelSettings], dict[str, RequestLogSettings | None]] = (), {}
+        self._provider: Any = None
+        tracer = None
+        if settings.monitoring.tracing:
+            tracer, self._provider = make_tracer()
+        self.monitor = Monitor(partial(measures.versions, catalogue), measures.memory, tracer)
+        self.recorder = RequestLog(self._log_of, self.monitor.logged)
+
+    def loading(self, load: Load) -> Load:
+        """Return a ``load`` that is measured, and warms up what it has loaded."""
+        load = measured(load, self.monitor, self._origin)
+        if not self._settings.load.warm_up:
+            return load
+        return warmed(load, self._settings.load.warm_up_iterations, self._on_warmed)
+
+    def app(self, app: App, pool: Executor) -> App:
+        """Return a REST application that has the page of metrics too, if it is wanted.
+
+        Args:
+            app: Answers everything else.
+            pool: Where the page is written.
+        """
+        path = self._settings.monitoring.metrics_path
+        return app if path is None else MetricsApp(app, self.monitor, path, pool)
+
+    def batches_of(self, path: Path) -> Observer:
+        """Return who is told of the batches of the version in a folder."""
+        version = int(path.name)
+        models, name = self._models(), self.name_of(path)
+
+        def observe(batch: BatchObservation) -> None:
+            nonlocal models, name
+            # The configuration may give the folder another name; it is replaced as a whole.
+            if (current := self._models()) is not models:
+                models, name = current, self.name_of(path)
+            key = BatchKey(name, version, batch.signature)
+            self.monitor.batch(key, batch.rows, batch.padded_rows, batch.queue_s, batch.compute_s)
+
+        return observe
+
+    def name_of(self, path: Path) -> str:
+        """Return the name of the model whose version a folder is; empty if it is none."""
+        return self._origin(path)[0]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep records during the block; write and send what is left at its end."""
+        self.recorder.start()
+        try:
+            yield
+        finally:
+            self.recorder.stop()
+            if self._provider is not None:
+                self._provider.shutdown()
+
+    def _log_of(self, name: str) -> RequestLogSettings | None:
+        # Asked for each request, of a configuration that is replaced as a whole now and then.
+        models, logs = self._logs
+        current = self._models()
+        if current is not models:
+            logs = {model.name: model.request_log for model in current}
+            self._logs = current, logs
+        return logs.get(name)
+
+    def _origin(self, path: Path) -> tuple[str, str]:
+        """Return the model whose version a folder is, and where that is from."""
+        for model in self._models():
+            if folder_of(model.base_path) == path.parent:
+                return model.name, str(path)
+            if self._cache.holds(model.base_path, path):
+                return model.name, f"{model.base_path}/{path.name}"
+        return "", str(path)
+
+    def _on_warmed(self, path: Path, result: WarmUp) -> None:
+        self.monitor.warmed(key_of(path, self._origin, result.code), result.seconds, result.records)

@@ -1,0 +1,135 @@
+"""OpenTelemetry spans of a request and of its stages.
+
+They are made once the request has ended, from the marks it left, so that a request that is not
+sampled costs one call and one that nobody traces costs nothing. Needs the extra ``otel``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from timonel.errors import SpecError
+from timonel.serving.inference.observation import STAGES, Observation
+from timonel.serving.status import Code
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+_NANO = 1_000_000_000
+_SERVICE = "timonel"
+
+
+class OpenTelemetryTracer:
+    """Makes spans of requests.
+
+    Args:
+        provider: An OpenTelemetry TracerProvider.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry import trace  # noqa: PLC0415 - an extra
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415 - an extra
+
+        self._tracer: Any = provider.get_tracer("timonel.serving")
+        self._extract = tracecontext.TraceContextTextMapPropagator().extract
+        self._within = trace.set_span_in_context
+        self._server = trace.SpanKind.SERVER
+        self._failed = trace.Status(trace.StatusCode.ERROR)
+        self._nothing: Any = self._extract({})
+
+    def trace(self, observation: Observation, ended: float, code: Code) -> None:
+        """Make the spans of one request."""
+        offset = time.time_ns() - int(time.monotonic() * _NANO)
+        began = offset + int(observation.began * _NANO)
+        span = self._tracer.start_span(
+            f"{observation.model}/{observation.api or 'read'}",
+            context=self._parent(observation),
+            kind=self._server,
+            attributes=_attributes(observation, code),
+            start_time=began,
+        )
+        if span.is_recording():
+            if code is not Code.OK:
+                span.set_status(self._failed)
+            self._stages(observation, ended, span, began)
+        span.end(offset + int(ended * _NANO))
+
+    def _parent(self, observation: Observation) -> Any:
+        parent = observation.parent
+        if parent is None:
+            return self._nothing
+        carrier = {"traceparent": parent.traceparent}
+        if parent.tracestate:
+            carrier["tracestate"] = parent.tracestate
+        return self._extract(carrier)
+
+    def _stages(self, observation: Observation, ended: float, span: Any, at: int) -> None:
+        within = self._within(span)
+        stages = dict(zip(STAGES, observation.stages(ended), strict=True))
+        # In the order of what happens first in most requests: the wait for a thread is a part of
+        # the queue, but too short to be drawn apart.
+        for name, seconds in stages.items():
+            if seconds <= 0:
+                continue
+            start, at = at, at + int(seconds * _NANO)
+            self._tracer.start_span(name, context=within, start_time=start).end(at)
+
+
+def _attributes(observation: Observation, code: Code) -> dict[str, Any]:
+    return {
+        "timonel.model": observation.model,
+        "timonel.version": -1 if observation.version is None else observation.version,
+        "timonel.signature": observation.signature,
+        "timonel.rows": observation.rows,
+        "rpc.system": observation.entrypoint.lower(),
+        "timonel.status": code.name,
+    }
+
+
+def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTracer, Any]:
+    """Return a tracer, and its provider, whose ``shutdown()`` sends what is left.
+
+    Where spans go, how many and under which service's name is read from OpenTelemetry's own
+    variables: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME``.
+
+    Args:
+        exporter: Where spans go instead.
+
+    Raises:
+        SpecError: OpenTelemetry is not installed.
+    """
+    if not _installed("opentelemetry.sdk.trace") or (
+        exporter is None and not _installed("opentelemetry.exporter.otlp.proto.http")
+    ):
+        raise SpecError(
+            "expected OpenTelemetry's SDK and its OTLP exporter for traces, found none",
+            hint="pip install 'timonel[otel]'",
+        )
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra
+
+    if exporter is None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+            OTLPSpanExporter,
+        )
+
+        exporter = OTLPSpanExporter()
+    provider = TracerProvider(resource=Resource.create(_service()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return OpenTelemetryTracer(provider), provider
+
+
+def _service() -> dict[str, str]:
+    # What is given here would win over the variable.
+    return {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE}
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,114 @@
+r"""The command ``timonel-model-server``: ``tensorflow_model_server`` by another name.
+
+Standard output, standard error and exit statuses are those of TensorFlow Serving, so that start
+scripts need not know. As its Docker image does, an image starts it so::
+
+    timonel-model-server --port=8500 --rest_api_port=8501 \
+        --model_name=${MODEL_NAME:-model} \
+        --model_base_path=${MODEL_BASE_PATH:-/models}/${MODEL_NAME:-model} "$@"
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from timonel.errors import TimonelError
+from timonel.serving.batching.parameters import read_parameters
+from timonel.serving.manager.config_file import read_models, read_text
+from timonel.serving.manager.model_config import TextProtoError
+from timonel.serving.manager.reload import unavailable
+from timonel.serving.manager.reload_waiters import UnservableError
+from timonel.serving.server import run
+from timonel.serving.status import StatusError
+from timonel.serving.tfserving import table
+from timonel.serving.tfserving.flags import Parsed, parse, usage
+from timonel.serving.tfserving.monitoring_config import metrics_path_from
+from timonel.serving.tfserving.options import Files, Translation, translate
+
+_PROGRAM = "timonel-model-server"
+_FAILED = 255
+_LOG = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve as the flags say, until SIGTERM or SIGINT; return the exit status."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    flags = table.flags(cores or 1)
+    parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
+    for refusal in parsed.refusals:
+        _say(refusal, sys.stderr)
+    if parsed.wants_usage:
+        _say(usage(_PROGRAM, flags))
+        return _FAILED
+    if parsed.values["version"]:
+        _say(_versions())
+        return 0
+    if parsed.left_over:
+        _say(f"unknown argument: {parsed.left_over[0]}\n{usage(_PROGRAM, flags)}")
+    return _serve(parsed, cores or 1)
+
+
+def _serve(parsed: Parsed, cores: int) -> int:
+    _log_to_standard_error()
+    try:
+        translation = _translated(parsed, cores)
+        for remark in translation.remarks:
+            _LOG.warning("%s", remark)
+        run(translation.settings)
+    except TextProtoError as error:
+        _say(error.diagnosis, sys.stderr)
+        return _refuse(str(error))
+    except UnservableError as error:
+        return _refuse(str(unavailable(error.failures, "servable")))
+    except (StatusError, TimonelError) as error:
+        return _refuse(str(error))
+    return 0
+
+
+def _translated(parsed: Parsed, cores: int) -> Translation:
+    models, batching, monitoring = (
+        str(parsed.values[name])
+        for name in ("model_config_file", "batching_parameters_file", "monitoring_config_file")
+    )
+    files = Files(
+        models=read_models(models) if models else None,
+        batching=read_parameters(Path(batching)) if batching else None,
+        metrics_path=metrics_path_from(read_text(monitoring), monitoring) if monitoring else None,
+    )
+    return translate(parsed, files, cores)
+
+
+def _refuse(reason: str) -> int:
+    _say(f"Failed to start server. Error: {reason}")
+    return _FAILED
+
+
+def _versions() -> str:
+    ours = importlib.metadata.version("timonel")
+    library = importlib.metadata.version("tensorflow")
+    return f"TensorFlow ModelServer: timonel {ours}\nTensorFlow Library: {library}"
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    out = stream or sys.stdout
+    out.write(text.rstrip("\n") + "\n")
+    out.flush()
+
+
+def _log_to_standard_error() -> None:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # These tell at this level what this server logs itself, or tell of its own calls.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

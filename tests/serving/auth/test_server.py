@@ -1,0 +1,569 @@
+"""A server behind TLS, keys and tokens, asked over both skins by honest and hostile clients."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import json
+import socket
+import ssl
+import time
+import zlib
+
+import grpc
+import pytest
+
+from tests.serving.auth.certificates import Authority
+from tests.serving.auth.tokens import CLAIMS, elliptic, jwks, rsa, token
+from timonel.serving.auth import AccessSettings, JwtSettings, LimitSettings, TlsSettings
+from timonel.serving.auth.keyfile import change_entries
+from timonel.serving.auth.keys import new_certificate, new_key
+from timonel.serving.auth.url_rights import STATIC
+from timonel.serving.handle import launch
+from timonel.serving.protocols.v2.messages import SERVICE, message_class
+from timonel.serving.protos.messages import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    predict_pb2,
+)
+from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
+from timonel.serving.settings.grants import parse_grant
+from timonel.storage import find_workspace
+
+BODY = b'{"instances": [1.0]}'
+MAX_BODY = 100_000
+MAX_HEAD = 4096
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("access")
+
+
+@pytest.fixture(scope="module")
+def authority(place):
+    found = Authority()
+    (place / "ca.pem").write_bytes(found.pem)
+    return found
+
+
+@pytest.fixture(scope="module")
+def keys(place):
+    """Keys by name, in a file."""
+    now = time.time()
+    made = {}
+    entries = [new_certificate("robot", "robot", (parse_grant("status:dogs"),), now=now)]
+    for name, permission, expires in (
+        ("dogs", "predict,status,metadata:dogs", None),
+        ("all", "predict,status,metadata:*", None),
+        ("nothing", "status:zebras", None),
+        ("old", "predict:*", now - 1),
+        ("spare", "predict:dogs", None),
+    ):
+        made[name], entry = new_key(name, (parse_grant(permission),), now=now, expires=expires)
+        entries.append(entry)
+    change_entries(place / "keys.json", lambda _: entries)
+    return made
+
+
+def settings_for(workspace, **access):
+    for name in ("dogs", "cats"):
+        folder = workspace.models / name / "1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "saved_model.pb").write_text("2")
+    return ServerSettings(
+        models=tuple(
+            ModelSettings(name=name, base_path=str(workspace.models / name))
+            for name in ("dogs", "cats")
+        ),
+        rest_port=0,
+        grpc_port=0,
+        drain_s=1,
+        load=LoadSettings(poll_s=0.1, settle_s=0),
+        runtime=RuntimeSettings(name="fake"),
+        access=AccessSettings(**access),
+    )
+
+
+@pytest.fixture(scope="module")
+def server(place, authority, keys, fake_runtime):
+    certificate, private = authority.issue(place, "server")
+    (place / "jwks.json").write_text(jwks(rsa(), elliptic()))
+    workspace = find_workspace(place / "workspace")
+    settings = settings_for(
+        workspace,
+        api_keys=str(place / "keys.json"),
+        jwt=JwtSettings(
+            issuer=CLAIMS["iss"], audience=CLAIMS["aud"], jwks=str(place / "jwks.json")
+        ),
+        tls=TlsSettings(
+            certificate=str(certificate),
+            key=str(private),
+            client_ca=str(place / "ca.pem"),
+            client_certificates="optional",
+        ),
+        limits=LimitSettings(
+            max_body=MAX_BODY, max_head=MAX_HEAD, head_s=0.5, body_s=1.0, max_connections=20
+        ),
+    )
+    with launch(settings, workspace) as started:
+        yield started
+
+
+def trusting(place, *client):
+    context = ssl.create_default_context(cafile=str(place / "ca.pem"))
+    if client:
+        context.load_cert_chain(*map(str, client))
+    return context
+
+
+def address(server):
+    host, _, port = server.rest_url.rpartition("/")[2].rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture
+def rest(server, place):
+    def ask(path, *, method=None, body=None, context=None, **headers):
+        connection = http.client.HTTPSConnection(
+            *address(server), context=context or trusting(place), timeout=20
+        )
+        with contextlib.closing(connection):
+            shown = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method or ("POST" if body else "GET"), path, body, shown)
+            response = connection.getresponse()
+            content = response.read()
+            return response.status, json.loads(content), response.headers
+
+    return ask
+
+
+def bearer(secret):
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def fresh(**claims):
+    return token(**{"exp": int(time.time()) + 60, **claims})
+
+
+PREDICT = "/v1/models/dogs:predict"
+
+
+def test_who_may(rest, keys):
+    for headers in (
+        bearer(keys["dogs"]),
+        {"X-API-Key": keys["dogs"]},
+        {"authorization": f"bearer  {keys['all']} "},
+        bearer(fresh(scope="predict:d*")),
+        bearer(fresh(scope=["x", "predict:dogs"])),
+    ):
+        assert rest(PREDICT, body=BODY, **headers)[:2] == (200, {"predictions": [2.0]}), headers
+
+
+def test_strangers_see_nothing(rest, keys):
+    strange = [
+        {},
+        bearer(""),
+        bearer("tml_1_2"),
+        bearer(keys["dogs"][:-1]),
+        bearer(keys["old"]),
+        {"Authorization": f"Basic {keys['dogs']}"},
+        {"Authorization": keys["dogs"]},
+        {**bearer(keys["dogs"]), "X-API-Key": keys["dogs"]},
+        bearer(fresh(exp=int(time.time()) - 60)),
+        bearer(fresh(iss="x")),
+        bearer(token(rsa("mallory"), exp=int(time.time()) + 60)),
+        {"X-API-Key": fresh(scope="predict:*").rpartition(".")[0] + "."},
+    ]
+    answers = set()
+    for headers in strange:
+        for path in (PREDICT, "/v1/models/nope:predict"):
+            status, content, found = rest(path, body=BODY, **headers)
+            assert found["www-authenticate"] == "Bearer"
+            answers.add((status, content["error"]))
+        for path in (
+            "/v1/models",
+            "/v1/models/dogs",
+            "/v1/config",
+            "/openapi.json",
+            "/page/live",
+            "/page/models/dogs/1",
+            "/nowhere",
+            "/v1/x",
+            "/metrics",
+            "/v2",
+        ):
+            status, content, _ = rest(path, **headers)
+            answers.add((status, content["error"]))
+    assert answers == {(401, "expected a valid API key, token or certificate")}
+
+
+def test_without_the_right_there_is_no_difference_between_models(rest, keys):
+    answers = set()
+    for name in ("cats", "nope", "%64ogs/versions/1", "dogs?x"):
+        for path, body in ((f"{name}:predict", BODY), (name, None), (f"{name}/metadata", None)):
+            status, content, _ = rest(f"/v1/models/{path}", body=body, **bearer(keys["nothing"]))
+            answers.add((status, content["error"]))
+    assert answers == {(403, "not allowed for these credentials")}
+    assert rest("/v1/models/nope", **bearer(keys["all"]))[0] == 404
+    assert rest("/v1/models/dogs", **bearer(keys["dogs"]))[0] == 200
+    assert rest("/v1/models/cats", **bearer(keys["dogs"]))[0] == 403
+    assert rest("/metrics", **bearer(keys["dogs"]))[0] == 403
+
+
+def test_lists_show_what_their_reader_may_see(rest, keys):
+    def names(key):
+        status, content, _ = rest("/v1/models", **bearer(keys[key]))
+        assert status == 200
+        return [model["name"] for model in content["models"]]
+
+    assert names("all") == ["dogs", "cats"]
+    assert names("dogs") == ["dogs"]
+    assert names("nothing") == names("spare") == []
+
+
+V2_BODY = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}'
+
+
+def test_the_open_inference_protocol_needs_the_same_rights(rest, keys):
+    key = bearer(keys["dogs"])
+    status, content, _ = rest("/v2/models/dogs/infer", body=V2_BODY, **key)
+    assert (status, content["outputs"][0]["data"]) == (200, [2.0])
+    assert rest("/v2/models/dogs/versions/1/infer", body=V2_BODY, **key)[0] == 200
+    assert rest("/v2/models/dogs", **key)[0] == rest("/v2", **key)[0] == 200
+    refused = (403, {"error": "not allowed for these credentials"})
+    for name in ("cats", "nope", "dogs%2F..", "dogs/x"):
+        assert rest(f"/v2/models/{name}/infer", body=V2_BODY, **key)[:2] == refused
+        assert rest(f"/v2/models/{name}", **key)[:2] == refused
+    assert rest("/v2/models/nope", **bearer(keys["all"]))[0] == 404
+    for path in ("live", "ready"):
+        assert rest(f"/v2/health/{path}")[0] == 200
+    assert rest("/v2/models/dogs/ready")[0] == 401
+    too_large = b" " * (MAX_BODY + 1)
+    assert rest("/v2/models/dogs/infer", body=too_large, **key)[0] == 413
+
+
+def test_the_page_shows_what_its_reader_may_see(rest, keys):
+    def seen(path, key):
+        status, content, _ = rest(path, **bearer(keys[key]))
+        assert status == 200
+        return [name for name in ("dogs", "cats") if name in json.dumps(content)]
+
+    for path in ("/openapi.json", "/page/live"):
+        assert seen(path, "all") == ["dogs", "cats"]
+        assert seen(path, "dogs") == ["dogs"]
+        assert seen(path, "nothing") == []
+    assert seen("/page/models/dogs/1", "dogs") == ["dogs"]
+    for path in ("/page/models/cats/1", "/page/models/nope/1", "/v1/config"):
+        assert rest(path, **bearer(keys["dogs"]))[0] == 403
+    assert rest("/v1/config", **bearer(keys["all"]))[0] == 403
+
+
+def test_the_page_itself_needs_no_key_and_says_nothing_of_the_server(server, place):
+    connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
+    with contextlib.closing(connection):
+        for path in STATIC:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            assert response.status == 200
+            assert b"dogs" not in response.read()
+
+
+def test_health_is_open(server, place):
+    connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
+    with contextlib.closing(connection):
+        for path in ("/livez", "/readyz"):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (200, b"ok")
+
+
+def test_a_revoked_key_ends_while_the_server_runs(rest, keys, place):
+    assert rest(PREDICT, body=BODY, **bearer(keys["spare"]))[0] == 200
+    change_entries(place / "keys.json", lambda found: [e for e in found if e.name != "spare"])
+    deadline = time.monotonic() + 10
+    while rest(PREDICT, body=BODY, **bearer(keys["spare"]))[0] == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert rest(PREDICT, body=BODY, **bearer(keys["dogs"]))[0] == 200
+
+
+def test_a_client_certificate_is_a_principal(rest, authority, place, keys):
+    robot = trusting(place, *authority.issue(place, "robot"))
+    assert rest("/v1/models/dogs", context=robot)[0] == 200
+    assert rest(PREDICT, body=BODY, context=robot)[0] == 403
+    assert rest(PREDICT, body=BODY, context=robot, **bearer(keys["dogs"]))[0] == 200
+    assert rest("/v1/models/dogs", context=robot, **bearer("wrong"))[0] == 401
+    unknown = trusting(place, *authority.issue(place, "unknown"))
+    assert rest("/v1/models/dogs", context=unknown)[0] == 401
+    forged = trusting(place, *Authority("another").issue(place, "robot-2"))
+    with pytest.raises((OSError, http.client.HTTPException)):
+        rest("/v1/models/dogs", context=forged)
+    outdated = trusting(place, *authority.issue(place, "robot", days=-1))
+    with pytest.raises((OSError, http.client.HTTPException)):
+        rest("/v1/models/dogs", context=outdated)
+
+
+def test_only_new_tls_is_spoken(server, place):
+    context = trusting(place)
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with socket.create_connection(address(server), 5) as plain, pytest.raises(OSError):
+        context.wrap_socket(plain, server_hostname="localhost")
+
+
+# Sizes and times
+
+
+def test_bodies_have_a_limit(rest, keys):
+    key = bearer(keys["dogs"])
+    assert rest(PREDICT, body=b" " * (MAX_BODY - len(BODY)) + BODY, **key)[0] == 200
+    for body in (b" " * (MAX_BODY + 1), (b" " * 10_000 for _ in range(11))):
+        status, content, _ = rest(PREDICT, body=body, **key)
+        assert status == 413
+        assert content["error"].startswith(f"The request body is larger than {MAX_BODY} bytes.")
+        assert "--max-body" in content["error"]
+
+
+def test_a_body_is_refused_before_it_is_there(server, place, keys):
+    with _raw(server, place) as client:
+        client.sendall(
+            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {keys['dogs']}\r\n"
+            "Content-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n".encode()
+        )
+        assert client.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_compressed_bodies(rest, keys):
+    key = {**bearer(keys["dogs"]), "Content-Encoding": "gzip"}
+    assert rest(PREDICT, body=gzip.compress(BODY), **key)[0] == 200
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = packer.compress(bytes(50 * 2**20)) + packer.flush()
+    assert len(bomb) < MAX_BODY
+    status, content, _ = rest(PREDICT, body=bomb, **key)
+    assert status == 413
+    assert f"larger than {MAX_BODY} bytes when unpacked." in content["error"]
+    for damaged in (b"nonsense", gzip.compress(BODY)[:-9], gzip.compress(BODY)[:5]):
+        status, content, _ = rest(PREDICT, body=damaged, **key)
+        assert (status, content["error"]) == (400, "JSON Parse error: The document is empty")
+
+
+@contextlib.contextmanager
+def _raw(server, place):
+    with (
+        socket.create_connection(address(server), 10) as plain,
+        trusting(place).wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        yield client
+
+
+def _rest_of(client):
+    content = b""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while chunk := client.recv(65536):
+            content += chunk
+    return content
+
+
+def test_headers_have_a_limit(server, place):
+    for head in (
+        b"GET / HTTP/1.1\r\nX: " + b"x" * (2 * MAX_HEAD),
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * MAX_HEAD + b"\r\n",
+        b"GET /" + b"x" * (2 * MAX_HEAD) + b" HTTP/1.1\r\n\r\n",
+    ):
+        with _raw(server, place) as client:
+            client.sendall(head)
+            assert _rest_of(client).startswith(b"HTTP/1.1 431 "), head[:30]
+
+
+def test_slow_clients_are_sent_away(server, place, keys):
+    with _raw(server, place) as client:
+        client.sendall(b"GET / HTT")
+        assert _rest_of(client).startswith(b"HTTP/1.1 408 ")
+    with _raw(server, place) as client:
+        client.sendall(
+            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {keys['dogs']}\r\n"
+            "Content-Length: 20\r\n\r\n{".encode()
+        )
+        assert _rest_of(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_connection_is_used_again_after_a_pause(server, place, keys):
+    connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
+    with contextlib.closing(connection):
+        for pause in (0, 1.2):
+            time.sleep(pause)
+            connection.request("POST", PREDICT, BODY, bearer(keys["dogs"]))
+            response = connection.getresponse()
+            assert (response.status, bool(response.read())) == (200, True)
+
+
+def test_no_more_connections_than_allowed(server, place, rest, keys):
+    with contextlib.ExitStack() as held:
+        clients = [held.enter_context(_raw(server, place)) for _ in range(21)]
+        assert _rest_of(clients[-1]).startswith(b"HTTP/1.1 503 ")
+    deadline = time.monotonic() + 5
+    while rest("/v1/models/dogs", **bearer(keys["dogs"]))[0] != 200:
+        assert time.monotonic() < deadline
+
+
+# gRPC
+
+
+@pytest.fixture
+def call(server, place):
+    trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes())
+    with grpc.secure_channel(server.grpc_address, trust) as channel:
+
+        def ask(method, request, *metadata):
+            service = (
+                "ModelService" if "Status" in method or "Reload" in method else "PredictionService"
+            )
+            stub = channel.unary_unary(
+                f"/tensorflow.serving.{service}/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+            )
+            try:
+                return "OK", stub(request, metadata=metadata, timeout=20)
+            except grpc.RpcError as error:
+                return error.code().name, error.details()
+
+        yield ask
+
+
+def about(kind, name):
+    request = kind()
+    request.model_spec.name = name
+    return request
+
+
+def test_grpc_admits_the_same(call, keys):
+    key = ("authorization", f"Bearer {keys['dogs']}")
+    status = about(get_model_status_pb2.GetModelStatusRequest, "dogs")
+    assert call("GetModelStatus", status, key)[0] == "OK"
+    assert call("GetModelStatus", status, ("x-api-key", keys["dogs"]))[0] == "OK"
+    assert (
+        call("GetModelStatus", status, ("authorization", f"Bearer {fresh(scope='status:*')}"))[0]
+        == "OK"
+    )
+    stranger = ("UNAUTHENTICATED", "expected a valid API key, token or certificate")
+    refused = ("PERMISSION_DENIED", "not allowed for these credentials")
+    for name in ("dogs", "nope", ""):
+        for method, kind in (
+            ("GetModelStatus", get_model_status_pb2.GetModelStatusRequest),
+            ("Predict", predict_pb2.PredictRequest),
+            ("GetModelMetadata", get_model_metadata_pb2.GetModelMetadataRequest),
+        ):
+            request = about(kind, name)
+            assert call(method, request) == stranger
+            assert call(method, request, ("x-api-key", keys["old"])) == stranger
+            assert call(method, request, key, key) == stranger
+            assert call(method, request, ("x-api-key", keys["nothing"])) == refused
+    for unknown in ("PredictX", "SessionRun"):
+        assert call(unknown, status) == stranger
+        assert call(unknown, status, key) == refused
+
+
+def test_grpc_reloads_need_the_right_to_administrate(call, keys):
+    request = model_management_pb2.ReloadConfigRequest()
+    assert call("HandleReloadConfigRequest", request)[0] == "UNAUTHENTICATED"
+    answer = call("HandleReloadConfigRequest", request, ("x-api-key", keys["all"]))
+    assert answer[0] == "PERMISSION_DENIED"
+
+
+def test_grpc_messages_have_a_limit(call, keys):
+    request = about(predict_pb2.PredictRequest, "dogs")
+    request.inputs["x"].tensor_content = bytes(MAX_BODY + 1)
+    assert call("Predict", request, ("x-api-key", keys["dogs"]))[0] == "RESOURCE_EXHAUSTED"
+
+
+def infer_request(name):
+    request = message_class("ModelInferRequest")(model_name=name)
+    request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1)
+    return request.SerializeToString()
+
+
+def test_the_open_inference_protocol_over_grpc_needs_the_same_rights(server, place, keys):
+    def ask(method, content, key=None):
+        metadata = [("x-api-key", keys[key])] if key else []
+        path, options = f"/{SERVICE}/{method}", {"metadata": metadata, "timeout": 20}
+        try:
+            return "OK", channel.unary_unary(path)(content, **options)
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+
+    trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes())
+    with grpc.secure_channel(server.grpc_address, trust) as channel:
+        dogs, cats = infer_request("dogs"), infer_request("cats")
+        assert ask("ModelInfer", dogs, "dogs")[0] == "OK"
+        assert ask("ModelInfer", dogs)[0] == "UNAUTHENTICATED"
+        for content in (cats, infer_request("nope"), b"", b"\xff"):
+            assert ask("ModelInfer", content, "dogs")[0] == "PERMISSION_DENIED"
+        assert ask("ServerLive", b"")[0] == ask("ServerMetadata", b"", "nothing")[0] == "OK"
+
+
+def test_grpc_reflection_needs_a_key(server, place, keys):
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes())
+    with grpc.secure_channel(server.grpc_address, trust) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        question = reflection_pb2.ServerReflectionRequest(list_services="")
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.ServerReflectionInfo(iter([question]), timeout=20))
+        assert refused.value.code().name == "UNAUTHENTICATED"
+        metadata = [("x-api-key", keys["nothing"])]
+        (answer,) = stub.ServerReflectionInfo(iter([question]), timeout=20, metadata=metadata)
+        assert SERVICE in {each.name for each in answer.list_services_response.service}
+
+
+def test_grpc_health_is_open(server, place):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes())
+    with grpc.secure_channel(server.grpc_address, trust) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=""), timeout=20)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        watched = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        watched.cancel()
+
+
+def test_plain_text_is_not_answered(server):
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub = channel.unary_unary("/grpc.health.v1.Health/Check")
+        with pytest.raises(grpc.RpcError) as caught:
+            stub(b"", timeout=5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_secrets_are_in_no_log(server, keys):
+    log = server.logs()
+    for key in keys.values():
+        assert key.split("_", 2)[2] not in log
+
+
+# Renewal, of which this must be the last test of this server
+
+
+def test_renewed_certificates_are_shown_without_a_restart(server, authority, place):
+    def shown():
+        with _raw(server, place) as client:
+            rest = client.getpeercert(binary_form=True)
+        pem = ssl.get_server_certificate(tuple(server.grpc_address.split(":")), timeout=10)
+        return rest, ssl.PEM_cert_to_DER_cert(pem)
+
+    before = shown()
+    assert before[0] == before[1]
+    (place / "server.key").write_text("half written")
+    time.sleep(1.1)
+    assert shown() == before
+    authority.issue(place, "server")
+    time.sleep(1.1)
+    after = shown()
+    assert after[0] == after[1] != before[0]

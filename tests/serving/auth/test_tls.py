@@ -1,0 +1,166 @@
+"""Certificates from files and from TensorFlow Serving's SSLConfig, mutual TLS, and grpc alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+
+import grpc
+import pytest
+
+from tests.serving.auth.certificates import Authority
+from timonel.errors import SpecError
+from timonel.serving.auth import AccessSettings, LimitSettings, TlsSettings
+from timonel.serving.auth.access import Access
+from timonel.serving.auth.http import certificate_names
+from timonel.serving.auth.policy import PRINCIPAL
+from timonel.serving.auth.ssl_config import parse_ssl_config, read_ssl_config
+from timonel.serving.auth.tls import rest_context
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    authority = Authority()
+    (folder / "ca.pem").write_bytes(authority.pem)
+    for name in ("server", "robot"):
+        authority.issue(folder, name)
+    Authority("other").issue(folder, "stranger")
+    return folder
+
+
+def text_of(place, name):
+    return json.dumps((place / name).read_text())
+
+
+def config(place, **changes):
+    fields = {
+        "server_key": text_of(place, "server.key"),
+        "server_cert": text_of(place, "server.pem"),
+        "custom_ca": text_of(place, "ca.pem"),
+        "client_verify": "true",
+        **changes,
+    }
+    return "\n".join(f"{name}: {value}" for name, value in fields.items() if value)
+
+
+def test_an_ssl_config_holds_the_texts_themselves(place):
+    pem = parse_ssl_config(config(place), "f")
+    assert pem.certificate == (place / "server.pem").read_bytes()
+    assert pem.key == (place / "server.key").read_bytes()
+    assert pem.client_ca == (place / "ca.pem").read_bytes()
+    assert pem.is_required
+    plain = parse_ssl_config(config(place, custom_ca=None, client_verify=None), "f")
+    assert (plain.client_ca, plain.is_required) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"custom_ca": None}, "expected custom_ca with client_verify in f"),
+        ({"server_key": None}, "expected server_key and server_cert in f"),
+        ({"nonsense": "3"}, "expected an SSLConfig in f, got"),
+        ({"server_key": "["}, "expected an SSLConfig in f, got"),
+    ],
+)
+def test_ssl_configs_that_are_refused(place, changes, message):
+    with pytest.raises(SpecError, match=message):
+        parse_ssl_config(config(place, **changes), "f")
+
+
+def test_an_ssl_config_that_is_not_there(tmp_path):
+    with pytest.raises(SpecError, match="expected an SSLConfig in"):
+        read_ssl_config(str(tmp_path / "nope"))
+    assert read_ssl_config(None) is None
+
+
+def tls(place, certificate="server.pem", key="server.key", **options):
+    return TlsSettings(certificate=str(place / certificate), key=str(place / key), **options)
+
+
+def test_files_that_are_refused(place, tmp_path):
+    for wrong in (
+        tls(place, key="robot.key"),
+        tls(place, certificate="nope"),
+        tls(place, certificate="server.key"),
+        tls(place, client_ca=str(place / "server.key")),
+    ):
+        with pytest.raises(SpecError, match="expected a certificate and its private key"):
+            rest_context(wrong)
+
+
+def test_names_of_certificates():
+    found = {
+        "subject": ((("organizationName", "x"),), (("commonName", "robot"),)),
+        "subjectAltName": (("DNS", "robot"), ("URI", "spiffe://x/robot")),
+    }
+    assert certificate_names(found) == ("robot", "spiffe://x/robot")
+    assert certificate_names({}) == ()
+
+
+async def _serving(access):
+    """A gRPC server with one method outside of all tables, that answers whom it was asked by."""
+
+    async def who(request, context):
+        return str(PRINCIPAL.get()).encode()
+
+    guard = access.grpc_guard()
+    server = grpc.aio.server(interceptors=guard.interceptors, options=guard.arguments)
+    handlers = {"Who": grpc.unary_unary_rpc_method_handler(who)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", handlers),))
+    port = server.add_secure_port("127.0.0.1:0", guard.credentials)
+    await server.start()
+    return server, port
+
+
+async def _ask(place, port, client=None, times=1):
+    pair = [(place / f"{client}{end}").read_bytes() for end in (".key", ".pem")] if client else []
+    trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes(), *pair)
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", trust) as channel:
+        try:
+            for _ in range(times):
+                answer = await channel.unary_unary("/test.Test/Who")(b"", timeout=10)
+            return answer.decode()
+        except grpc.aio.AioRpcError as error:
+            metadata = dict(error.trailing_metadata() or ())
+            return error.code().name, "retry-after" in metadata
+
+
+@pytest.mark.parametrize("by_config", [True, False])
+def test_mutual_tls_admits_and_names_clients(place, by_config):
+    path = place / "ssl.config"
+    path.write_text(config(place))
+    rules = (
+        {"ssl_config_file": str(path), "limits": LimitSettings(principal_rate="1/h:3")}
+        if by_config
+        else {"tls": tls(place, client_ca=str(place / "ca.pem"))}
+    )
+
+    async def run():
+        server, port = await _serving(Access(AccessSettings(**rules)))
+        try:
+            assert await _ask(place, port, "robot") == "robot"
+            assert (await _ask(place, port))[0] == "UNAVAILABLE"
+            assert (await _ask(place, port, "stranger"))[0] == "UNAVAILABLE"
+            if by_config:
+                assert await _ask(place, port, "robot", 3) == ("RESOURCE_EXHAUSTED", True)
+        finally:
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_a_rest_context_requires_certificates(place):
+    context = rest_context(tls(place, client_ca=str(place / "ca.pem")))
+    assert context.current().verify_mode is ssl.CERT_REQUIRED
+    assert context.current().minimum_version is ssl.TLSVersion.TLSv1_2
+    with contextlib.suppress(ssl.SSLError):
+        made = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+        assert made.context is context.current()
+
+
+def test_tls_is_said_once(place):
+    with pytest.raises(ValueError, match="expected either tls or ssl_config_file"):
+        AccessSettings(tls=tls(place), ssl_config_file="x")

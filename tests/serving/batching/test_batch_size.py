@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timonel.serving.batching.batch_size import Learned, at_most, limit, observe
+
+
+def learn(seconds_of, waiting, rounds=300, max_rows=1024, learned=None):
+    """Run a closed loop: as many rows as the limit lets through."""
+    learned = learned or Learned()
+    sizes = []
+    for _ in range(rounds):
+        rows = min(limit(learned, max_rows), waiting)
+        sizes.append(rows)
+        learned = observe(learned, rows, seconds_of(rows))
+    return learned, sizes
+
+
+def test_batches_grow_while_a_row_gets_cheaper():
+    _, sizes = learn(lambda rows: 1e-4 + 3e-6 * rows, waiting=10_000)
+    assert sizes[0] == 1
+    # Within a tenth of the cheapest row: from about 320 rows on.
+    assert 256 <= sizes[-1] <= 1024
+
+
+def test_nothing_is_put_together_where_it_does_not_pay():
+    _, sizes = learn(lambda rows: 1e-2 * rows, waiting=100)
+    assert sizes[-20:].count(1) >= 18
+    assert sum(size == 2 for size in sizes[100:]) >= 2  # tried again, rarely
+
+
+def test_a_size_that_was_slow_once_gets_another_chance():
+    learned, _ = learn(lambda rows: rows * (1.0 if rows < 3 else 2.0), waiting=64)
+    assert limit(learned, 1024) <= 4
+    _, sizes = learn(lambda rows: 1.0 + rows * 0.01, waiting=64, rounds=2000, learned=learned)
+    assert sizes[-1] >= 32
+
+
+def test_the_first_measurements_do_not_count():
+    learned = Learned()
+    for seconds in (10.0, 1e-3):
+        learned = observe(learned, 1, seconds)
+        assert limit(learned, 1024) == 1
+    learned = observe(learned, 1, 1e-3)
+    assert limit(learned, 1024) == 4
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2**22), st.floats(1e-9, 1e3, allow_nan=False)), max_size=200),
+    st.integers(1, 5000),
+)
+def test_the_limit_is_one_at_least_and_never_above_the_largest(measurements, max_rows):
+    learned = Learned()
+    for rows, seconds in measurements:
+        assert 1 <= limit(learned, max_rows) <= max_rows
+        learned = observe(learned, rows, seconds)
+    assert 1 <= limit(learned, max_rows) <= max_rows
+
+
+def test_fewer_rows_take_no_longer_than_more():
+    learned = observe(Learned(), 4, 0.004)
+    assert at_most(learned, 1) == at_most(learned, 4) == 0.004
+    assert at_most(learned, 5) is None
+    assert at_most(observe(learned, 1, 0.002), 1) == 0.002

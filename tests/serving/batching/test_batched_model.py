@@ -1,0 +1,716 @@
+"""The shell: threads, futures, and a model that takes its time and sometimes fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.serving.freeing import freed_by_reference_counts
+from timonel.serving.batching.threads import Batcher
+from timonel.serving.batching.wrapping import Submitter, batched, batcher_for
+from timonel.serving.runtimes.base import Asked, LoadedModel
+from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching
+from timonel.serving.signature import Signature, TensorSpec
+from timonel.serving.status import Code, StatusError
+
+WAIT_S = 100
+
+
+class Slow(LoadedModel):
+    """Doubles; holds up what begins with 7 until told, refuses negative rows."""
+
+    def __init__(self, delay_s=0.0):
+        self.delay_s = delay_s
+        self.batches = []
+        self.threads = []
+        self.holding = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.closed = threading.Event()
+        self.most = self.now = 0
+        self.lock = threading.Lock()
+        spec = TensorSpec("x:0", "DT_FLOAT", (-1, 1))
+        fixed = TensorSpec("x:0", "DT_FLOAT", (2,))
+        both = {
+            "y": TensorSpec("y:0", "DT_FLOAT", (-1, 1)),
+            "n": TensorSpec("n", "DT_INT64", (-1,)),
+        }
+        self.signatures = {
+            "s": Signature("s", {"x": spec}, both),
+            "fixed": Signature("fixed", {"x": fixed}, {"y": fixed}),
+            "none": Signature("none", {}, both),
+        }
+
+    def run(self, signature, inputs, outputs=None):
+        assert not self.closed.is_set(), "run after close"
+        x = inputs["x"]
+        with self.lock:
+            self.batches.append(len(x))
+            self.threads.append(threading.current_thread().name)
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            if x.size and x.flat[0] == 7:
+                self.holding.release()
+                assert self.go_on.wait(WAIT_S)
+            time.sleep(self.delay_s)
+            if (x < 0).any():
+                raise StatusError(Code.INVALID_ARGUMENT, "negative")
+            answers = {"y": 2 * x, "n": np.arange(len(x))}
+            return {name: answers[name] for name in outputs or ["y", "n"]}
+        finally:
+            with self.lock:
+                self.now -= 1
+
+    def close(self):
+        assert not self.closed.is_set(), "closed twice"
+        self.closed.set()
+
+
+def rows(*values):
+    return {"x": np.array(values, np.float32).reshape(-1, 1)}
+
+
+def code_of(call):
+    with pytest.raises(StatusError) as told:
+        call()
+    return told.value.code
+
+
+@pytest.fixture
+def slow():
+    return Slow()
+
+
+@pytest.fixture
+def wrapped(slow):
+    """One slot, and batches of any size from the start."""
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1, max_queued=8), observed.append)
+    model.observed = observed
+    learn(model)
+    slow.batches.clear()
+    observed.clear()
+    yield model
+    slow.go_on.set()
+    model.close()
+    assert slow.closed.is_set()
+    assert not [t for t in threading.enumerate() if t.name.startswith("batch_threads")]
+
+
+def learn(model):
+    for size, seconds in [(1, 1.0), (64, 1.0)] * 3:
+        model._policy.computed("s", size, seconds)
+
+
+def occupy(wrapped, slow):
+    """Have the only slot taken by a batch that waits."""
+    first = wrapped.submit("s", rows(7))
+    assert slow.holding.acquire(timeout=WAIT_S)
+    return first
+
+
+def test_a_caller_may_wait(wrapped, slow):
+    assert wrapped.run("s", rows(1, 2))["y"].tolist() == [[2], [4]]
+    assert slow.batches == [2]
+
+
+def test_what_arrives_meanwhile_is_the_next_batch(wrapped, slow):
+    first = occupy(wrapped, slow)
+    others = [wrapped.submit("s", rows(n, n + 1), ["y"]) for n in (1, 3, 5)]
+    slow.go_on.set()
+    assert first.result(WAIT_S)["y"].tolist() == [[14]]
+    assert [f.result(WAIT_S)["y"].ravel().tolist() for f in others] == [[2, 4], [6, 8], [10, 12]]
+    assert all(f.result().keys() == {"y"} for f in others)
+    assert slow.batches == [1, 6]
+    wrapped.submit("s", rows(0)).result(WAIT_S)
+    observed = wrapped.observed[1]
+    assert (observed.rows, observed.padded_rows, observed.signature) == (6, 0, "s")
+    assert len(observed.queue_s) == 3
+    assert observed.compute_s >= 0
+    assert not observed.failed
+
+
+def test_an_answer_tells_how_long_the_model_took(wrapped, slow):
+    slow.delay_s = 0.01
+    occupy(wrapped, slow)
+    together = [wrapped.submit("s", rows(n)) for n in (1, 2)]
+    apart = wrapped.submit("fixed", {"x": np.ones(2, np.float32)})
+    late = wrapped.submit("s", rows(3), None, time.monotonic())
+    slow.go_on.set()
+    for future in (*together, apart):
+        future.result(WAIT_S)
+        assert 0.01 <= future.compute_s < WAIT_S
+    assert together[0].compute_s == together[1].compute_s
+    assert code_of(lambda: late.result(WAIT_S)) is Code.DEADLINE_EXCEEDED
+    assert late.compute_s == 0
+
+
+def test_what_is_computed_sooner_than_queued_is_computed_by_who_submits_it(slow):
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1), observed.append, submitter=Submitter.WAITING)
+    policy = model._policy
+    # As measured at load, if nothing else kept this machine busy.
+    policy.ran_alone("s", 4, 1e-6)
+    policy.ran_alone("s", 1, 1e-6)
+    instant = model.submit("s", rows(1, 2, 3))
+    assert instant.done()
+    assert instant.result()["y"].tolist() == [[2], [4], [6]]
+    assert 0 <= instant.compute_s < WAIT_S
+    late = time.monotonic()
+    assert code_of(lambda: model.run("s", rows(1), None, late)) is Code.DEADLINE_EXCEEDED
+    assert code_of(lambda: model.run("s", rows(-1))) is Code.INVALID_ARGUMENT
+    assert [(o.rows, o.failed) for o in observed] == [(3, False), (1, True)]
+    assert not policy.is_instant("s", 5), "nothing as large was measured"
+    assert not policy.is_instant("fixed", 1), "it is not batched"
+    policy.ran_alone("s", 1, 1.0)
+    assert policy.is_instant("s", 1), "it waited for the processor"
+    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
+    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
+    assert policy.is_instant("s", 1), "it may have met the garbage collector"
+    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
+    assert not policy.is_instant("s", 1), "it depends on more than its shape"
+    model.close()
+    assert code_of(lambda: model.run("s", rows(1))) is Code.UNAVAILABLE
+
+
+def test_what_takes_its_time_is_not_computed_by_who_submits_it(slow):
+    slow.delay_s = 0.006
+    model = batched(slow, AdaptiveBatching(slots=1), submitter=Submitter.WAITING)
+    assert not model._policy.is_instant("s", 1)
+    assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    model.close()
+
+
+@pytest.fixture
+def quick(slow):
+    """Computed at once, whatever this machine does besides."""
+    observed = []
+    model = batched(
+        slow, AdaptiveBatching(slots=1, max_queued=8), observed.append, submitter=Submitter.WAITING
+    )
+    model.observed = observed
+    learn(model)
+    model._policy.is_instant = lambda name, rows, requests=1: name == "s" and rows <= 4 * requests
+    slow.batches.clear()
+    yield model
+    model.close()
+
+
+def test_what_comes_together_is_computed_in_one_run_by_who_submits_it(quick, slow):
+    asked = [Asked("s", rows(n)) for n in (1, 2)] + [Asked("s", rows(3, 4))]
+    futures = quick.submit_all(asked)
+    assert all(future.done() for future in futures)
+    assert [f.result()["y"].ravel().tolist() for f in futures] == [[2], [4], [6, 8]]
+    assert slow.batches == [4]
+    assert [(o.rows, len(o.queue_s), o.failed) for o in quick.observed] == [(4, 3, False)]
+    assert {f.compute_s for f in futures} == {quick.observed[0].compute_s}
+
+
+def test_what_comes_together_is_told_apart_as_in_queues(quick, slow):
+    bad_shape = {"x": np.ones((1, 5), np.float32)}
+    late = time.monotonic()
+    futures = quick.submit_all(
+        [
+            Asked("s", rows(1)),
+            Asked("unknown", rows(1)),
+            Asked("s", rows(2), ["n"]),
+            Asked("s", rows(-1)),
+            Asked("s", rows(3), None, late),
+            Asked("s", bad_shape),
+            Asked("s", rows(4), None, late + WAIT_S),
+            Asked("fixed", {"x": np.ones(2, np.float32)}),
+        ]
+    )
+    one, unknown, n, bad, too_late, other, in_time, fixed = futures
+    assert one.result()["y"].item() == 2
+    assert type(unknown.exception()) is KeyError
+    assert n.result().keys() == {"n"}
+    assert bad.exception().code is Code.INVALID_ARGUMENT
+    assert too_late.exception().code is Code.DEADLINE_EXCEEDED
+    assert other.result()["y"].shape == (1, 5)
+    assert in_time.result()["y"].item() == 8
+    assert fixed.result(WAIT_S)["y"].tolist() == [2, 2]
+
+
+def test_what_is_too_much_for_whoever_submits_it_is_queued(quick, slow):
+    alone = threading.get_ident()
+    run, threads = slow.run, {}
+
+    def noted(signature, inputs, outputs=None):
+        threads[int(inputs["x"].flat[0])] = threading.get_ident()
+        return run(signature, inputs, outputs)
+
+    slow.run = noted
+    many = rows(*range(20, 40))
+    futures = quick.submit_all([Asked("s", rows(1)), Asked("s", many), Asked("s", rows(2))])
+    assert [len(f.result(WAIT_S)["y"]) for f in futures] == [1, 20, 1]
+    assert threads.keys() == {1, 20}
+    assert threads[1] == alone
+    assert threads[20] != alone
+
+
+def test_no_batch_is_larger_than_was_learned(quick, slow):
+    quick._policy.most_rows = lambda _: 3
+    futures = quick.submit_all([Asked("s", rows(n)) for n in range(1, 6)])
+    assert [f.result()["y"].item() for f in futures] == [2, 4, 6, 8, 10]
+    assert slow.batches == [3, 2]
+
+
+def test_what_comes_together_after_the_end_is_refused(quick):
+    quick.close()
+    asked = [Asked("s", rows(1)), Asked("s", rows(2)), Asked("fixed", {"x": np.ones(2)})]
+    for future in quick.submit_all(asked):
+        assert future.exception(0).code is Code.UNAVAILABLE
+    quick.close = lambda: None
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(-1, 5), min_size=1, max_size=4),
+            st.sampled_from([None, ["y"], ["n", "y"]]),
+        ),
+        max_size=9,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_together_or_alone_the_answers_are_the_same(at_once, asked):
+    model = batched(
+        Slow(),
+        AdaptiveBatching(slots=1),
+        submitter=Submitter.WAITING if at_once else Submitter.BUSY,
+    )
+    model._policy.is_instant = lambda name, size, requests=1: at_once and size <= 3 * requests
+    requests = [Asked("s", rows(*values), outputs) for values, outputs in asked]
+
+    def told(future):
+        error = future.exception(WAIT_S)
+        return (
+            error.code
+            if error
+            else [(name, a.tolist()) for name, a in future.result().items() if name == "y"]
+        )
+
+    together = [told(future) for future in model.submit_all(requests)]
+    assert together == [told(model.submit(*request)) for request in requests]
+    model.close()
+
+
+@pytest.fixture
+def gathering(slow):
+    """For an event loop; runs are instant up to three rows a request."""
+    observed = []
+    model = batched(slow, AdaptiveBatching(slots=1), observed.append, submitter=Submitter.LOOP)
+    model._policy.is_instant = lambda name, size, requests=1: size <= 3 * requests
+    model.observed = observed
+    learn(model)
+    model.observed.clear()
+    slow.batches.clear()
+    slow.threads.clear()
+    yield model
+    model.close()
+
+
+def test_what_comes_in_a_turn_of_an_event_loop_is_computed_in_one_run_there(gathering, slow):
+    async def ask():
+        futures = [gathering.submit("s", rows(n)) for n in range(5)]
+        assert slow.batches == []
+        return [await asyncio.wrap_future(future) for future in futures]
+
+    answers = asyncio.run(ask())
+    assert [each["y"].tolist() for each in answers] == [[[2.0 * n]] for n in range(5)]
+    assert slow.batches == [5]
+    assert slow.threads == [threading.current_thread().name]
+    assert [each.rows for each in gathering.observed] == [5]
+
+
+def test_what_is_given_up_in_its_turn_is_not_computed(gathering, slow):
+    async def ask():
+        kept, dropped = gathering.submit("s", rows(1)), gathering.submit("s", rows(2))
+        assert dropped.cancel()
+        return await asyncio.wrap_future(kept)
+
+    assert asyncio.run(ask())["y"].tolist() == [[2.0]]
+    assert slow.batches == [1]
+
+
+def test_what_takes_its_time_is_queued_at_the_end_of_its_turn(gathering, slow):
+    async def ask():
+        futures = [gathering.submit("s", rows(*range(8))) for _ in range(2)]
+        return [await asyncio.wrap_future(future) for future in futures]
+
+    assert [len(each["y"]) for each in asyncio.run(ask())] == [8, 8]
+    assert threading.current_thread().name not in slow.threads
+
+
+def test_nothing_is_gathered_where_requests_come_one_by_one(gathering, slow):
+    async def ask():
+        at_once = 0
+        for n in range(30):
+            future = gathering.submit("s", rows(10 + n))
+            at_once += future.done()
+            await asyncio.wrap_future(future)
+        return at_once
+
+    assert asyncio.run(ask()) == 30 - 8  # as long as it was tried
+    assert slow.threads == [threading.current_thread().name] * 30
+
+
+def test_one_by_one_what_takes_its_time_is_queued(gathering, slow):
+    async def ask():
+        for _ in range(30):
+            await asyncio.wrap_future(gathering.submit("s", rows(*range(8))))
+
+    asyncio.run(ask())
+    assert len(slow.threads) == 30
+    assert threading.current_thread().name not in slow.threads
+
+
+def test_an_event_loop_may_wait_itself(gathering, slow):
+    async def ask():
+        return gathering.run("s", rows(1))
+
+    assert asyncio.run(ask())["y"].tolist() == [[2.0]]
+
+
+def test_the_end_answers_what_was_gathered(gathering):
+    async def ask():
+        future = gathering.submit("s", rows(1))
+        gathering._end_turn()
+        assert future.done()
+
+    asyncio.run(ask())
+
+
+def test_outputs_come_in_the_order_asked_for(wrapped):
+    assert list(wrapped.run("s", rows(1), ["n", "y"])) == ["n", "y"]
+    assert list(wrapped.run("s", rows(1), ["y", "n"])) == ["y", "n"]
+
+
+def test_one_bad_request_fails_alone(wrapped, slow):
+    occupy(wrapped, slow)
+    good = [wrapped.submit("s", rows(1)), wrapped.submit("s", rows(3))]
+    bad = wrapped.submit("s", rows(-1))
+    other_shape = wrapped.submit("s", {"x": np.ones((1, 5), np.float32)})
+    other_type = wrapped.submit("s", {"x": np.ones((1, 1), np.float64)})
+    slow.go_on.set()
+    assert [f.result(WAIT_S)["y"].item() for f in good] == [2, 6]
+    assert code_of(lambda: bad.result(WAIT_S)) is Code.INVALID_ARGUMENT
+    assert other_shape.result(WAIT_S)["y"].shape == (1, 5)
+    assert other_type.result(WAIT_S)["y"].dtype == np.float64
+    assert slow.batches[:5] == [1, 3, 1, 1, 1]
+
+
+def test_a_cancelled_request_is_not_computed(wrapped, slow):
+    first = occupy(wrapped, slow)
+    gone, kept = wrapped.submit("s", rows(1)), wrapped.submit("s", rows(2))
+    assert gone.cancel()
+    assert not first.cancel()
+    slow.go_on.set()
+    kept.result(WAIT_S)
+    assert slow.batches == [1, 1]
+    with pytest.raises(CancelledError):
+        gone.result()
+
+
+def test_a_deadline_is_kept_while_the_model_is_busy(wrapped, slow):
+    occupy(wrapped, slow)
+    soon = time.monotonic() + 0.05
+    assert code_of(lambda: wrapped.run("s", rows(1), None, soon)) is Code.DEADLINE_EXCEEDED
+    late = wrapped.submit("s", rows(1), None, time.monotonic())
+    slow.go_on.set()
+    assert code_of(lambda: late.result(WAIT_S)) is Code.DEADLINE_EXCEEDED
+    assert wrapped.run("s", rows(1), None, time.monotonic() + WAIT_S)["y"].item() == 2
+    assert slow.batches == [1, 1]
+
+
+def test_a_deadline_within_compute_is_told(wrapped, slow):
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(wrapped.run, "s", rows(7), None, time.monotonic() + 0.05)
+        assert slow.holding.acquire(timeout=WAIT_S)
+        slow.go_on.set()
+        # It computes in its own thread, which then has the answer.
+        assert call.result(WAIT_S)["y"].item() == 14
+
+
+def test_a_full_queue_answers_at_once(wrapped, slow):
+    occupy(wrapped, slow)
+    waiting = [wrapped.submit("s", rows(1)) for _ in range(8)]
+    assert code_of(lambda: wrapped.run("s", rows(1))) is Code.UNAVAILABLE
+    refused = wrapped.submit("fixed", {"x": np.ones(2, np.float32)})
+    assert refused.done()
+    assert code_of(refused.result) is Code.UNAVAILABLE
+    slow.go_on.set()
+    assert all(f.result(WAIT_S)["y"].item() == 2 for f in waiting)
+
+
+def test_what_cannot_go_together_goes_apart(wrapped, slow):
+    fixed = {"x": np.ones(2, np.float32)}
+    assert wrapped.run("fixed", fixed)["y"].tolist() == [2, 2]
+    assert wrapped.submit("fixed", fixed).result(WAIT_S)["y"].tolist() == [2, 2]
+    scalar = {"x": np.float32(3)}
+    with pytest.raises(TypeError):  # the fake's own
+        wrapped.run("s", scalar)
+    assert wrapped.run("s", rows())["y"].shape == (0, 1)
+    occupy(wrapped, slow)
+    slow.batches.clear()
+    apart = [wrapped.submit("fixed", fixed) for _ in range(3)]
+    slow.go_on.set()
+    for future in apart:
+        future.result(WAIT_S)
+    assert slow.batches == [2, 2, 2]
+
+
+def test_outputs_that_do_not_follow_end_the_batching(wrapped, slow):
+    occupy(wrapped, slow)
+    run = slow.run
+    slow.run = lambda *args: {name: array[:1] for name, array in run(*args).items()}
+    futures = [wrapped.submit("s", rows(n)) for n in (1, 2)]
+    slow.go_on.set()
+    assert [f.result(WAIT_S)["y"].item() for f in futures] == [2, 4]
+    assert wrapped._policy.place("s", rows(1)) is None
+
+
+def test_a_real_request_proves_what_made_up_ones_could_not(slow):
+    run = slow.run
+
+    def picky(signature, inputs, outputs=None):
+        if (inputs["x"] == 0).any():
+            raise StatusError(Code.INVALID_ARGUMENT, "zero")
+        return run(signature, inputs, outputs)
+
+    slow.run = picky
+    model = batched(slow, AdaptiveBatching())
+    assert model._policy.place("s", rows(1)) is None
+    assert model.run("s", rows(5))["y"].item() == 10
+    assert model._policy.place("s", rows(1)) is not None
+    model.close()
+
+
+def test_an_observer_that_fails_costs_no_answer(slow, caplog):
+    def fail(observation):
+        raise ValueError("full")
+
+    model = batched(slow, AdaptiveBatching(), fail)
+    assert model.run("s", rows(1))["y"].item() == 2
+    model.close()  # it is counted after it was answered
+    assert "a batch could not be counted" in caplog.text
+
+
+def test_a_defect_of_the_runtime_reaches_the_caller(slow):
+    model = batched(slow, AdaptiveBatching())
+    slow.run = lambda *args: {"y": None}
+    with pytest.raises(KeyError):
+        model.submit("s", rows(1)).result(WAIT_S)
+    model.close()
+
+
+def test_closing_answers_what_waits_and_refuses_what_comes(slow):
+    model = batched(slow, BatchingParameters(batch_timeout_micros=60_000_000, num_batch_threads=1))
+    waiting = model.submit("s", rows(1))
+    model.close()
+    assert waiting.result(0)["y"].item() == 2
+    assert code_of(model.submit("s", rows(1)).result) is Code.UNAVAILABLE
+
+
+def test_closing_does_not_wait_for_what_is_given_up_meanwhile(slow):
+    model = batched(slow, AdaptiveBatching(slots=1))
+    learn(model)
+    first = occupy(model, slow)
+    gone = model.submit("s", rows(1))
+    closing = threading.Thread(target=model.close)
+    closing.start()
+    while not model._closing:
+        time.sleep(0.001)
+    time.sleep(0.05)  # it waits now
+    assert gone.cancel()
+    slow.go_on.set()
+    closing.join(WAIT_S / 10)
+    assert not closing.is_alive()
+    assert first.result(0)["y"].item() == 14
+
+
+def test_no_batching_is_the_model_itself(slow):
+    assert batched(slow, NoBatching()) is slow
+
+
+def test_threads_are_shared_and_end_with_the_last_model():
+    batcher = Batcher(2, "shared")
+    models = [batched(Slow(), AdaptiveBatching(), batcher=batcher) for _ in range(2)]
+    for model in models:
+        assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    assert sum(t.name.startswith("shared") for t in threading.enumerate()) == 2
+    models[0].close()
+    assert models[1].submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
+    models[1].close()
+    assert not any(t.name.startswith("shared") for t in threading.enumerate())
+
+
+def parameters(**given):
+    return BatchingParameters(**{"num_batch_threads": 1, **given})
+
+
+def test_parameters_that_contradict_each_other_fail_the_load(slow):
+    assert code_of(lambda: batched(slow, parameters(max_batch_size=0))) is Code.INVALID_ARGUMENT
+    assert slow.closed.is_set()
+    assert code_of(lambda: batcher_for(parameters(num_batch_threads=0))) is Code.INVALID_ARGUMENT
+
+
+def test_a_version_without_parameters_of_its_own_is_not_batched(slow, tmp_path):
+    settings = parameters(per_model=True)
+    assert batched(slow, settings, version=tmp_path) is slow
+    (tmp_path / "batching_params.pbtxt").write_text("max_batch_size { value: 2 }")
+    model = batched(slow, settings, version=tmp_path)
+    assert code_of(lambda: model.run("s", rows(1, 2, 3))) is Code.INVALID_ARGUMENT
+    model.close()
+
+
+def test_parameters_wait_for_company_and_pad(slow):
+    observed = []
+    settings = parameters(
+        max_batch_size=4, allowed_batch_sizes=(4,), batch_timeout_micros=60_000_000
+    )
+    model = batched(slow, settings, observed.append)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(model.run, "s", rows(1, 2))
+        second = pool.submit(model.run, "s", rows(3, 4))
+        assert first.result(WAIT_S)["y"].ravel().tolist() == [2, 4]
+        assert second.result(WAIT_S)["n"].tolist() in ([0, 1], [2, 3])
+    alone = model.submit("s", rows(5))
+    model.close()
+    assert alone.result(0)["y"].tolist() == [[10]]
+    assert slow.batches == [4, 4]
+    assert [(o.rows, o.padded_rows) for o in observed] == [(4, 0), (1, 3)]
+
+
+def test_with_parameters_an_error_is_everybodys(slow):
+    model = batched(slow, parameters(max_batch_size=2, batch_timeout_micros=60_000_000))
+    good, bad = model.submit("s", rows(1)), model.submit("s", rows(-1))
+    for future in (good, bad):
+        assert code_of(lambda future=future: future.result(WAIT_S)) is Code.INVALID_ARGUMENT
+    odd, other = model.submit("s", rows(1)), model.submit("s", {"x": np.ones((1, 2), np.float32)})
+    for future in (odd, other):
+        assert code_of(lambda future=future: future.result(WAIT_S)) is Code.FAILED_PRECONDITION
+    assert code_of(lambda: model.run("s", {"x": np.float32(1)})) is Code.INVALID_ARGUMENT
+    assert code_of(model.submit("none", {}).result) is Code.INVALID_ARGUMENT
+    model.close()
+
+
+def test_with_parameters_a_batch_that_is_late_is_exhausted(slow):
+    model = batched(slow, parameters(max_batch_size=2))
+    occupy(model, slow)
+    late = [model.submit("s", rows(n), None, time.monotonic()) for n in (1, 2)]
+    mixed = [model.submit("s", rows(3), None, time.monotonic()), model.submit("s", rows(4))]
+    slow.go_on.set()
+    for future in late:
+        assert code_of(lambda future=future: future.result(WAIT_S)) is Code.RESOURCE_EXHAUSTED
+    assert [f.result(WAIT_S)["y"].item() for f in mixed] == [6, 8]
+    model.close()
+
+
+def test_large_requests_are_split_and_put_together_again(slow):
+    settings = parameters(
+        max_batch_size=10,
+        enable_large_batch_splitting=True,
+        max_execution_batch_size=3,
+        num_batch_threads=2,
+    )
+    model = batched(slow, settings)
+    values = list(range(10, 18))
+    assert model.run("s", rows(*values))["y"].ravel().tolist() == [2 * v for v in values]
+    assert sorted(slow.batches) == [2, 3, 3]
+    assert code_of(lambda: model.run("s", rows(1, 2, 3, 4, -1))) is Code.INVALID_ARGUMENT
+    model.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        AdaptiveBatching(slots=2, max_queued=20),
+        BatchingParameters(
+            max_batch_size=6,
+            batch_timeout_micros=500,
+            num_batch_threads=2,
+            enable_large_batch_splitting=True,
+            max_execution_batch_size=4,
+            max_enqueued_batches=6,
+        ),
+    ],
+    ids=["adaptive", "parameters"],
+)
+def test_under_load_every_request_has_its_own_answer(settings):
+    slow = Slow(delay_s=0.0005)
+    model = batched(slow, settings)
+    ends = {"ok": 0, "cancelled": 0}
+    lock = threading.Lock()
+
+    def client(seed):
+        choose = random.Random(seed)
+        for number in range(60):
+            values = [seed * 1000 + number + 1] * choose.randint(1, 5)
+            if choose.random() < 0.1:
+                values[-1] = -1
+            deadline = time.monotonic() + 0.001 if choose.random() < 0.1 else None
+            end = attempt(model, choose, values, deadline)
+            with lock:
+                ends[end] = ends.get(end, 0) + 1
+
+    with ThreadPoolExecutor(12) as pool:
+        clients = [pool.submit(client, seed) for seed in range(1, 13)]
+        for each in clients:
+            each.result(60)
+    futures = [model.submit("s", rows(1)) for _ in range(15)]
+    model.close()
+    assert all(future.done() for future in futures)
+    assert sum(ends.values()) == 12 * 60
+    assert ends["ok"] > 100, ends
+    assert slow.most <= 2
+    assert ends.keys() <= {
+        "ok",
+        "cancelled",
+        Code.INVALID_ARGUMENT,
+        Code.UNAVAILABLE,
+        Code.DEADLINE_EXCEEDED,
+        Code.RESOURCE_EXHAUSTED,
+    }
+
+
+def attempt(model, choose, values, deadline):
+    try:
+        if choose.random() < 0.5:
+            answer = model.run("s", rows(*values), ["y"], deadline)
+        else:
+            future = model.submit("s", rows(*values), ["y"], deadline)
+            if choose.random() < 0.2 and future.cancel():
+                return "cancelled"
+            answer = future.result(WAIT_S)
+    except StatusError as error:
+        return error.code
+    assert answer["y"].ravel().tolist() == [2 * value for value in values]
+    return "ok"
+
+
+@pytest.mark.parametrize("signature", ["s", "fixed"])
+def test_a_refused_request_is_freed_without_garbage_collection(wrapped, signature):
+    # A thread of the batcher keeps its last batch until the next one: hence the second request.
+    shape = (1, 1) if signature == "s" else (2,)
+    with freed_by_reference_counts(np.full(shape, -1, np.float32)) as inputs:
+        assert wrapped.submit(signature, dict(inputs)).exception(WAIT_S).message == "negative"
+        wrapped.submit(signature, {"x": np.ones(shape, np.float32)}).result(WAIT_S)
+
+
+def test_requests_that_are_refused_together_are_freed(wrapped):
+    with freed_by_reference_counts(np.full((1, 1), -1, np.float32)) as inputs:
+        asked = [Asked("s", dict(inputs), None, None), Asked("s", dict(inputs), None, None)]
+        assert [each.exception(WAIT_S).message for each in wrapped.submit_all(asked)]
+        del asked
+        wrapped.submit("s", rows(1)).result(WAIT_S)

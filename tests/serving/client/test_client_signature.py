@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from timonel.errors import ServingError
+from timonel.serving.client.client_signature import Input, Wanted, wanted_from
+from timonel.serving.client.examples import curl_line
+
+SPEC = {"model_spec": {"name": "m", "version": "3"}}
+
+
+def metadata(signatures):
+    return {**SPEC, "metadata": {"signature_def": {"signature_def": signatures}}}
+
+
+def test_a_signature_is_read_from_metadata():
+    shape = {"unknown_rank": False, "dim": [{"size": "-1"}, {"size": "2"}]}
+    found = wanted_from(
+        metadata(
+            {
+                "serving_default": {
+                    "inputs": {
+                        "x": {"dtype": "DT_FLOAT", "tensor_shape": shape},
+                        "a": {"dtype": "DT_STRING", "tensor_shape": {"unknown_rank": True}},
+                    },
+                    "outputs": {"y": {}},
+                }
+            }
+        )
+    )
+    assert found == Wanted(
+        "m",
+        3,
+        (Input("a", "DT_STRING", None), Input("x", "DT_FLOAT", (-1, 2))),
+        ("y",),
+    )
+    assert found.description == "a (string []), x (float [?, 2])"
+
+
+def test_a_model_without_the_default_signature_is_told():
+    with pytest.raises(ServingError, match="to have the signature serving_default, it has other"):
+        wanted_from(metadata({"other": {"inputs": {"x": {}}}}))
+
+
+def sent(line, tmp_path):
+    """Run a line with a curl that prints the body it is given."""
+    curl = tmp_path / "curl"
+    curl.write_text('#!/bin/sh\nwhile [ "$1" != -d ]; do shift; done\n'
+                    'if [ "$2" = @- ]; then cat; else printf %s "$2"; fi\n')  # fmt: skip
+    curl.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True, env=environment)
+    return json.loads(done.stdout)["instances"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (
+            [("it's", "DT_STRING", (-1,)), ("n", "DT_INT64", (-1, 1)), ("b", "DT_BOOL", (-1,))],
+            [{"it's": "text", "n": [1], "b": True}],
+        ),
+        ([("x", "DT_FLOAT", (-1, 2, 2))], [[[1.0, 1.0], [1.0, 1.0]]]),
+        ([("x", "DT_FLOAT", (-1, 20, 3, 4))], [[[[1.0] * 4] * 3] * 20]),
+        ([("x", "DT_STRING", (-1, 40, 2))], [[["text"] * 2] * 40]),
+        ([("x", "DT_FLOAT", (-1, -1, 3))], [[[1.0, 1.0, 1.0]]]),
+    ],
+)
+def test_the_line_sends_what_the_signature_wants(inputs, expected, tmp_path):
+    model = Wanted("m", 1, tuple(Input(*each) for each in inputs), ("y",))
+    assert sent(curl_line("http://127.0.0.1:1/x?y&z", model), tmp_path) == expected
+
+
+def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):
+    file = tmp_path / "an image's $name.png"
+    file.write_bytes(b"\x00" * 300_000)
+    model = Wanted("m", 1, (Input("image_bytes", "DT_STRING", (-1,)),), ("y",))
+    (image,) = sent(curl_line("http://127.0.0.1:1", model, image=str(file)), tmp_path)
+    assert image == {"b64": "A" * 400_000}

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from timonel.errors import DataError, InputError, NotFoundError
+from timonel.serving.client.client_signature import Input, Kind, Wanted
+from timonel.serving.client.instances import check_files, instances
+
+
+def wanted(*inputs):
+    return Wanted("m", 1, tuple(Input(*each) for each in inputs), ("y",))
+
+
+IMAGE = wanted(("image_bytes", "DT_STRING", (-1,)))
+TABLE = wanted(("age", "DT_FLOAT", (-1,)), ("name", "DT_STRING", (-1,)), ("n", "DT_INT64", (-1, 1)))
+TENSOR = wanted(("x", "DT_FLOAT", (-1, 2)))
+ROW = {"age": 1.5, "name": "Ada", "n": 2}
+SENT = {"age": 1.5, "name": "Ada", "n": [2]}
+
+
+def values(inputs, model):
+    return [instance.value for instance in instances(inputs, model)]
+
+
+def test_kinds():
+    assert [each.kind for each in (IMAGE, TABLE, TENSOR)] == [Kind.IMAGE, Kind.ROW, Kind.TENSOR]
+    assert wanted(("text", "DT_STRING", (-1,))).kind is Kind.ROW
+    assert wanted(("x", "DT_FLOAT", None)).kind is Kind.TENSOR
+
+
+def test_images(png, tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(png())
+    sent = {"b64": base64.b64encode(png()).decode()}
+    assert values(file, IMAGE) == values(str(file), IMAGE) == values(png(), IMAGE) == [sent]
+    assert [i.source for i in instances([file, png()], IMAGE)] == [str(file), "bytes"]
+
+
+def test_webp_images():
+    content = b"RIFF\x04\0\0\0WEBPVP8 "
+    assert values(content, IMAGE) == [{"b64": base64.b64encode(content).decode()}]
+    with pytest.raises(DataError, match="or WebP, got bytes"):
+        instances(b"RIFF\x04\0\0\0WAVEfmt ", IMAGE)
+
+
+def test_rows_come_from_a_data_frame():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([ROW, ROW]).assign(other="x")
+    assert values(frame, TABLE) == [SENT, SENT]
+    assert values(frame, TABLE) == values([frame], TABLE)
+
+
+def test_rows_come_from_dicts_json_and_csv(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("\ufeffname,other,age,n\nAda,x,1.5,2\n")
+    text = tmp_path / "t.json"
+    text.write_text(json.dumps([ROW, ROW]))
+    request = tmp_path / "r.json"
+    request.write_text(json.dumps({"instances": [ROW]}))
+    lines = tmp_path / "t.jsonl"
+    lines.write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW)}\n")
+    assert values(ROW, TABLE) == values(table, TABLE) == values(str(request), TABLE) == [SENT]
+    assert (
+        values(json.dumps(ROW), TABLE) == values({**ROW, "age": np.float32(1.5)}, TABLE) == [SENT]
+    )
+    assert values([ROW, ROW], TABLE) == values(text, TABLE) == values(lines, TABLE) == [SENT, SENT]
+    assert [i.source for i in instances(table, TABLE)] == [f"{table}, line 2"]
+
+
+def test_csv_text_becomes_what_the_column_is(tmp_path):
+    model = wanted(("flag", "DT_BOOL", (-1,)), ("n", "DT_INT32", (-1,)), ("s", "DT_STRING", (-1,)))
+    table = tmp_path / "t.csv"
+    table.write_text("flag,n,s\nTrue,7,007\n0,-1,\n")
+    assert values(table, model) == [
+        {"flag": True, "n": 7, "s": "007"},
+        {"flag": False, "n": -1, "s": ""},
+    ]
+
+
+def test_the_unnamed_index_of_a_csv_is_not_sent(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(",name,age,n\n0,Ada,1.5,2\n")
+    assert values(table, TABLE) == [SENT]
+
+
+def test_cells_that_a_conversion_takes_for_missing_are_missing_here(tmp_path):
+    model = wanted(("age", "DT_FLOAT", (-1,)), ("n", "DT_DOUBLE", (-1, 1)))
+    table = tmp_path / "t.csv"
+    words = ["", " NA ", "?", "null", "n.a. yet", "inf", "1e39", "1_000"]
+    table.write_text("age,n\n" + "".join(f"{word},{i}\n" for i, word in enumerate(words)))
+    told = []
+    found = instances(table, model, told.append)
+    assert all(np.isnan(each.value["age"]) for each in found)
+    assert [each.value["n"] for each in found] == [[float(i)] for i in range(len(words))]
+    assert told == [
+        f"{table}: 8 cells without a number count as missing (age: 8, such as 'n.a. yet' in line 6)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "note"),
+    [
+        ("t.csv", ";", "semicolons"),
+        ("t.csv", "\t", "tabs"),
+        ("t.csv", "|", "bars"),
+        ("t.tsv", "\t", None),
+    ],
+)
+def test_values_may_be_separated_by_other_than_commas(tmp_path, name, separator, note):
+    table = tmp_path / name
+    table.write_text("\n".join(separator.join(row) for row in (ROW, ["1.5", "Ada", "2"])))
+    told = []
+    assert [each.value for each in instances(str(table), TABLE, told.append)] == [SENT]
+    assert told == ([f"{table}: values are separated by {note}"] if note else [])
+
+
+def test_a_value_of_several_lines_is_one_value(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text('age,name,n\n\n1.5,"A\nda",2\n1.5,Ada,2\n')
+    found = instances(table, TABLE)
+    assert [each.value["name"] for each in found] == ["A\nda", "Ada"]
+    assert [each.source for each in found] == [f"{table}, line 4", f"{table}, line 5"]
+
+
+def test_tensors(tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text("[[1, 2], [3, 4]]")
+    assert values([[1, 2]], TENSOR) == values([1, 2], TENSOR) == [[1, 2]]
+    assert values(np.array([1.0, 2.0]), TENSOR) == values("[1.0, 2.0]", TENSOR) == [[1, 2]]
+    assert values(file, TENSOR) == values(str(file), TENSOR) == [[1, 2], [3, 4]]
+    assert values([np.array([1, 2]), np.array([3, 4])], TENSOR) == [[1, 2], [3, 4]]
+    with pytest.raises(InputError, match=r"expected arrays of 1 dimensions, .*got 3 dimensions"):
+        values([[[1, 2]]], TENSOR)
+
+
+def test_what_is_not_there_or_no_image(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("no image")
+    with pytest.raises(NotFoundError, match=r"found nothing at .*nope\.png"):
+        values(tmp_path / "nope.png", IMAGE)
+    with pytest.raises(
+        DataError, match=r"expected an image as PNG, JPEG, GIF, BMP or WebP, got .*a\.txt"
+    ):
+        values(file, IMAGE)
+    with pytest.raises(InputError, match="expected to read"):
+        values(tmp_path, IMAGE)
+    with pytest.raises(InputError, match="expected something to predict, got nothing"):
+        values([], IMAGE)
+    with pytest.raises(NotFoundError):
+        values("nope.csv", TABLE)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "model", "message"),
+    [
+        ({"age": 1}, TABLE, "expected the columns age, name, n, got age (row): correct"),
+        ({**ROW, "x": 1}, TABLE, "got age, name, n, x (row): correct the columns: unknown x"),
+        ({**ROW, "age": "old"}, TABLE, "expected a number in column age, got 'old' (row)"),
+        ({**ROW, "age": None}, TABLE, "expected a number in column age, got None (row)"),
+        ({**ROW, "n": "1.5"}, TABLE, "expected a number in column n, got '1.5' (row)"),
+        (7, TABLE, "expected a row of named values for m, got int: give a CSV, JSON or dicts"),
+        (ROW, IMAGE, "expected an encoded image for m, got dict: give image files"),
+        (
+            "a.png",
+            TENSOR,
+            "expected a tensor for m, got a.png: give an array or nested lists",
+        ),
+        ([ROW], TENSOR, "expected a tensor for m, got list"),
+        ('[1, {"age": 1}]', TABLE, "expected JSON objects in the JSON given"),
+    ],
+)
+def test_what_the_model_does_not_take(inputs, model, message):
+    with pytest.raises(InputError) as caught:
+        values(inputs, model)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.csv",
+            b"age,name,n\n1,Ada\n",
+            r"a\.csv line 2: expected 3 values, got 2: mend or remove it",
+        ),
+        ("a.csv", b"age,name,n\n1,Ada,2,3\n", r"a\.csv line 2: expected 3 values, got 4"),
+        ("a.csv", b"age,name,n\n\xff,Ada,2\n", "expected UTF-8 in .*, got the byte 0xff in line 2"),
+        ("a.csv", b'age,name,n\n1,"Ada,2\n2,Bo,3\n', "line 2 of .*: a quote is not closed"),
+        ("a.csv", b"age,name,age\n", "found 'age' 2 times"),
+        ("a.json", b"\xff", "expected text in UTF-8"),
+        ("a.json", b"{", "expected JSON in"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        values(tmp_path / name, TABLE)
+
+
+def test_an_image_is_no_table(png, tmp_path):
+    (tmp_path / "a.png").write_bytes(png())
+    with pytest.raises(InputError, match="expected a row of named values for m, got"):
+        values(tmp_path / "a.png", TABLE)
+
+
+def test_files_are_looked_for_before_a_model_is_loaded(tmp_path):
+    there = tmp_path / "a.png"
+    there.touch()
+    check_files([there, str(there), b"bytes", "a text to classify", '{"a": 1}', {"a": 1}, 3.0])
+    for missing in (tmp_path / "text", str(tmp_path / "b.png"), "rows.csv"):
+        with pytest.raises(NotFoundError, match="expected a file, found nothing at"):
+            check_files([there, missing])

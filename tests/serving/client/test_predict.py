@@ -1,0 +1,119 @@
+"""The client against a server that does what a real one does rarely."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from timonel.errors import NotFoundError, ServingError, SpecError
+from timonel.serving.client.http import HttpError
+from timonel.serving.client.predict import predict
+
+SHAPE = {"unknown_rank": False, "dim": [{"size": "-1", "name": ""}]}
+
+
+class Scripted:
+    """Answers each path from a list, the last answer for ever."""
+
+    def __init__(self):
+        self.answers = {}
+        self.asked = []
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                script.asked.append(self.path)
+                answers = script.answers.get(self.path, [(404, {"error": "not here"})])
+                status, content = answers.pop(0) if len(answers) > 1 else answers[0]
+                body = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET  # noqa: N815 - the base class's names
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def scripted():
+    script = Scripted()
+    thread = threading.Thread(target=script.server.serve_forever, args=(0.02,))
+    thread.start()
+    yield script
+    script.server.shutdown()
+    thread.join()
+    script.server.server_close()
+
+
+def metadata(version):
+    return 200, {
+        "model_spec": {"name": "m", "version": str(version)},
+        "metadata": {
+            "signature_def": {
+                "signature_def": {
+                    "serving_default": {
+                        "inputs": {"x": {"dtype": "DT_FLOAT", "tensor_shape": SHAPE}},
+                        "outputs": {"scores": {}},
+                    }
+                }
+            }
+        },
+    }
+
+
+GONE = (404, {"error": "Servable not found for request: Specific(m, 1)"})
+
+
+def test_a_swap_between_two_requests_is_not_seen(scripted):
+    scripted.answers = {
+        "/v1/models/m/metadata": [metadata(1), metadata(2)],
+        "/v1/models/m/versions/1:predict": [GONE],
+        "/v1/models/m/versions/2:predict": [(200, {"predictions": [[0.25, 0.75]]})],
+    }
+    # Like TensorFlow Serving, this server does not list its models, and so no class names.
+    (prediction,) = predict(f"{scripted.url}/v1/models/m", {"x": 1})
+    assert (prediction.version, prediction.label) == (2, "1")
+    assert list(prediction.scores.items()) == [("1", 0.75), ("0", 0.25)]
+
+
+def test_a_server_that_swaps_for_ever_is_given_up(scripted):
+    scripted.answers = {
+        "/v1/models/m/metadata": [metadata(1)],
+        "/v1/models/m/versions/1:predict": [GONE],
+    }
+    with pytest.raises(HttpError, match="Servable not found"):
+        predict(f"{scripted.url}/v1/models/m", {"x": 1})
+    assert scripted.asked.count("/v1/models/m/versions/1:predict") == 3
+
+
+def test_answers_that_do_not_fit_the_inputs_are_not_handed_out(scripted):
+    scripted.answers = {
+        "/v1/models/m/metadata": [metadata(1)],
+        "/v1/models/m/versions/1:predict": [(200, {"predictions": [[1.0], [2.0]]})],
+    }
+    with pytest.raises(ServingError, match="expected one prediction for each of 1 inputs, got 2"):
+        predict(f"{scripted.url}/v1/models/m", {"x": 1})
+
+
+def test_what_is_no_model_server_is_told(scripted):
+    scripted.answers = {"/v1/models/m/metadata": [(200, b"<html>")]}
+    with pytest.raises(ServingError, match=r"expected JSON from .*, got HTTP 200 with b'<html>'"):
+        predict(f"{scripted.url}/v1/models/m", {"x": 1})
+    with pytest.raises(NotFoundError, match="it does not list its models"):
+        predict(scripted.url, {"x": 1})
+    with pytest.raises(NotFoundError, match="expected a server's address"):
+        predict(f"{scripted.url}/elsewhere", {"x": 1})
+    with pytest.raises(SpecError, match="expected a server such as"):
+        predict("http:///v1/models/m", {"x": 1})

@@ -1,0 +1,342 @@
+"""The page's addresses, asked without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from timonel.serving.auth.policy import VIEWER, Principal, Resource, Scope
+from timonel.serving.auth.url_rights import resource_of
+from timonel.serving.console.openapi.server import Facts
+from timonel.serving.console.page.app import PageApp
+from timonel.serving.console.page.description import Description
+from timonel.serving.console.page.files import static_files
+from timonel.serving.console.page.sampler import LINGER_S, Sampler
+from timonel.serving.console.page.wiring import with_page
+from timonel.serving.inference import DataPlane
+from timonel.serving.manager.catalogue import Catalogue, Servable
+from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.settings import RestSettings, ServerSettings
+from timonel.serving.settings.grants import parse_grant
+from timonel.serving.signature import Signature, TensorSpec
+from timonel.serving.status import Code, StatusError
+from timonel.serving.telemetry.monitor import Monitor
+
+
+class Model(LoadedModel):
+    def __init__(self, inputs, shape=(-1, 2)):
+        self.away = None
+        out = {"scores": TensorSpec("y:0", "DT_FLOAT", shape)}
+        self.signatures = {
+            "serving_default": Signature("serving_default", inputs, out),
+            "init": Signature("init", {}, {}),
+        }
+
+    outage = property(lambda self: self.away)
+    restarts = property(lambda self: 2 if self.away else 0)
+
+    def run(self, signature, inputs, outputs=None):
+        raise NotImplementedError
+
+    def close(self):
+        pass
+
+
+IMAGE = {"image_bytes": TensorSpec("x:0", "DT_STRING", (-1,))}
+LARGE = {"x": TensorSpec("x:0", "DT_FLOAT", (-1, 100, 100))}
+HUGE = {"x": TensorSpec("x:0", "DT_FLOAT", (-1, 4096, 4096))}
+
+
+class Rig:
+    """Two models behind the page, as one principal sees them."""
+
+    def __init__(self, page=True, closed=False):
+        catalogue = Catalogue({"cats": {"best": 3}, "a/b": {}, "none": {}})
+        self.model = Model(IMAGE)
+        bad = VersionStatus(4, State.END, Code.DATA_LOSS, "damaged <b>")
+        catalogue.publish(
+            "cats",
+            {3: Servable("cats", 3, self.model, ("cat", "dog"))},
+            (VersionStatus(3, State.AVAILABLE), bad),
+        )
+        catalogue.publish(
+            "a/b",
+            {1: Servable("a/b", 1, Model(LARGE)), 2: Servable("a/b", 2, Model(HUGE))},
+            (VersionStatus(1, State.AVAILABLE), VersionStatus(2, State.AVAILABLE)),
+        )
+        self.monitor = Monitor()
+        self.now = 0.0
+        self.sampler = Sampler(self.monitor, clock=lambda: self.now) if page else None
+        facts = Facts("1.2.3", is_closed=closed, metrics_path="/metrics")
+        self.pool = ThreadPoolExecutor(1)
+        self.app = PageApp(
+            self.other, Description(DataPlane(catalogue), facts), self.pool, self.sampler
+        )
+
+    async def other(self, scope, receive, send):
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b"other"})
+
+    def ask(self, target, method="GET", headers=(), grants=None):
+        return asyncio.run(self.asked(target, method, headers, grants))
+
+    async def asked(self, target, method="GET", headers=(), grants=None):
+        if grants is not None:
+            VIEWER.set(Principal("p", tuple(map(parse_grant, grants))))
+        path, _, query = target.partition("?")
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": list(headers),
+        }
+        await self.app(scope, None, send)
+        return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+    def json(self, target, **how):
+        status, headers, body = self.ask(target, **how)
+        assert headers[b"content-type"] == b"application/json"
+        assert headers[b"x-content-type-options"] == b"nosniff"
+        return status, json.loads(body)
+
+
+@pytest.fixture
+def rig():
+    made = []
+
+    def make(**how):
+        made.append(Rig(**how))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.pool.shutdown()
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_runs_no_inline_code(rig):
+    status, headers, body = rig().ask("/")
+    assert (status, headers[b"content-type"]) == (200, b"text/html; charset=utf-8")
+    policy = headers[b"content-security-policy"].decode()
+    assert policy.startswith("default-src 'none'; script-src 'self'; ")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    files = static_files()
+    for path, file in files.items():
+        text = file.content.decode()
+        assert not re.search(
+            r"(?:src|href)=\"(?:https?:)?//|@import|url\(|\beval\b|innerHTML", text
+        ), path
+    html = body.decode()
+    assert not re.search(r"<script(?![^>]*src=)|\sstyle=|\son\w+=", html)
+    asked = set(re.findall(r'(?:href|src)="(page/[^"]+)"', html))
+    scripts = [file.content.decode() for path, file in files.items() if path.endswith(".js")]
+    asked |= {
+        f"page/{name}" for text in scripts for name in re.findall(r'from "\./(\w+\.js)"', text)
+    }
+    assert {f"/{path}" for path in asked} == files.keys() - {"/"}
+
+
+def test_files_are_not_sent_twice(rig):
+    _, headers, _ = rig().ask("/page/page.js")
+    assert headers[b"content-type"] == b"text/javascript; charset=utf-8"
+    again = rig().ask("/page/page.js", headers=[(b"if-none-match", headers[b"etag"])])
+    assert (again[0], again[2]) == (304, b"")
+    status, headers, body = rig().ask("/", method="HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers[b"content-length"]) > 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/"),
+        ("GET", "/page"),
+        ("GET", "/page/"),
+        ("GET", "/page/../page.js"),
+        ("GET", "/page/models/cats"),
+        ("GET", "/page/models/cats/x"),
+        ("GET", "/page/models/cats/3/4"),
+        ("GET", "/v1/models"),
+        ("DELETE", "/openapi.json"),
+    ],
+)
+def test_everything_else_is_somebody_elses(rig, method, target):
+    assert rig().ask(target, method=method)[0] == 418
+
+
+def test_without_the_page_there_is_the_description(rig):
+    without = rig(page=False)
+    for path in ("/", "/page/page.css", "/page/live", "/page/models/cats/3"):
+        assert without.ask(path)[0] == 418
+    assert without.ask("/openapi.json")[0] == 200
+
+
+def test_live_tells_states_errors_and_what_is_away(rig):
+    asked = rig()
+    status, live = asked.json("/page/live")
+    assert status == 200
+    assert live["server"]["unready"] == ["none"]
+    assert [model["name"] for model in live["models"]] == ["cats", "a/b", "none"]
+    cats = live["models"][0]
+    assert cats["now"] == {"rate": 0.0, "errors": 0.0, "p99": None}
+    assert cats["versions"] == [
+        {
+            "version": 3,
+            "state": "AVAILABLE",
+            "labels": ["best"],
+            "restarts": 0,
+            "away": False,
+            "message": "",
+        },
+        {
+            "version": 4,
+            "state": "END",
+            "labels": [],
+            "restarts": 0,
+            "away": False,
+            "message": "damaged <b>",
+        },
+    ]
+    asked.model.away = StatusError(Code.UNAVAILABLE, "The process of this model was killed.")
+    (version, _) = asked.json("/page/live")[1]["models"][0]["versions"]
+    assert (version["away"], version["restarts"]) == (True, 2)
+    assert version["message"] == "The process of this model was killed."
+
+
+def test_points_are_taken_while_somebody_looks(rig, monkeypatch):
+    monkeypatch.setattr("timonel.serving.console.page.sampler.PERIOD_S", 0)
+    asked = rig()
+
+    async def look():
+        assert (await asked.asked("/page/live"))[0] == 200
+        observation = asked.monitor.begin("REST", "predict", "cats")
+        observation.version = 3
+        asked.monitor.end(observation)
+        asked.now += 0.5
+        for _ in range(20):
+            await asyncio.sleep(0)
+        _, _, body = await asked.asked("/page/live?model=cats")
+        asked.now += LINGER_S
+        await asked.sampler._task
+        return json.loads(body)
+
+    history = asyncio.run(look())["history"]
+    assert history["rate"][0] == 2.0
+    assert history["mark"].endswith(f"-{len(history['at'])}")
+    for strange in ("after=x", "after=-1", "after=" + "9" * 30, "after=%00"):
+        assert len(asked.json(f"/page/live?model=cats&{strange}")[1]["history"]["at"]) >= 2
+
+
+def test_the_form_has_an_example_for_each_signature(rig):
+    asked = rig()
+    status, form = asked.json("/page/models/cats/3")
+    assert (status, form["classes"]) == (200, ["cat", "dog"])
+    (signature,) = form["signatures"]
+    assert (signature["name"], signature["image"]) == ("serving_default", "image_bytes")
+    assert "b64" in signature["verbs"]["predict"]["rows"]["instances"][0]
+    _, form = asked.json("/page/models/a%2Fb/2")
+    fill = {"$fill": 0.5, "$shape": [4096, 4096]}
+    assert form["signatures"][0]["verbs"]["predict"]["rows"] == {"instances": [fill]}
+    assert asked.json("/page/models/nope/1")[0] == 404
+
+
+def test_the_description_is_valid_and_large_examples_are_apart(rig):
+    asked = rig()
+    status, content = asked.json("/openapi.json")
+    assert status == 200
+    OpenAPIV31SpecValidator(content).validate()
+    assert content["info"]["version"] == "1.2.3"
+    body = content["paths"]["/v1/models/a%2Fb/versions/1:predict"]["post"]["requestBody"]
+    at = body["content"]["application/json"]["examples"]["serving_default"]["externalValue"]
+    status, example = asked.json(at)
+    assert status == 200
+    assert [len(example["instances"][0]), len(example["instances"][0][0])] == [100, 100]
+    for strange in (
+        at + "x",
+        at.replace("/1/", "/2/"),
+        at.replace("/1/", "/9/"),
+        at.replace("a%2Fb", "z"),
+    ):
+        assert asked.json(strange)[0] == 404
+
+
+def test_a_principal_sees_its_models_only(rig):
+    asked = rig(closed=True)
+    own = {"grants": ("status,metadata:cats",)}
+    _, live = asked.json("/page/live", **own)
+    assert [model["name"] for model in live["models"]] == ["cats"]
+    assert not live["server"]["everything"]
+    assert live["server"]["unready"] == []
+    assert "history" not in live
+    assert "history" not in asked.json("/page/live?model=a/b", **own)[1]
+    assert "history" in asked.json("/page/live?model=cats", **own)[1]
+    described = json.dumps(asked.json("/openapi.json", **own)[1])
+    assert "cats" in described
+    assert "a%2Fb" not in described
+    for nobody in ({"grants": ()}, {"grants": ("predict:*",)}, {}):
+        assert asked.json("/page/live", **nobody)[1]["models"] == []
+        assert "cats" not in json.dumps(asked.json("/openapi.json", **nobody)[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/page/live", Scope.VIEW),
+        ("/openapi.json", Scope.VIEW),
+        ("/page/models/a%2Fb/3", ("a/b",)),
+        ("/openapi/examples/a%2Fb/3/serving_default", ("a/b",)),
+        ("/page/models/a/b/3", None),
+        ("/page/models/m/3/x/y", None),
+        ("/page/else", None),
+    ],
+)
+def test_rights_are_asked_for_what_is_answered(rig, target, expected):
+    found = resource_of("GET", target, "")
+    if isinstance(expected, tuple):
+        assert (found.scope, found.models) == (Scope.MODELS, expected)
+    else:
+        assert found.scope is (expected or Scope.SERVER)
+    if expected is None:
+        assert rig().ask(target)[0] == 418
+
+
+def test_the_files_need_no_rights_and_nothing_else_is_like_them():
+    for path in static_files():
+        assert resource_of("GET", path, "") == Resource(Scope.PUBLIC)
+        assert resource_of("POST", path, "").scope is Scope.SERVER
+
+
+@pytest.mark.parametrize(
+    ("dialect", "page", "found"),
+    [
+        ("timonel", True, {"/": 200, "/openapi.json": 200}),
+        ("timonel", False, {"/": 418, "/openapi.json": 200}),
+        ("tensorflow-serving", True, {"/": 200, "/openapi.json": 200}),
+        ("tensorflow-serving", False, {"/": 418, "/openapi.json": 418}),
+    ],
+)
+def test_what_is_there(rig, dialect, page, found):
+    asked = rig()
+    settings = ServerSettings(models=(), dialect=dialect, rest=RestSettings(page=page))
+    asked.app = with_page(
+        asked.other,
+        settings,
+        DataPlane(Catalogue()),
+        asked.monitor,
+        asked.pool,
+        is_draining=lambda: False,
+    )
+    assert {path: asked.ask(path)[0] for path in found} == found

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.waiting import until
+from timonel.errors import ServingError
+from timonel.serving.inference import DataPlane
+from timonel.serving.manager.catalogue import Catalogue, ModelSpec
+from timonel.serving.manager.folders import PUBLISHED_MARK
+from timonel.serving.manager.manager import Loader
+from timonel.serving.manager.plan import State
+from timonel.serving.settings import Latest, LoadSettings, ModelSettings, RuntimeSettings
+from timonel.serving.status import Code, StatusError
+from timonel.testing.runtimes import FakeRuntime
+
+FAST = LoadSettings(poll_s=0.01, settle_s=0.02, max_retries=2, retry_s=0.02)
+SPEC = ModelSpec("m")
+
+
+def publish(base, number, factor=None, *, published=True):
+    """Make a version appear by a rename, as timonel does."""
+    aside = base / f".tmp-{number}"
+    aside.mkdir(parents=True)
+    (aside / "saved_model.pb").write_text(str(number if factor is None else factor))
+    if published:
+        (aside / PUBLISHED_MARK).parent.mkdir()
+        (aside / PUBLISHED_MARK).write_text("{}")
+    aside.rename(base / str(number))
+    return base / str(number)
+
+
+class Rig:
+    """A loader over one folder, with the fake runtime."""
+
+    def __init__(self, base, runtime=None, settings=FAST, policy=None, *, labelled=False):
+        self.base = base
+        self.runtime = runtime or FakeRuntime()
+        self.catalogue = Catalogue()
+        self.plane = DataPlane(self.catalogue)
+        self.loader = Loader(
+            [
+                ModelSettings(
+                    name="m",
+                    base_path=str(base),
+                    policy=policy or Latest(),
+                    labels={"stable": 1} if labelled else {},
+                )
+            ],
+            lambda path: self.runtime.load(path, RuntimeSettings()),
+            settings,
+            self.catalogue,
+        )
+
+    def __enter__(self):
+        self.loader.start()
+        return self
+
+    def __exit__(self, *_):
+        self.loader.stop()
+
+    def ask(self, spec=SPEC):
+        with self.plane.call(spec) as call:
+            outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
+            return call.version, float(outputs["y"][0])
+
+    def until(self, condition, timeout_s=10.0):
+        until(condition, timeout_s, seen=lambda: self.catalogue.known("m"))
+
+    def serving(self):
+        return sorted(self.catalogue.loaded("m"))
+
+    def states(self):
+        return {s.number: s.state for s in self.catalogue.known("m")}
+
+
+@pytest.fixture
+def base(tmp_path):
+    return tmp_path / "models" / "m"
+
+
+def test_the_newest_is_loaded_then_swapped_then_rolled_back(base):
+    publish(base, 1)
+    publish(base, 2)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        assert rig.ask() == (2, 2.0)
+        publish(base, 3)
+        rig.until(lambda: rig.states() == {2: State.END, 3: State.AVAILABLE})
+        assert rig.ask() == (3, 3.0)
+        shutil.rmtree(base / "3")
+        rig.until(lambda: rig.states() == {2: State.AVAILABLE, 3: State.END})
+        assert rig.ask() == (2, 2.0)
+    assert all(model.closed.is_set() for model in rig.runtime.loaded)
+
+
+def test_requests_by_number_and_label(base):
+    publish(base, 1)
+    with Rig(base, labelled=True) as rig:
+        rig.loader.wait_until_settled()
+        assert rig.ask(ModelSpec("m", version=1)) == (1, 1.0)
+        assert rig.ask(ModelSpec("m", label="stable")) == (1, 1.0)
+        for spec, code, message in [
+            (ModelSpec("m", 7), Code.NOT_FOUND, "Servable not found for request: Specific(m, 7)"),
+            (ModelSpec("x"), Code.NOT_FOUND, "Servable not found for request: Latest(x)"),
+            (
+                ModelSpec("m", label="new"),
+                Code.INVALID_ARGUMENT,
+                "Unrecognized servable version label: new",
+            ),
+        ]:
+            with pytest.raises(StatusError) as caught:
+                rig.ask(spec)
+            assert (caught.value.code, caught.value.message) == (code, message)
+
+
+def test_no_request_fails_while_versions_come_and_go(base):
+    publish(base, 1)
+    stop = threading.Event()
+
+    def client():
+        seen = set()
+        while not stop.is_set():
+            version, answer = rig.ask()
+            assert version == answer
+            seen.add(version)
+        return seen
+
+    with Rig(base) as rig, ThreadPoolExecutor(3) as pool:
+        rig.loader.wait_until_settled()
+        clients = [pool.submit(client) for _ in range(3)]
+        try:
+            for number in range(2, 12):
+                publish(base, number)
+                rig.until(lambda number=number: rig.serving() == [number])
+            for number in range(11, 1, -1):
+                shutil.rmtree(base / str(number))
+                rig.until(lambda number=number: rig.serving() == [number - 1])
+        finally:
+            stop.set()
+        assert {n for c in clients for n in c.result()} >= set(range(1, 12))
+
+
+def test_an_old_version_stays_until_its_last_request_has_ended(base):
+    publish(base, 1)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        with rig.plane.call(SPEC) as call:
+            publish(base, 2)
+            rig.until(lambda: rig.states() == {1: State.UNLOADING, 2: State.AVAILABLE})
+            assert rig.ask() == (2, 2.0)
+            assert not rig.runtime.loaded[0].closed.is_set()
+            outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
+            assert outputs["y"] == [1.0]
+        rig.until(lambda: rig.states()[1] is State.END)
+        assert rig.runtime.loaded[0].closed.is_set()
+
+
+def test_a_broken_version_is_told_once_and_the_older_one_keeps_serving(base, caplog):
+    publish(base, 1)
+    with Rig(base) as rig, caplog.at_level(logging.ERROR):
+        rig.loader.wait_until_settled()
+        broken = publish(base, 2, "no number")
+        rig.until(lambda: rig.states().get(2) is State.END)
+        time.sleep(0.1)
+        assert rig.ask() == (1, 1.0)
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 1
+        assert "version 2 cannot be loaded (damaged model in" in told[0]
+        assert rig.plane.status("m", 2)[0].code is Code.DATA_LOSS
+        (broken / "saved_model.pb").write_text("2")
+        rig.until(lambda: rig.serving() == [2])
+        assert rig.plane.status("m", 2)[0].code is Code.OK
+
+
+def test_a_failure_that_may_pass_is_tried_again(base):
+    failures = [StatusError(Code.RESOURCE_EXHAUSTED, "no memory"), MemoryError("none left")]
+
+    def fail(path):
+        if failures:
+            raise failures.pop()
+
+    publish(base, 1)
+    with Rig(base, FakeRuntime(fail)) as rig:
+        rig.loader.wait_until_settled()
+        assert rig.ask() == (1, 1.0)
+    assert len(rig.runtime.attempts) == 3
+
+
+def test_retries_end(base):
+    def fail(path):
+        raise StatusError(Code.UNAVAILABLE, "not now")
+
+    publish(base, 1)
+    with Rig(base, FakeRuntime(fail)) as rig:
+        with pytest.raises(ServingError, match="error from version 1: not now"):
+            rig.loader.wait_until_settled()
+        time.sleep(0.1)
+    assert len(rig.runtime.attempts) == 1 + FAST.max_retries
+
+
+def test_a_foreign_version_is_loaded_once_it_is_whole(base):
+    publish(base, 1)
+    # Longer than a busy machine takes from one write to the next.
+    with Rig(base, settings=FAST.model_copy(update={"settle_s": 1.0})) as rig:
+        rig.loader.wait_until_settled()
+        folder = base / "2"
+        folder.mkdir()
+        for size in range(1, 11):
+            (folder / "data").write_bytes(b"x" * size)
+            time.sleep(0.01)
+        (folder / "saved_model.pb").write_text("2")
+        rig.until(lambda: rig.serving() == [2])
+    assert rig.runtime.attempts.count(folder) == 1
+
+
+def test_start_beside_a_broken_newest_serves_the_one_before(base):
+    publish(base, 1)
+    publish(base, 2, "no number")
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        assert rig.ask() == (1, 1.0)
+
+
+def test_several_versions_can_serve(base):
+    for number in (1, 2, 3):
+        publish(base, number)
+    with Rig(base, policy=Latest(count=2)) as rig:
+        rig.until(lambda: rig.serving() == [2, 3])
+        assert rig.ask() == (3, 3.0)
+        assert rig.ask(ModelSpec("m", 2)) == (2, 2.0)
+
+
+def test_a_folder_that_goes_away_takes_nothing_with_it(base, caplog):
+    publish(base, 1)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        base.rename(base.with_name("gone"))
+        time.sleep(0.1)
+        assert rig.ask() == (1, 1.0)
+        assert len([r for r in caplog.records if "cannot read its folder" in r.message]) == 1
+
+
+def test_an_emptied_folder_unloads(base):
+    publish(base, 1)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        shutil.rmtree(base / "1")
+        rig.until(lambda: rig.states() == {1: State.END})
+        assert rig.plane.unready() == ["m"]
+
+
+def test_a_version_that_comes_back_is_loaded_again(base):
+    publish(base, 1)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        shutil.rmtree(base / "1")
+        rig.until(lambda: rig.states() == {1: State.END})
+        publish(base, 1, 5)
+        rig.until(lambda: rig.serving() == [1])
+        assert rig.ask() == (1, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("no number", "damaged model"), (None, "no model in")],
+)
+def test_nothing_that_can_be_loaded_is_told_at_start(base, content, message):
+    folder = publish(base, 1, content)
+    if content is None:
+        (folder / "saved_model.pb").unlink()
+    with Rig(base) as rig, pytest.raises(ServingError, match=message) as caught:
+        rig.loader.wait_until_settled()
+    assert "error from version 1" in caught.value.message
+
+
+def test_a_missing_folder_is_told_at_start(base):
+    with Rig(base) as rig, pytest.raises(ServingError, match="cannot read its folder"):
+        rig.loader.wait_until_settled()
+
+
+def test_ended_versions_do_not_pile_up(base):
+    publish(base, 1)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        for number in range(2, 45):
+            publish(base, number)
+            rig.until(lambda number=number: rig.serving() == [number])
+            shutil.rmtree(base / str(number - 1))
+        rig.until(lambda: len(rig.states()) <= 34)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from timonel.serving.manager.model_config import (
+    TextProtoError,
+    config_from,
+    first_models,
+    models_from,
+    next_models,
+    parse_model_config,
+)
+from timonel.serving.settings import Every, Latest, ModelSettings, RequestLogSettings, Specific
+from timonel.serving.status import Code, StatusError
+
+LOGGED = (
+    'logging_config {{ log_collector_config {{ type: "tfrecord" filename_prefix: "/logs/m" }} '
+    "sampling_config {{ sampling_rate: {rate} }} }}"
+)
+
+
+def model(text="", name="m", base="/m", platform='model_platform: "tensorflow"'):
+    return f'config {{ name: "{name}" base_path: "{base}" {platform} {text} }}'
+
+
+def models(*texts):
+    return models_from(parse("model_config_list { " + " ".join(texts) + " }"))
+
+
+def parse(text):
+    return parse_model_config(text, "/etc/models.config")
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", Latest()),
+        ("model_version_policy {}", Latest()),
+        ("model_version_policy { latest {} }", Latest()),
+        ("model_version_policy { latest { num_versions: 0 } }", Latest()),
+        ("model_version_policy { latest { num_versions: 3 } }", Latest(count=3)),
+        ("model_version_policy { all {} }", Every()),
+        (
+            "model_version_policy { specific { versions: 42 versions: 7 } }",
+            Specific(versions=(42, 7)),
+        ),
+        ("model_version_policy { specific {} }", Specific(versions=())),
+    ],
+)
+def test_policies(text, policy):
+    assert models(model(text)) == (ModelSettings(name="m", base_path="/m", policy=policy),)
+
+
+def test_requests_are_logged_where_asked():
+    (logged,) = models(model(LOGGED.format(rate=0.25)))
+    assert logged.request_log == RequestLogSettings(filename_prefix="/logs/m", sampling_rate=0.25)
+    assert models_from(config_from([logged])) == (logged,)
+
+
+def test_labels():
+    text = 'version_labels { key: "stable" value: 1 } version_labels { key: "also" value: 1 }'
+    assert models(model(text))[0].labels == {"stable": 1, "also": 1}
+
+
+@pytest.mark.parametrize("base", ["/m", "s3://bucket/m", "gs://b/m", "file:///m"])
+def test_absolute_paths_and_addresses(base):
+    assert models(model(base=base))[0].base_path == base
+
+
+def test_the_old_way_to_name_the_platform():
+    assert models(model(platform="model_type: TENSORFLOW"))[0].platform == "tensorflow"
+    assert models(model(platform="model_type: OTHER"))[0].platform == "other"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([model(), model()], "Illegal to list model m multiple times in config list"),
+        (
+            [model(base="models/m")],
+            "Expected model m to have an absolute path or URI; got base_path()=models/m",
+        ),
+        ([model(base="")], "Expected model m to have an absolute path or URI; got base_path()="),
+        (
+            [model(platform="")],
+            (
+                "Illegal setting neither ModelServerConfig::model_type (deprecated) nor "
+                "ModelServerConfig::model_platform, model name is m"
+            ),
+        ),
+        (
+            [model(platform='model_type: TENSORFLOW model_platform: "tensorflow"')],
+            (
+                "Illegal setting both ModelServerConfig::model_type (deprecated) and "
+                "ModelServerConfig::model_platform, model name is m"
+            ),
+        ),
+        ([model("logging_config {}")], "No request-logger-creator provided."),
+        (
+            [model('logging_config { log_collector_config { type: "x" filename_prefix: "/l" } }')],
+            "No request-logger-creator provided.",
+        ),
+        ([model(LOGGED.format(rate=1.5))], "Expected sampling_rate to be from 0 to 1; was 1.5"),
+        ([model(name="")], "Expected a model's name in ModelConfig, got none."),
+    ],
+)
+def test_refusals(texts, message):
+    with pytest.raises(StatusError) as caught:
+        models(*texts)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARGUMENT, message)
+
+
+def test_a_text_that_is_no_proto_is_told_as_the_parser_of_tensorflow_serving_does():
+    with pytest.raises(TextProtoError) as caught:
+        parse('model_config_list {\n  config { nme: "m" }\n}')
+    assert str(caught.value) == ("INVALID_ARGUMENT: Invalid protobuf file: '/etc/models.config'")
+    assert caught.value.diagnosis == (
+        "Error parsing text-format tensorflow.serving.ModelServerConfig: 2:12: Message type "
+        '"tensorflow.serving.ModelConfig" has no field named "nme".'
+    )
+
+
+def test_an_empty_configuration_starts_with_no_models_and_replaces_none():
+    assert first_models(parse("")) == ()
+    assert first_models(parse("model_config_list {}")) == ()
+    assert next_models(parse("model_config_list {}")) == ()
+    for text in ("", "custom_model_config {}"):
+        with pytest.raises(StatusError, match="Cannot transition to requested config") as caught:
+            next_models(parse(text))
+        assert caught.value.code is Code.FAILED_PRECONDITION
+    with pytest.raises(StatusError, match="does not yet support custom model config"):
+        first_models(parse("custom_model_config {}"))
+
+
+def test_settings_come_back_from_the_proto_that_they_are_written_to():
+    settings = (
+        ModelSettings(name="a", base_path="/a", policy=Latest(count=2), labels={"x": 1, "y": 2}),
+        ModelSettings(name="b", base_path="/b", policy=Every()),
+        ModelSettings(name="c", base_path="/c", policy=Specific(versions=(3, 4))),
+    )
+    assert models_from(config_from(settings)) == settings
+    assert next_models(config_from(())) == ()
+
+
+def test_tensorflow_is_not_imported():
+    modules = "timonel.serving.manager.config_file, timonel.serving.manager.manager"
+    code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

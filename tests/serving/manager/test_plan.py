@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timonel.serving.manager.plan import (
+    Candidate,
+    Plan,
+    Rule,
+    State,
+    Tracked,
+    VersionStatus,
+    after_failure,
+    may_yet_serve,
+    of_interest,
+    plan,
+    statuses,
+)
+from timonel.serving.settings import Every, Latest, Specific, Transition
+from timonel.serving.status import Code, StatusError
+
+BROKEN = StatusError(Code.DATA_LOSS, "damaged")
+SERVING = Tracked(State.AVAILABLE, "a")
+LATEST = Rule(Latest())
+STRICT = Rule(Latest(), fall_back=False)
+RESOURCE = Rule(Latest(), Transition.RESOURCE_PRESERVING)
+
+
+def on_disk(*numbers, incomplete=(), changed=()):
+    return [
+        Candidate(n, f"/m/{n}", "b" if n in changed else "a", n not in incomplete)
+        for n in sorted(numbers, reverse=True)
+    ]
+
+
+def decide(rule, candidates, tracked, now=0.0):
+    todo = plan(rule, candidates, tracked, now)
+    return [c.number for c in todo.load], list(todo.unload)
+
+
+def failed(retry_at=None):
+    return Tracked(State.END, "a", 1, BROKEN, retry_at)
+
+
+@pytest.mark.parametrize(
+    ("tracked", "candidates", "expected"),
+    [
+        pytest.param({}, on_disk(1, 2, 3), ([3], []), id="the newest is loaded"),
+        pytest.param({3: SERVING}, on_disk(3), ([], []), id="nothing to do"),
+        pytest.param({1: SERVING}, on_disk(1, 2), ([2], []), id="new before old"),
+        pytest.param(
+            {1: SERVING, 2: Tracked(State.LOADING, "a")},
+            on_disk(1, 2),
+            ([], []),
+            id="the old one stays while the new one loads",
+        ),
+        pytest.param({1: SERVING, 2: SERVING}, on_disk(1, 2), ([], [1]), id="the old one goes"),
+        pytest.param(
+            {1: SERVING}, on_disk(1, 2, incomplete={2}), ([], []), id="half-written is not loaded"
+        ),
+        pytest.param({1: SERVING, 2: failed()}, on_disk(1, 2), ([], []), id="broken is left alone"),
+        pytest.param(
+            {1: SERVING, 2: failed()}, on_disk(1, 2, changed={2}), ([2], []), id="repaired is tried"
+        ),
+        pytest.param({2: failed()}, on_disk(1, 2), ([1], []), id="start beside a broken newest"),
+        pytest.param(
+            {1: Tracked(State.END), 2: SERVING}, on_disk(1), ([1], []), id="roll back loads first"
+        ),
+        pytest.param({1: SERVING, 2: SERVING}, on_disk(1), ([], [2]), id="roll back then unloads"),
+        pytest.param(
+            {1: failed(), 2: SERVING}, on_disk(1), ([], []), id="no roll back to a broken one"
+        ),
+        pytest.param({2: SERVING}, [], ([], [2]), id="an emptied folder unloads"),
+        pytest.param(
+            {2: Tracked(State.UNLOADING, "a")}, on_disk(2), ([], []), id="unloads before it reloads"
+        ),
+    ],
+)
+def test_latest(tracked, candidates, expected):
+    assert decide(LATEST, candidates, tracked) == expected
+
+
+def test_a_failure_that_may_pass_is_tried_again_when_it_is_due():
+    tracked = {1: SERVING, 2: failed(retry_at=10.0)}
+    assert decide(LATEST, on_disk(1, 2), tracked, now=9.9) == ([], [])
+    assert decide(LATEST, on_disk(1, 2), tracked, now=10.0) == ([2], [])
+
+
+def test_other_policies():
+    assert decide(Rule(Latest(count=2)), on_disk(1, 2, 3), {}) == ([3, 2], [])
+    assert decide(Rule(Every()), on_disk(1, 2, 3), {2: SERVING}) == ([3, 1], [])
+    assert decide(Rule(Specific(versions=(1,))), on_disk(1), {2: SERVING}) == ([1], [])
+    assert decide(Rule(Specific(versions=(1,))), on_disk(1), {1: SERVING, 2: SERVING}) == ([], [2])
+
+
+def test_old_versions_behind_the_serving_one_are_not_looked_at():
+    assert of_interest(LATEST, range(100), {98: SERVING}) == (99, 98)
+    assert of_interest(LATEST, [1, 2], {}) == (2, 1)
+    assert of_interest(Rule(Every()), [1, 2], {2: SERVING}) == (2, 1)
+    assert of_interest(Rule(Specific(versions=(1, 7))), [1, 2], {}) == (1,)
+
+
+def test_failures_are_counted_against_the_retries():
+    record = Tracked(State.LOADING, "a", attempts=2)
+    again = after_failure(record, BROKEN, retries=2, retry_at=5.0, transient=True)
+    assert (again.state, again.retry_at, again.attempts) == (State.END, 5.0, 2)
+    record = Tracked(State.LOADING, "a", attempts=3)
+    assert after_failure(record, BROKEN, retries=2, retry_at=5.0, transient=True).retry_at is None
+    assert after_failure(again, BROKEN, retries=9, retry_at=5.0, transient=False).retry_at is None
+
+
+def test_statuses_are_ascending_and_carry_the_error():
+    assert statuses({2: failed(), 1: SERVING}) == (
+        VersionStatus(1, State.AVAILABLE),
+        VersionStatus(2, State.END, Code.DATA_LOSS, "damaged"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidates", "tracked", "expected"),
+    [
+        ([], {}, False),
+        (on_disk(1), {}, True),
+        (on_disk(1), {1: failed()}, False),
+        (on_disk(1), {1: failed(retry_at=9.0)}, True),
+        (on_disk(1, changed={1}), {1: failed()}, True),
+        (on_disk(1, incomplete={1}), {1: failed()}, True),
+        (on_disk(1), {1: Tracked(State.LOADING, "a")}, True),
+    ],
+)
+def test_hope(candidates, tracked, expected):
+    assert may_yet_serve(LATEST, candidates, tracked) is expected
+
+
+records = st.builds(
+    Tracked,
+    state=st.sampled_from([State.LOADING, State.AVAILABLE, State.UNLOADING, State.END]),
+    fingerprint=st.sampled_from(["a", "b"]),
+    error=st.sampled_from([None, BROKEN]),
+    retry_at=st.sampled_from([None, 0.0, 9.0]),
+)
+policies = st.one_of(
+    st.builds(Latest, count=st.integers(1, 3)),
+    st.just(Every()),
+    st.builds(Specific, versions=st.lists(st.integers(1, 6), max_size=3).map(tuple)),
+)
+
+
+@given(policies, st.sets(st.integers(1, 6)), st.dictionaries(st.integers(1, 6), records), st.data())
+def test_a_plan_never_takes_down_the_last_serving_version_for_nothing(
+    policy, numbers, tracked, data
+):
+    incomplete = data.draw(st.sets(st.sampled_from(sorted(numbers)))) if numbers else set()
+    chosen = of_interest(Rule(policy), numbers, tracked)
+    candidates = on_disk(*chosen, incomplete=incomplete)
+    todo = plan(Rule(policy), candidates, tracked, now=5.0)
+    serving = {n for n, record in tracked.items() if record.state is State.AVAILABLE}
+    assert set(todo.unload) <= serving
+    if candidates and serving:
+        assert serving - set(todo.unload)
+    for candidate in todo.load:
+        record = tracked.get(candidate.number)
+        assert record is None or not record.in_memory
+        assert candidate.complete or record.retry_at is not None
+    assert not {c.number for c in todo.load} & set(todo.unload)
+
+
+def simulate(rule, numbers, tracked):
+    """Carry plans out until there is nothing left to do; every load succeeds."""
+    tracked = dict(tracked)
+    for _ in range(50):
+        todo = plan(rule, on_disk(*of_interest(rule, numbers, tracked)), tracked, 0.0)
+        if todo == Plan():
+            return tracked
+        for candidate in todo.load:
+            tracked[candidate.number] = SERVING
+        for number in todo.unload:
+            tracked[number] = Tracked(State.END)
+    raise AssertionError("plans go on for ever")
+
+
+@given(
+    st.integers(1, 3),
+    st.sets(st.integers(1, 8), min_size=1),
+    st.dictionaries(st.integers(1, 8), st.sampled_from([SERVING, Tracked(State.END)])),
+)
+def test_plans_end_with_exactly_the_latest_versions(count, numbers, tracked):
+    end = simulate(Rule(Latest(count=count)), numbers, tracked)
+    serving = {n for n, record in end.items() if record.state is State.AVAILABLE}
+    assert serving == set(sorted(numbers)[-count:])
+
+
+@pytest.mark.parametrize(
+    ("tracked", "candidates", "expected"),
+    [
+        pytest.param({1: SERVING}, on_disk(1, 2), ([], [1]), id="unloads first"),
+        pytest.param(
+            {1: Tracked(State.UNLOADING, "a")}, on_disk(1, 2), ([], []), id="waits for the unload"
+        ),
+        pytest.param({1: Tracked(State.END)}, on_disk(1, 2), ([2], []), id="then loads"),
+        pytest.param({2: failed()}, on_disk(1, 2), ([1], []), id="goes back if that fails"),
+        pytest.param({2: failed(0.0)}, on_disk(1, 2), ([1], []), id="goes back before it retries"),
+        pytest.param(
+            {1: SERVING, 2: failed(0.0)}, on_disk(1, 2), ([], []), id="no gap for a retry"
+        ),
+        pytest.param({2: failed(0.0)}, on_disk(2), ([2], []), id="retries where nothing serves"),
+        pytest.param(
+            {1: SERVING, 2: failed()},
+            on_disk(1, 2, changed={2}),
+            ([], [1]),
+            id="a repaired one is worth a gap",
+        ),
+        pytest.param(
+            {1: SERVING},
+            on_disk(1, 2, incomplete={2}),
+            ([], []),
+            id="no gap for a half-written one",
+        ),
+        pytest.param({1: SERVING}, [], ([], [1]), id="an emptied folder unloads"),
+    ],
+)
+def test_resource_preserving(tracked, candidates, expected):
+    assert decide(RESOURCE, candidates, tracked) == expected
+
+
+@pytest.mark.parametrize(
+    ("tracked", "candidates", "expected"),
+    [
+        pytest.param({2: failed()}, on_disk(1, 2), ([], []), id="a broken newest has no stand-in"),
+        pytest.param({1: SERVING, 2: failed()}, on_disk(1, 2), ([], []), id="what serves is kept"),
+        pytest.param({2: failed(0.0)}, on_disk(1, 2), ([2], []), id="retried when it is due"),
+        pytest.param(
+            {1: SERVING, 2: failed()}, on_disk(1, 2, changed={2}), ([2], []), id="repaired is tried"
+        ),
+        pytest.param({1: SERVING, 2: SERVING}, on_disk(1, 2), ([], [1]), id="the old one goes"),
+        pytest.param({1: SERVING, 2: SERVING}, on_disk(1), ([], [2]), id="roll back"),
+    ],
+)
+def test_without_a_fall_back(tracked, candidates, expected):
+    assert decide(STRICT, candidates, tracked) == expected
+
+
+def test_without_a_fall_back_an_older_version_is_no_hope():
+    assert may_yet_serve(STRICT, on_disk(1, 2), {2: failed()}) is False
+    assert may_yet_serve(STRICT, on_disk(1, 2), {2: failed(retry_at=9.0)}) is True
+
+
+def test_versions_with_a_label_are_kept():
+    rule = Rule(Latest(), keep=frozenset({1}))
+    assert of_interest(rule, [1, 2, 3], {3: SERVING}) == (3, 1)
+    assert decide(rule, on_disk(1, 3), {1: SERVING, 3: SERVING}) == ([], [])
+    assert decide(rule, on_disk(1, 3), {3: SERVING}) == ([1], [])
+    rule = Rule(Specific(versions=(2,)), keep=frozenset({1}))
+    assert of_interest(rule, [1, 2, 3], {}) == (2, 1)
+
+
+def test_a_failure_is_not_told_while_there_are_attempts_left():
+    tracked = {1: failed(retry_at=9.0), 2: failed()}
+    assert [s.state for s in statuses(tracked, retrying_is_loading=True)] == [
+        State.LOADING,
+        State.END,
+    ]
+    assert statuses(tracked)[0].code is Code.DATA_LOSS

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from importlib import resources
+
+import pytest
+
+from timonel.serving.runtimes.safety.operations import harmless_of, reason_against
+
+
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        ("PyFunc", "runs Python code"),
+        ("PyFuncStateless", "runs Python code"),
+        ("WholeFileReaderV2", "reads files"),
+        ("ImmutableConst", "reads files"),
+        ("TFRecordDatasetV2", "reads files"),
+        ("SnapshotDatasetV2", "reads and writes files"),
+        ("CreateSummaryFileWriter", "writes files"),
+        ("DebugIdentityV3", "writes files or uses the network"),
+        ("RpcClient", "uses the network"),
+        ("CollectiveReduceV2", "uses the network"),
+        ("DataServiceDatasetV4", "uses the network"),
+        ("DatasetFromGraph", "runs hidden code"),
+        ("XlaCallModule", "runs hidden code"),
+        ("QueueDequeueV2", "may wait for ever"),
+        ("Abort", "ends the process"),
+        ("_Send", "belongs inside TensorFlow"),
+        ("TestStringOutput", "is not known to be harmless"),
+        ("SimpleMLInferenceOp", "is not known to be harmless"),
+    ],
+)
+def test_what_speaks_against_operations(operation, reason):
+    assert reason_against(operation) == reason
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["Conv2D", "Conv2DBackpropInput", "DecodeJpeg", "DeserializeSparse", "HashTableV2", "If",
+     "ParseExampleV2", "Print", "ReadVariableOp", "ResourceGather", "StatefulPartitionedCall",
+     "TensorListReserve", "While"],
+)  # fmt: skip
+def test_what_models_are_made_of_is_harmless(operation):
+    assert reason_against(operation) is None
+
+
+def test_the_list_is_that_of_tensorflows_registry():
+    """A release with new operations: look at what it has, then run scripts/list_operations.py."""
+    from timonel.serving.runtimes import _private
+
+    text = resources.files("timonel.serving.runtimes.safety").joinpath("harmless.txt").read_text()
+    listed = [line for line in text.splitlines() if not line.startswith("#")]
+    assert listed == harmless_of(_private.registered_operations())

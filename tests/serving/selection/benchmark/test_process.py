@@ -1,0 +1,236 @@
+"""Real SavedModels, converted and measured; the measuring process runs in this one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.serving.selection.benchmark.conftest import Ended
+from timonel.errors import InputError, ModelError, SpecError
+from timonel.models import child
+from timonel.models.evidence import (
+    CONVERTED,
+    EVIDENCE,
+    FROZEN,
+    chosen,
+    read_evidence,
+)
+from timonel.models.optimization import optimize
+from timonel.models.schema import WARMUP_FILE
+from timonel.models.versions import open_version
+from timonel.serving.runtimes.litert import LiteRtRuntime
+from timonel.serving.runtimes.samples import as_warmup_file, samples_of
+from timonel.serving.selection.auto import AutoRuntime
+from timonel.serving.selection.benchmark import process
+from timonel.serving.selection.benchmark.benchmark import decide
+from timonel.serving.selection.benchmark.process import obstacle
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.status import StatusError
+
+AUTO = RuntimeSettings(name="auto")
+
+
+@pytest.fixture
+def faster(monkeypatch):
+    """Measuring is for quiet machines; here, LiteRT is what the decision's own tests say."""
+
+    def decided(differences, impossible, measurements):
+        quick = {"litert": 1.0, "frozen": 1.5, "tensorflow": 2.0}
+        told = [
+            each.model_copy(update={"milliseconds": quick[each.runtime]}) for each in measurements
+        ]
+        return decide(differences, impossible, told)
+
+    monkeypatch.setattr(process, "decide", decided)
+
+
+@pytest.fixture
+def dense(exports, tmp_path):
+    return shutil.copytree(exports / "dense", tmp_path / "dense" / "1")
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.npz"
+    np.savez(path, x=np.random.default_rng(0).random((5, 8, 8, 2)))
+    return path
+
+
+def test_litert_takes_over_and_clients_see_no_difference(dense, rows, faster):
+    before = AutoRuntime().load(dense, AUTO)
+    x = np.random.default_rng(1).random((3, 8, 8, 2), dtype=np.float32)
+    right = before.run("serving_default", {"x": x})["scores"]
+
+    evidence = optimize(open_version(dense), rows)
+    assert evidence.runtime == "litert"
+    assert evidence.difference < 1e-4
+    assert {each.batch for each in evidence.measurements} == {1, 8, 32}
+    assert read_evidence(dense) == evidence
+    assert chosen(dense) == "litert"
+    assert len(samples_of(dense)) == 5
+
+    after = AutoRuntime().load(dense, AUTO)
+    assert type(after) is not type(before)
+    callable_ones = {n: s for n, s in before.signatures.items() if s.inputs}
+    assert after.signatures == callable_ones
+    np.testing.assert_allclose(
+        after.run("serving_default", {"x": x})["scores"], right, rtol=1e-4, atol=1e-6
+    )
+    told = RuntimeSettings(name="auto", by_model={"dense": "tensorflow"}).of("dense")
+    assert type(AutoRuntime().load(dense, told)) is type(before)
+
+
+def test_evidence_counts_for_what_was_measured_only(dense, rows, faster, exports):
+    optimize(open_version(dense), rows)
+    flatbuffer = (dense / CONVERTED).read_bytes()
+    (dense / CONVERTED).write_bytes(flatbuffer[:-1] + b"x")
+    assert chosen(dense) == "tensorflow"
+    with pytest.raises(StatusError, match=r"There is no model\.tflite"):
+        LiteRtRuntime().load(dense, AUTO)
+    (dense / CONVERTED).unlink()
+    assert chosen(dense) == "tensorflow"
+    (dense / CONVERTED).write_bytes(flatbuffer)
+    assert chosen(dense) == "litert"
+    shutil.copy(exports / "versioned-1" / "saved_model.pb", dense / "saved_model.pb")
+    assert chosen(dense) == "tensorflow"
+    (dense / EVIDENCE).write_text("{")
+    assert chosen(dense) == "tensorflow"
+
+
+def test_other_answers_are_not_served(dense, rows, monkeypatch):
+    monkeypatch.setattr(process, "compared", lambda *_: [1e-3])
+    evidence = optimize(open_version(dense), rows)
+    assert evidence.runtime == "tensorflow"
+    assert "answers of LiteRT differ by 1.0e-03" in evidence.reason
+    assert evidence.difference == 1e-3
+    assert evidence.measurements == ()
+    assert not (dense / CONVERTED).exists()
+
+
+def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, faster):
+    images = shutil.copytree(exports / "images", tmp_path / "images" / "1")
+    assert obstacle(images) == "LiteRT has no DecodeImage"
+    np.savez(tmp_path / "images.npz", image_bytes=np.array([png(), png(white=False)]))
+    evidence = optimize(open_version(images), tmp_path / "images.npz")
+    assert evidence.runtime == "frozen"
+    assert evidence.reason.endswith("; LiteRT has no DecodeImage")
+    assert json.loads((images / EVIDENCE).read_text())["kind"] == "runtime-choice"
+    settings = AUTO.of("images")
+    model = AutoRuntime().load(images, settings.model_copy(update={"safe_loading": True}))
+    inputs = {"image_bytes": np.array([png()], dtype=object)}
+    assert model.run("serving_default", inputs)["label"].tolist() == [b"dog"]
+    model.close()
+    assert obstacle(exports / "doubler") == "LiteRT has no AsString"
+
+
+def test_variables_that_signatures_share_are_frozen_once(tmp_path, faster, monkeypatch):
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.kernel = tf.Variable(tf.random.normal((64, 64)))
+    spec = tf.TensorSpec([None, 64], tf.float32, "x")
+    module.one = tf.function(lambda x: {"y": x @ module.kernel}, input_signature=[spec])
+    module.two = tf.function(
+        lambda b, a: {"z": tf.nn.relu(b @ module.kernel), "y": a - b},
+        input_signature=[spec, tf.TensorSpec([None, 64], tf.float32, "a")],
+    )
+    folder = tmp_path / "m" / "1"
+    signatures = {"serving_default": module.one, "other": module.two}
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    rng = np.random.default_rng(0)
+    samples = [
+        ("serving_default", {"x": rng.random((2, 64), dtype=np.float32)}),
+        ("other", {key: rng.random((2, 64), dtype=np.float32) for key in ("x", "a")}),
+    ]
+    (folder / WARMUP_FILE).parent.mkdir()
+    (folder / WARMUP_FILE).write_bytes(as_warmup_file(samples))
+    monkeypatch.setattr(process, "converted", refuse)
+    assert optimize(open_version(folder)).runtime == "frozen"
+    assert (folder / FROZEN / "saved_model.pb").stat().st_size < 1.5 * 4 * 64 * 64
+
+    plain = AutoRuntime().load(folder, AUTO)
+    frozen = AutoRuntime().load(folder, AUTO.of("m"))
+    assert frozen.signatures.keys() == plain.signatures.keys()
+    for name, inputs in samples:
+        assert frozen.signatures[name] == plain.signatures[name]
+        right, found = plain.run(name, inputs), frozen.run(name, inputs)
+        for key in right:
+            np.testing.assert_allclose(found[key], right[key], rtol=1e-5)
+    plain.close()
+    frozen.close()
+    assert type(AutoRuntime().load(folder, RuntimeSettings(name="tensorflow").of("m"))) is type(
+        plain
+    )
+
+
+def refuse(*_):
+    raise process.NotMadeError("LiteRT has no such thing")
+
+
+def test_tables_are_no_variables(exports, tmp_path):
+    """What holds more than variables stays as it is."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    initial = tf.lookup.KeyValueTensorInitializer(["a"], tf.constant([1], tf.int64))
+    module.table = tf.lookup.StaticHashTable(initial, 0)
+    module.run = tf.function(
+        lambda x: {"y": module.table.lookup(x)},
+        input_signature=[tf.TensorSpec([None], tf.string, "x")],
+    )
+    folder = tmp_path / "m" / "1"
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.run})
+    np.savez(tmp_path / "words.npz", x=np.array(["a", "b"]))
+    evidence = optimize(open_version(folder), tmp_path / "words.npz")
+    assert evidence.runtime == "tensorflow"
+    assert evidence.reason == (
+        "LiteRT has no LookupTableFindV2; its variables cannot be frozen: signature "
+        "serving_default holds more than variables"
+    )
+
+
+def test_what_cannot_be_converted_stays(exports, tmp_path):
+    """The converter itself says so, as with an operation that the quick look does not know."""
+    doubler = shutil.copytree(exports / "doubler", tmp_path / "doubler" / "1")
+    with pytest.raises(process.NotMadeError, match="LiteRT has no AsString"):
+        process.converted(doubler, ("serve",))
+
+
+def test_something_to_compare_on_is_needed(dense, rows, tmp_path):
+    with pytest.raises(ModelError, match="there are no requests to compare the runtimes on"):
+        optimize(open_version(dense))
+    np.savez(tmp_path / "other.npz", z=np.zeros(3))
+    with pytest.raises(SpecError, match=r"expected the inputs of a signature .* got z") as caught:
+        optimize(open_version(dense), tmp_path / "other.npz")
+    assert caught.value.hint == "serving_default takes x"
+    (tmp_path / "none.npz").write_text("nonsense")
+    with pytest.raises(InputError):
+        optimize(open_version(dense), tmp_path / "none.npz")
+    assert not (dense / EVIDENCE).exists()
+
+
+def test_warm_up_requests_are_samples(dense, faster):
+    (dense / WARMUP_FILE).parent.mkdir()
+    x = np.random.default_rng(0).random((2, 8, 8, 2), dtype=np.float32)
+    (dense / WARMUP_FILE).write_bytes(as_warmup_file([("serving_default", {"x": x})]))
+    ((name, inputs),) = samples_of(dense)
+    assert name == "serving_default"
+    np.testing.assert_array_equal(inputs["x"], x)
+    assert optimize(open_version(dense)).runtime == "litert"
+    (dense / WARMUP_FILE).write_bytes(b"damaged")
+    assert samples_of(dense) == []
+
+
+def test_a_process_that_dies_costs_no_version(dense, rows, monkeypatch):
+    class Killed(Ended):
+        def __init__(self, command, stdout, **_):
+            stdout.write(b"Fatal: out of luck\n")
+            self.code = -11
+
+    monkeypatch.setattr(child.subprocess, "Popen", Killed)
+    evidence = optimize(open_version(dense), rows)
+    assert evidence.runtime == "tensorflow"
+    assert evidence.reason == "measuring it ended with code -11: Fatal: out of luck"

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from timonel.errors import SpecError
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.per_model import by_model
+
+
+def test_values_for_all_and_for_one():
+    assert by_model([], "it") == {}
+    assert by_model(["A", "digits=B", "C", "digits=D"], "it") == {
+        "*": ("A", "C"),
+        "digits": ("B", "D"),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "=A", "digits="])
+def test_something_is_missing(text):
+    with pytest.raises(SpecError, match="expected an operation, or MODEL=an operation, got "):
+        by_model([text], "an operation")
+
+
+def test_a_model_has_what_all_have_and_its_own():
+    settings = RuntimeSettings(allow_ops={"*": ("A",), "digits": ("B",)})
+    assert settings.of("digits").allow_ops == {"*": ("A", "B")}
+    assert settings.of("others").allow_ops == {"*": ("A",)}

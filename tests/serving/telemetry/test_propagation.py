@@ -1,0 +1,111 @@
+"""A client's trace reaches the spans over both skins."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from timonel.serving.inference import DataPlane
+from timonel.serving.manager.catalogue import Catalogue, Servable
+from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
+from timonel.serving.protocols.tfs_grpc.server import GrpcServer
+from timonel.serving.protocols.tfs_rest.app import RestApp
+from timonel.serving.protos.messages import predict_pb2
+from timonel.serving.protos.tensors import to_proto
+from timonel.serving.telemetry.endpoint import MetricsApp
+from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.tracing import make_tracer
+from timonel.testing.runtimes import FakeModel
+
+memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "vendor=1"}
+
+
+@pytest.fixture
+def plane():
+    catalogue = Catalogue()
+    catalogue.publish("m", {3: Servable("m", 3, FakeModel(2.0))}, ())
+    return DataPlane(catalogue)
+
+
+@pytest.fixture
+def traced():
+    """A monitor, and a function that gives the spans by name."""
+    exporter = memory.InMemorySpanExporter()
+    tracer, provider = make_tracer(exporter)
+
+    def spans():
+        provider.force_flush()
+        return {span.name: span for span in exporter.get_finished_spans()}
+
+    yield Monitor(tracer=tracer), spans
+    provider.shutdown()
+
+
+async def over_rest(app):
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+        answer = await client.post(
+            "/v1/models/m:predict", json={"instances": [1.0]}, headers=PARENT
+        )
+    assert answer.json() == {"predictions": [2.0]}
+
+
+async def over_grpc(plane, pool, monitor):
+    server = GrpcServer(plane, pool, GrpcOptions(address="127.0.0.1:0"), monitor=monitor)
+    await server.start()
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "m"
+    request.inputs["x"].CopyFrom(to_proto(np.ones(1, np.float32)))
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call = channel.unary_unary(
+                "/tensorflow.serving.PredictionService/Predict",
+                request_serializer=predict_pb2.PredictRequest.SerializeToString,
+                response_deserializer=predict_pb2.PredictResponse.FromString,
+            )
+            await call(request, metadata=tuple(PARENT.items()), timeout=30)
+    finally:
+        await server.stop(1)
+
+
+@pytest.mark.parametrize(("skin", "root"), [("rest", "m/predict"), ("grpc", "m/Predict")])
+def test_a_clients_trace_goes_on(plane, traced, skin, root):
+    monitor, spans = traced
+    with ThreadPoolExecutor(1) as pool:
+        if skin == "rest":
+            asyncio.run(over_rest(RestApp(plane, pool, monitor=monitor)))
+        else:
+            asyncio.run(over_grpc(plane, pool, monitor))
+    found = spans()
+    assert {root, "decode", "queue", "compute", "encode"} == set(found)
+    assert {f"{span.context.trace_id:032x}" for span in found.values()} == {TRACE}
+    assert found[root].context.trace_state.get("vendor") == "1"
+    # One after the other, within the whole.
+    ends = [found[name] for name in ("decode", "queue", "compute", "encode")]
+    assert all(a.end_time == b.start_time for a, b in itertools.pairwise(ends))
+    assert ends[0].start_time == found[root].start_time
+    assert ends[-1].end_time <= found[root].end_time + 10
+
+
+def test_the_page_hands_other_paths_on(plane):
+    monitor = Monitor()
+
+    async def ask(*paths, method="GET"):
+        with ThreadPoolExecutor(1) as pool:
+            app = MetricsApp(RestApp(plane, pool, monitor=monitor), monitor, "/metrics", pool)
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+                return [await client.request(method, path) for path in paths]
+
+    livez, page, refused = asyncio.run(ask("/livez", "/metrics", "/metrics?a=b"))
+    assert (livez.text, page.status_code, refused.status_code) == ("ok", 200, 400)
+    (head,) = asyncio.run(ask("/metrics", method="HEAD"))
+    assert (head.status_code, head.content) == (200, b"")
