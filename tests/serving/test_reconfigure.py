@@ -14,7 +14,7 @@ from tests.waiting import until
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.config_file import ConfigFollower
-from timonel.serving.manager.manager import Loader
+from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import config_from
 from timonel.serving.manager.plan import State
 from timonel.serving.manager.reload_waiters import UnservableError
@@ -48,7 +48,7 @@ class Rig:
         self.root = root
         self.runtime = runtime or FakeRuntime()
         self.catalogue = Catalogue()
-        self.loader = Loader(
+        self.loader = ModelManager(
             [self.model(each) if isinstance(each, str) else each for each in models],
             lambda path: self.runtime.load(path, RuntimeSettings()),
             LoadSettings(**(settings or FAST)),

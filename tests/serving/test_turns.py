@@ -9,7 +9,7 @@ import threading
 import pytest
 import uvloop
 
-from timonel.serving.turns import Gathering, at_end_of_turn
+from timonel.serving.turns import TurnBatching, at_end_of_turn
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -134,7 +134,7 @@ def test_loops_in_several_threads_do_not_meet():
 
 
 def test_gathering_is_given_up_where_nothing_comes_together():
-    gathering = Gathering()
+    gathering = TurnBatching()
     asked = 0
     while gathering.pays():
         gathering.ended(1)
@@ -147,7 +147,7 @@ def test_gathering_is_given_up_where_nothing_comes_together():
 
 
 def test_gathering_goes_on_where_something_comes_together_now_and_then():
-    gathering = Gathering()
+    gathering = TurnBatching()
     for turn in range(1000):
         assert gathering.pays()
         gathering.ended(2 if turn % 5 == 0 else 1)

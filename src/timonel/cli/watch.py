@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from timonel.cli.process import INTERRUPTS
-from timonel.serving.credentials import ANONYMOUS, Caller
+from timonel.serving.credentials import ANONYMOUS, Credentials
 
 INTERVAL_S = 1.0
 _TIMEOUT_S = 5.0
@@ -30,7 +30,9 @@ class VersionState:
 States = Mapping[int, VersionState]
 
 
-def read_states(rest_url: str, model: str, caller: Caller = ANONYMOUS) -> dict[int, VersionState]:
+def read_states(
+    rest_url: str, model: str, caller: Credentials = ANONYMOUS
+) -> dict[int, VersionState]:
     """Ask a server for the states of a model's versions.
 
     Raises:
@@ -82,7 +84,7 @@ class Watch:
         rest_url: str,
         model: str,
         tell: Callable[[str], None],
-        caller: Caller = ANONYMOUS,
+        caller: Credentials = ANONYMOUS,
     ) -> None:
         self._caller = caller
         self._rest_url = rest_url
@@ -122,7 +124,7 @@ class Watch:
             self.look()
 
 
-def _get(url: str, caller: Caller) -> bytes:
+def _get(url: str, caller: Credentials) -> bytes:
     """Return what is at a URL of a server of ours.
 
     Without `http.client`, which imports TLS and e-mail: a third of what a process holds that does

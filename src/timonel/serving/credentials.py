@@ -17,7 +17,7 @@ CA_VARIABLE = "TIMONEL_TLS_CA"
 
 
 @dataclass(frozen=True)
-class Caller:
+class Credentials:
     """How a client proves who it is, and what it believes of servers.
 
     Args:
@@ -70,4 +70,4 @@ class Caller:
         return context
 
 
-ANONYMOUS = Caller()
+ANONYMOUS = Credentials()

@@ -23,10 +23,10 @@ from timonel.serving.protocols.v2.app import V2App
 from timonel.serving.rest_server import RestServer
 from timonel.serving.settings import ServerSettings
 from timonel.serving.settings.dialect import DIALECTS
-from timonel.serving.telemetry.telemetry import Instruments
+from timonel.serving.telemetry.telemetry import Telemetry
 
 
-class Listening:
+class Frontends:
     """Opens the ports, and closes them without a failed request. For one event loop.
 
     Args:
@@ -45,7 +45,7 @@ class Listening:
         rest_socket: socket.socket | None,
         grpc_port: int | None,
         access: Access,
-        instruments: Instruments,
+        instruments: Telemetry,
     ) -> None:
         self._settings = settings
         self._plane = plane

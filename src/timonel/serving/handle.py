@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from timonel.errors import ServingError
-from timonel.serving.credentials import ANONYMOUS, Caller
+from timonel.serving.credentials import ANONYMOUS, Credentials
 from timonel.serving.registry import ServerRecord, parse_record, running_servers
 from timonel.serving.settings import ServerSettings
 from timonel.storage import Workspace
@@ -37,7 +37,7 @@ class Server:
         process: subprocess.Popen[bytes],
         record: ServerRecord,
         log: Path,
-        caller: Caller = ANONYMOUS,
+        caller: Credentials = ANONYMOUS,
     ) -> None:
         self._process = process
         self._record = record
@@ -182,10 +182,12 @@ def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = Fal
     raise _failure(process, report, log)
 
 
-def _owner(settings: ServerSettings) -> Caller:
+def _owner(settings: ServerSettings) -> Credentials:
     """Return how the process that starts a server may look at it."""
     tls = settings.access.tls
-    return Caller(settings.access.owner_key, certificate=None if tls is None else tls.certificate)
+    return Credentials(
+        settings.access.owner_key, certificate=None if tls is None else tls.certificate
+    )
 
 
 def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:

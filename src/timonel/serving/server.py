@@ -25,11 +25,11 @@ import uvloop
 from timonel.errors import ServingError
 from timonel.serving.auth.access import Access
 from timonel.serving.fd_limit import raise_limit
-from timonel.serving.frontends import Listening
+from timonel.serving.frontends import Frontends
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.config_file import followed
-from timonel.serving.manager.manager import Load, Loader
+from timonel.serving.manager.manager import Load, ModelManager
 from timonel.serving.memory import (
     give_back,
     return_large_blocks,
@@ -43,7 +43,7 @@ from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.selection.factory import runtime_for
 from timonel.serving.settings import ServerSettings
 from timonel.serving.status import StatusError
-from timonel.serving.telemetry.telemetry import Instruments
+from timonel.serving.telemetry.telemetry import Telemetry
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,19 +99,19 @@ def _run(
     grpc_port = _free_grpc_port(settings)
     catalogue = Catalogue()
     prepared = threading.Event()
-    instruments = Instruments(settings, catalogue, lambda: loader.models)
+    instruments = Telemetry(settings, catalogue, lambda: loader.models)
     runtime = runtime_for(settings, instruments.batches_of, instruments.name_of)
     held.callback(runtime.close)
     load = instruments.loading(
         lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
     )
-    loader = Loader(settings.models, _load_when(prepared, load), settings.load, catalogue)
+    loader = ModelManager(settings.models, _load_when(prepared, load), settings.load, catalogue)
     # The disk is watched while TensorFlow is imported.
     loader.start()
     held.callback(loader.stop)
     held.callback(prepared.set)
     plane = DataPlane(catalogue, loader, instruments.recorder)
-    listening = Listening(settings, plane, rest_socket, grpc_port, access, instruments)
+    listening = Frontends(settings, plane, rest_socket, grpc_port, access, instruments)
     with_grpc = grpc_port is not None or settings.grpc.socket_path is not None
     _prepare(runtime, with_grpc=with_grpc)
     prepared.set()
@@ -126,7 +126,7 @@ def _run(
 
 
 async def _serve(
-    listening: Listening,
+    listening: Frontends,
     settings: ServerSettings,
     record: ServerRecord,
     on_ready: Ready | None,

@@ -11,7 +11,7 @@ _TRIED = 8
 _LEFT = 256
 
 
-class Gathering:
+class TurnBatching:
     """Whether to wait for the end of a turn, by how much came in those before. Pure.
 
     Requests over HTTP/1.1 come several to a turn, as each connection has its own; those of gRPC

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from timonel.errors import ServingError
-from timonel.serving.client.client_signature import Input, Wanted, wanted_from
+from timonel.serving.client.client_signature import ClientSignature, Input, wanted_from
 from timonel.serving.client.examples import curl_line
 
 SPEC = {"model_spec": {"name": "m", "version": "3"}}
@@ -31,7 +31,7 @@ def test_a_signature_is_read_from_metadata():
             }
         )
     )
-    assert found == Wanted(
+    assert found == ClientSignature(
         "m",
         3,
         (Input("a", "DT_STRING", None), Input("x", "DT_FLOAT", (-1, 2))),
@@ -70,13 +70,13 @@ def sent(line, tmp_path):
     ],
 )
 def test_the_line_sends_what_the_signature_wants(inputs, expected, tmp_path):
-    model = Wanted("m", 1, tuple(Input(*each) for each in inputs), ("y",))
+    model = ClientSignature("m", 1, tuple(Input(*each) for each in inputs), ("y",))
     assert sent(curl_line("http://127.0.0.1:1/x?y&z", model), tmp_path) == expected
 
 
 def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):
     file = tmp_path / "an image's $name.png"
     file.write_bytes(b"\x00" * 300_000)
-    model = Wanted("m", 1, (Input("image_bytes", "DT_STRING", (-1,)),), ("y",))
+    model = ClientSignature("m", 1, (Input("image_bytes", "DT_STRING", (-1,)),), ("y",))
     (image,) = sent(curl_line("http://127.0.0.1:1", model, image=str(file)), tmp_path)
     assert image == {"b64": "A" * 400_000}

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.client.client_signature import Input, Kind, Wanted
+from timonel.serving.client.client_signature import ClientSignature, Input, Kind
 from timonel.serving.client.instances import check_files, instances
 
 
 def wanted(*inputs):
-    return Wanted("m", 1, tuple(Input(*each) for each in inputs), ("y",))
+    return ClientSignature("m", 1, tuple(Input(*each) for each in inputs), ("y",))
 
 
 IMAGE = wanted(("image_bytes", "DT_STRING", (-1,)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timonel.serving.isolation.allocator import ALIGNMENT, Blocks, aligned
+from timonel.serving.isolation.allocator import ALIGNMENT, Allocator, aligned
 
 SIZE = 64 * ALIGNMENT
 
@@ -14,7 +14,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.blocks = Blocks(SIZE)
+        self.blocks = Allocator(SIZE)
         self.model = {}
 
     @rule(length=st.integers(0, SIZE + 1))
@@ -65,4 +65,4 @@ TestBlocks = Machine.TestCase
 @pytest.mark.parametrize("size", [0, -64, 65])
 def test_a_size_that_is_not_aligned_is_refused(size):
     with pytest.raises(ValueError, match="expected a multiple of 64"):
-        Blocks(size)
+        Allocator(size)

@@ -24,7 +24,7 @@ class Refusing(LoadedModel):
         pass
 
 
-class Link:
+class Connection:
     """Keeps what is posted; the real one needs a process at its other end."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Link:
 
 
 def test_a_refused_request_is_freed_without_garbage_collection():
-    link, model = Link(), ThreadedModel(Refusing(), threads=1)
+    link, model = Connection(), ThreadedModel(Refusing(), threads=1)
     answering = _Answering(link, model)
     with freed_by_reference_counts(np.ones(3, np.float32)) as inputs:
         answering._handle(Message(Kind.REQUEST, 7, ["s", None, None], dict(inputs)))

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from tests.waiting import until
 from timonel.serving.isolation.arena import Arena
-from timonel.serving.isolation.connection import AT_ONCE, Link
+from timonel.serving.isolation.connection import AT_ONCE, Connection
 from timonel.serving.isolation.framing import INLINE_BYTES, Kind, read_frames
 from timonel.serving.isolation.messages import ProtocolError
-from timonel.serving.isolation.shared_memory import Segment, new_segment
+from timonel.serving.isolation.shared_memory import SharedSegment, new_segment
 from timonel.serving.status import Code, StatusError
 
 MIB = 1 << 20
@@ -34,8 +34,8 @@ class Pair:
 
     def __init__(self, limit_bytes=64 * MIB):
         left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.front = Link(left, limit_bytes=limit_bytes)
-        self.back = Link(right, limit_bytes=limit_bytes)
+        self.front = Connection(left, limit_bytes=limit_bytes)
+        self.back = Connection(right, limit_bytes=limit_bytes)
         self.answers = {}
         self.threads = [
             threading.Thread(target=self.front.serve, args=(self._keep,)),
@@ -157,7 +157,7 @@ def test_many_threads_send_at_once():
 def until_blocked():
     """Return how many messages a socket takes before it blocks."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    front = Link(left, limit_bytes=MIB)
+    front = Connection(left, limit_bytes=MIB)
     count = 0
     while not front._outbox.is_blocked:
         front.post(Kind.REQUEST, count, [], {"x": np.zeros(INLINE_BYTES // 2, np.uint8)})
@@ -170,7 +170,7 @@ def until_blocked():
 @pytest.mark.parametrize("waiting", [1, 100], ids=["one waits", "many wait"])
 def test_a_side_that_does_not_listen_holds_nobody_up(waiting):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    front, back = Link(left, limit_bytes=MIB), Link(right, limit_bytes=MIB)
+    front, back = Connection(left, limit_bytes=MIB), Connection(right, limit_bytes=MIB)
     x = np.zeros(INLINE_BYTES // 2, np.uint8)
     count = until_blocked() + waiting - 1
     for number in range(count):
@@ -209,7 +209,7 @@ def packets_of(connection):
 def half():
     """A link that nobody serves, and what comes out of it."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link = Link(left, limit_bytes=MIB)
+    link = Connection(left, limit_bytes=MIB)
     yield link, right
     link.close()
     right.close()
@@ -266,7 +266,7 @@ def test_a_loop_that_is_closed_leaves_nothing_unsent(half):
 
 def test_the_end_of_each_packet_is_told(half):
     link, right = half
-    back = Link(right, limit_bytes=MIB)
+    back = Connection(right, limit_bytes=MIB)
     heard = []
     for packet in ((1, 2), (3,)):
         for number in packet:
@@ -295,7 +295,7 @@ def test_descriptors_are_given_back():
 @pytest.mark.parametrize("packet", [b"\0" * 31, b"\xff" * 32, b"\4" + b"\0" * 31])
 def test_nonsense_ends_the_receiver(packet):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link = Link(left, limit_bytes=MIB)
+    link = Connection(left, limit_bytes=MIB)
     right.send(packet)
     with pytest.raises(ProtocolError):
         link.serve(lambda _: None)
@@ -307,13 +307,13 @@ def test_memory_that_could_be_cut_is_refused():
     descriptor = os.memfd_create("t", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 4096)
     with pytest.raises(ValueError, match="sealed"):
-        Segment(descriptor, 4096)
+        SharedSegment(descriptor, 4096)
     os.close(descriptor)
     descriptor, _ = new_segment(4096)
     with pytest.raises(OSError, match="ermitted"):
         os.ftruncate(descriptor, 0)
     with pytest.raises(ValueError, match="length"):
-        Segment(descriptor, 8192)
+        SharedSegment(descriptor, 8192)
     os.close(descriptor)
 
 

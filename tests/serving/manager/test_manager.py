@@ -14,7 +14,7 @@ from timonel.errors import ServingError
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.folders import PUBLISHED_MARK
-from timonel.serving.manager.manager import Loader
+from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import State
 from timonel.serving.settings import Latest, LoadSettings, ModelSettings, RuntimeSettings
 from timonel.serving.status import Code, StatusError
@@ -44,7 +44,7 @@ class Rig:
         self.runtime = runtime or FakeRuntime()
         self.catalogue = Catalogue()
         self.plane = DataPlane(self.catalogue)
-        self.loader = Loader(
+        self.loader = ModelManager(
             [
                 ModelSettings(
                     name="m",

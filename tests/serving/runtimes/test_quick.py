@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of, spent
+from timonel.serving.runtimes.quick import InlineThreshold, OverrunCounter, is_even, size_of, spent
 from timonel.serving.signature import Signature, TensorSpec
 
 
 def test_what_is_no_larger_than_a_quick_run_is_quick():
-    quick = Quick(limit_s=1.0)
+    quick = InlineThreshold(limit_s=1.0)
     assert not quick.covers(0)
     quick.observe(100, 2.0)
     assert not quick.covers(100)
@@ -20,7 +20,7 @@ def test_what_is_no_larger_than_a_quick_run_is_quick():
 
 
 def test_the_third_run_that_is_far_too_long_ends_it():
-    quick = Quick(1.0, Slips(5.0))
+    quick = InlineThreshold(1.0, OverrunCounter(5.0))
     quick.observe(8, 0.5)
     for _ in range(2):
         quick.observe(8, 9.0, cpu_s=9.0)
@@ -35,7 +35,7 @@ def test_the_third_run_that_is_far_too_long_ends_it():
 
 
 def test_what_is_far_too_long_now_and_then_is_forgiven():
-    slips = Slips(5.0)
+    slips = OverrunCounter(5.0)
     for _ in range(10):
         assert not slips.are_too_many(6.0)
         assert not any(slips.are_too_many(1.0) for _ in range(1000))

@@ -28,7 +28,7 @@ from timonel.serving.settings import (
     ServerSettings,
 )
 from timonel.serving.telemetry.series import BatchKey
-from timonel.serving.telemetry.telemetry import Instruments
+from timonel.serving.telemetry.telemetry import Telemetry
 from timonel.storage import find_workspace
 
 PATH = "/monitoring/prometheus/metrics"
@@ -156,7 +156,7 @@ def test_loads_and_warm_ups_are_counted(server, place):
 def test_batches_and_logs_follow_the_configuration(place):
     settings = settings_for(place)
     models = [settings.models]
-    instruments = Instruments(settings, Catalogue(), lambda: models[0])
+    instruments = Telemetry(settings, Catalogue(), lambda: models[0])
     observe = instruments.batches_of(place.models / "m" / "3")
     observe(BatchObservation((0.1, 0.2), 0.3, rows=3, padded_rows=1, signature="s"))
     assert not instruments.recorder.wants("m")

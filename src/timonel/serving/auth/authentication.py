@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from timonel.serving.auth.keyfile import watched_keys
 from timonel.serving.auth.keys import LONGEST, PREFIX, Keyring
 from timonel.serving.auth.policy import Principal, unauthenticated
-from timonel.serving.auth.reloaded_file import Watched
+from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.settings.auth import AccessSettings, JwtSettings
 from timonel.serving.settings.grants import EVERYTHING, Action, Grant
 
@@ -77,7 +77,7 @@ class Authenticator:
         self._wall = wall
         self._clock = clock
         self._owner_key = settings.owner_key
-        self._keys: Watched[Keyring] | None = None
+        self._keys: ReloadedFile[Keyring] | None = None
         if settings.api_keys is not None:
             self._keys = watched_keys(Path(settings.api_keys))
         self._tokens = None if settings.jwt is None else _recogniser(settings.jwt, clock)

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from timonel.errors import CorruptError, ServingError, TimonelError
-from timonel.serving.auth.reloaded_file import Watched
+from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.auth.tokens import Header, SigningKey, find_keys, parse_keys
 from timonel.serving.settings.auth import JwtSettings
 
@@ -83,7 +83,7 @@ class FileKeys:
         def failed(error: Exception) -> None:
             _LOG.error("the keys of tokens stay what they were: %s", error)
 
-        self._watched = Watched((path,), read, failed)
+        self._watched = ReloadedFile((path,), read, failed)
 
     async def get(self, header: Header, now: float) -> Sequence[SigningKey]:  # noqa: ARG002
         """Return the keys."""

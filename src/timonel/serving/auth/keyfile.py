@@ -8,7 +8,7 @@ from pathlib import Path
 
 from timonel.errors import NotFoundError
 from timonel.serving.auth.keys import Entry, Keyring, from_body, to_body
-from timonel.serving.auth.reloaded_file import Watched
+from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.storage import exclusive, read_document, write_document
 
 KIND = "api-keys"
@@ -46,7 +46,7 @@ def change_entries(
     return changed
 
 
-def watched_keys(path: Path) -> Watched[Keyring]:
+def watched_keys(path: Path) -> ReloadedFile[Keyring]:
     """Return the keys of a file, which follow it.
 
     A file that went away holds no keys. One that cannot be read changes nothing: the keys of
@@ -67,4 +67,4 @@ def watched_keys(path: Path) -> Watched[Keyring]:
     def failed(error: Exception) -> None:
         _LOG.error("the API keys stay what they were: %s", error)
 
-    return Watched((path,), read, failed)
+    return ReloadedFile((path,), read, failed)

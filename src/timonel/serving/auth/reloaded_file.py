@@ -20,7 +20,7 @@ def stamp(path: Path) -> Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class Watched(Generic[T]):
+class ReloadedFile(Generic[T]):
     """A value that is made of files. Not thread-safe.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.errors import SpecError
-from timonel.serving.auth.reloaded_file import Watched
+from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.settings.auth import TlsSettings
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def rest_context(
     Raises:
         SpecError: The files cannot be used.
     """
-    watched = Watched(_paths(settings), lambda: _context(settings), _failed("REST"))
+    watched = ReloadedFile(_paths(settings), lambda: _context(settings), _failed("REST"))
     context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
     context.current = lambda: watched.refreshed(clock())
     return context
@@ -72,7 +72,7 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
     """
     import grpc  # noqa: PLC0415 - slow to import, and a server may have no gRPC port
 
-    watched = Watched(_paths(settings), lambda: _read(settings), _failed("gRPC"))
+    watched = ReloadedFile(_paths(settings), lambda: _read(settings), _failed("gRPC"))
     last = watched.value
 
     def changed() -> Any:

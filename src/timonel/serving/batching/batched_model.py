@@ -20,7 +20,7 @@ from timonel.serving.drain import await_settled
 from timonel.serving.runtimes.base import Asked, LoadedModel, Pending, WrappedModel, refused
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
-from timonel.serving.turns import Gathering, at_end_of_turn
+from timonel.serving.turns import TurnBatching, at_end_of_turn
 
 
 class QueueKey(NamedTuple):
@@ -62,7 +62,7 @@ class BatchingModel(WrappedModel):
         self._computing = Computing(model, policy, observer, clock)
         self._clock = clock
         self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
-        self._gathering = Gathering() if gathers else None
+        self._gathering = TurnBatching() if gathers else None
         self._gathered: deque[tuple[QueueKey, Request]] = deque()
         self._gate = threading.Lock()
         self._closing = False

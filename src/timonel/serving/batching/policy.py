@@ -14,7 +14,7 @@ from timonel.serving.batching.queue import NaturalQueue, Queue, Room
 from timonel.serving.batching.row_independence import Verdict, is_open, seconds_alone, verdict
 from timonel.serving.batching.tfserving_queue import Limits, ParameterQueue
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.runtimes.quick import Slips, is_even, spent
+from timonel.serving.runtimes.quick import OverrunCounter, is_even, spent
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
@@ -149,7 +149,7 @@ class AdaptivePolicy(Policy):
             for name, each in model.signatures.items()
             if at_once and is_even(each) and self._verdicts[name] is Verdict.TOGETHER
         }
-        self._slips = {name: Slips(_FAR_FROM_INSTANT_S) for name in self._even}
+        self._slips = {name: OverrunCounter(_FAR_FROM_INSTANT_S) for name in self._even}
         for name in tuple(self._even):
             with contextlib.suppress(StatusError):
                 self.ran_alone(name, 1, *seconds_alone(model, model.signatures[name]))

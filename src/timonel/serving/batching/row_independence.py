@@ -28,7 +28,7 @@ _FLOATS = (0.25, 0.0, 1.0)
 _OPEN_SIZES = (1, 8, 32)
 """What an open dimension other than the first is tried with."""
 
-Run = Callable[[str, Mapping[str, Array]], Mapping[str, Array]]
+Execution = Callable[[str, Mapping[str, Array]], Mapping[str, Array]]
 
 
 class Verdict(Enum):
@@ -102,7 +102,7 @@ def three_rows(inputs: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def _try(run: Run, signature: Signature, inputs: Mapping[str, Array]) -> Verdict:
+def _try(run: Execution, signature: Signature, inputs: Mapping[str, Array]) -> Verdict:
     single = {name: array[_ALONE : _ALONE + 1] for name, array in inputs.items()}
     try:
         together = run(signature.name, inputs)

@@ -41,7 +41,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClientSignature:
     """A version's default signature, as a client sees it."""
 
     model: str
@@ -70,7 +70,7 @@ def is_image(name: str, dtype: str) -> bool:
     return dtype == STRING and any(part in name for part in _IMAGE_NAMES)
 
 
-def wanted_from(metadata: Mapping[str, Any]) -> Wanted:
+def wanted_from(metadata: Mapping[str, Any]) -> ClientSignature:
     """Return what the answer to ``GET /v1/models/<name>/metadata`` says.
 
     Raises:
@@ -85,7 +85,7 @@ def wanted_from(metadata: Mapping[str, Any]) -> Wanted:
             f"it has {', '.join(sorted(signatures)) or 'none'}",
             hint="ask the server with a client of your own, and name the signature",
         )
-    return Wanted(
+    return ClientSignature(
         model=spec["name"],
         version=int(spec["version"]),
         inputs=tuple(_input(name, info) for name, info in sorted(default["inputs"].items())),

@@ -7,9 +7,9 @@ import math
 import shlex
 from typing import Any
 
-from timonel.serving.client.client_signature import Input, Kind, Wanted, wanted_from
+from timonel.serving.client.client_signature import ClientSignature, Input, Kind, wanted_from
 from timonel.serving.client.http import Connection, model_path
-from timonel.serving.credentials import Caller
+from timonel.serving.credentials import Credentials
 from timonel.serving.handle import Server
 from timonel.serving.signature import STRING
 
@@ -34,7 +34,7 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
         ServingError: The server cannot be reached, or does not serve the model.
     """
     if isinstance(server, str):
-        url, caller = server, Caller.of()
+        url, caller = server, Credentials.of()
     else:
         url, caller = server.rest_url, server.caller
     with Connection(url, caller) as link:
@@ -43,7 +43,9 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
     return curl_line(target, wanted, image=image, options=caller.curl_options)
 
 
-def curl_line(url: str, wanted: Wanted, *, image: str = "some_image.png", options: str = "") -> str:
+def curl_line(
+    url: str, wanted: ClientSignature, *, image: str = "some_image.png", options: str = ""
+) -> str:
     """Return the line that asks ``url`` for what ``wanted`` describes, with options of curl."""
     if wanted.kind is Kind.IMAGE:
         # Through a pipe: an image is longer than a command line may be.

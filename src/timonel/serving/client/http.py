@@ -8,7 +8,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from timonel.errors import ServingError, SpecError
-from timonel.serving.credentials import ANONYMOUS, Caller
+from timonel.serving.credentials import ANONYMOUS, Credentials
 
 _TIMEOUT_S = 120.0
 
@@ -34,7 +34,7 @@ class Connection:
         caller: Who asks.
     """
 
-    def __init__(self, url: str, caller: Caller = ANONYMOUS) -> None:
+    def __init__(self, url: str, caller: Credentials = ANONYMOUS) -> None:
         self._url = url
         self._headers = {"Content-Type": "application/json", **caller.headers}
         parts = urlsplit(url)

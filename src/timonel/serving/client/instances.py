@@ -16,7 +16,7 @@ import numpy as np
 
 from timonel.data import cells
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.client.client_signature import Input, Kind, Wanted
+from timonel.serving.client.client_signature import ClientSignature, Input, Kind
 from timonel.serving.signature import STRING
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
@@ -37,7 +37,9 @@ class Instance:
     value: Any
 
 
-def instances(inputs: object, wanted: Wanted, tell: Tell = lambda _line: None) -> list[Instance]:
+def instances(
+    inputs: object, wanted: ClientSignature, tell: Tell = lambda _line: None
+) -> list[Instance]:
     """Return one instance per image, row or tensor in ``inputs``.
 
     Args:
@@ -80,7 +82,7 @@ def check_files(inputs: object) -> None:
             raise _missing(path)
 
 
-def _image(item: object, wanted: Wanted) -> Instance:
+def _image(item: object, wanted: ClientSignature) -> Instance:
     if isinstance(item, bytes):
         source, content = "bytes", item
     elif isinstance(item, str | os.PathLike):
@@ -96,7 +98,7 @@ def _image(item: object, wanted: Wanted) -> Instance:
     return Instance(source, {"b64": base64.b64encode(content).decode()})
 
 
-def _rows(inputs: object, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+def _rows(inputs: object, wanted: ClientSignature, tell: Tell) -> Iterator[Instance]:
     for item in _as_list(inputs):
         if isinstance(item, Mapping):
             yield _row("row", item, wanted, strict=True)
@@ -109,7 +111,9 @@ def _rows(inputs: object, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
             raise _mismatch(item, wanted)
 
 
-def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+def _rows_of_text(
+    item: str | os.PathLike[str], wanted: ClientSignature, tell: Tell
+) -> Iterator[Instance]:
     text = os.fspath(item)
     if _is_json(text):
         rows = enumerate(_json_rows(text, "the JSON given"), start=1)
@@ -130,7 +134,7 @@ def _rows_of_text(item: str | os.PathLike[str], wanted: Wanted, tell: Tell) -> I
         yield _row(f"{path}, row {index}", row, wanted, strict=True)
 
 
-def _rows_of_csv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Instance]:
+def _rows_of_csv(path: Path, wanted: ClientSignature, tell: Tell) -> Iterator[Instance]:
     # Arrow takes 100 ms to import: only where a CSV is read.
     from timonel.data.sources.csvfile import describe_separator, read_rows  # noqa: PLC0415
 
@@ -179,7 +183,7 @@ def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
     return rows
 
 
-def _row(source: str, row: Mapping[str, Any], wanted: Wanted, *, strict: bool) -> Instance:
+def _row(source: str, row: Mapping[str, Any], wanted: ClientSignature, *, strict: bool) -> Instance:
     names = [spec.name for spec in wanted.inputs]
     missing = [name for name in names if name not in row]
     extra = [str(name) for name in row if name not in names]
@@ -222,7 +226,7 @@ def _convert(value: Any, dtype: str) -> Any:
     return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
 
 
-def _tensors(inputs: object, wanted: Wanted) -> list[Instance]:
+def _tensors(inputs: object, wanted: ClientSignature) -> list[Instance]:
     value = _array_like(inputs, wanted)
     rank = len(wanted.inputs[0].shape or ())
     array = np.asarray(value, dtype=object) if wanted.inputs[0].dtype == STRING else None
@@ -237,7 +241,7 @@ def _tensors(inputs: object, wanted: Wanted) -> list[Instance]:
     return [Instance(f"instance {i}", each) for i, each in enumerate(value, start=1)]
 
 
-def _array_like(inputs: object, wanted: Wanted) -> Any:
+def _array_like(inputs: object, wanted: ClientSignature) -> Any:
     if isinstance(inputs, np.ndarray | np.generic):
         return inputs.tolist()
     if isinstance(inputs, str | os.PathLike):
@@ -293,14 +297,14 @@ def _missing(path: Path) -> NotFoundError:
     return NotFoundError(f"expected a file, found nothing at {path}", hint="check the path")
 
 
-def _mismatch(item: object, wanted: Wanted) -> InputError:
+def _mismatch(item: object, wanted: ClientSignature) -> InputError:
     got = os.fspath(item) if isinstance(item, str | os.PathLike) else type(item).__name__
     return InputError(
         f"expected {wanted.kind.value} for {wanted.model}, got {got!s}", hint=_hint(wanted)
     )
 
 
-def _hint(wanted: Wanted) -> str:
+def _hint(wanted: ClientSignature) -> str:
     if wanted.kind is Kind.IMAGE:
         return "give image files"
     if wanted.kind is Kind.ROW:

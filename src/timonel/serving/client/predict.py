@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import NotFoundError, ServingError
-from timonel.serving.client.client_signature import Wanted, wanted_from
+from timonel.serving.client.client_signature import ClientSignature, wanted_from
 from timonel.serving.client.http import Connection, HttpError, model_path
 from timonel.serving.client.instances import Instance, check_files, instances
-from timonel.serving.credentials import Caller
+from timonel.serving.credentials import Credentials
 from timonel.serving.handle import launch
 from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.registry import find_server
@@ -107,7 +107,7 @@ def predict(
         check_files(inputs)
         tell(line)
 
-    caller = Caller.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
+    caller = Credentials.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
     place = _target(model_or_url, workspace, version, before_loading, caller)
     with place as target, Connection(target.url, caller) as link:
         # Missing values are worth a warning in a script, which has no `notify`.
@@ -120,7 +120,7 @@ def _target(
     workspace: Workspace | str | os.PathLike[str] | None,
     version: int | None,
     tell: Notify,
-    caller: Caller,
+    caller: Credentials,
 ) -> Iterator[_Target]:
     text = os.fspath(model_or_url)
     if text.startswith(("http://", "https://")):
@@ -141,7 +141,7 @@ def _target(
         yield _Target(server.rest_url, settings.name, version)
 
 
-def _serves(url: str, model: str, version: int | None, caller: Caller) -> bool:
+def _serves(url: str, model: str, version: int | None, caller: Credentials) -> bool:
     try:
         with Connection(url, caller) as link:
             link.get(f"{model_path(model, version)}/metadata")
@@ -153,7 +153,7 @@ def _serves(url: str, model: str, version: int | None, caller: Caller) -> bool:
     return True
 
 
-def _from_url(url: str, version: int | None, caller: Caller) -> _Target:
+def _from_url(url: str, version: int | None, caller: Credentials) -> _Target:
     parts = urlsplit(url)
     server = f"{parts.scheme}://{parts.netloc}"
     if parts.path in {"", "/"}:
@@ -168,7 +168,7 @@ def _from_url(url: str, version: int | None, caller: Caller) -> _Target:
     return _Target(server, unquote(found[1]), named if version is None else version)
 
 
-def _only_model(server: str, caller: Caller) -> str:
+def _only_model(server: str, caller: Credentials) -> str:
     with Connection(server, caller) as link:
         try:
             names = [model["name"] for model in link.get("/v1/models")["models"]]
@@ -204,7 +204,7 @@ def _ask(link: Connection, target: _Target, inputs: object, tell: Notify) -> lis
     raise AssertionError("the last attempt returns or raises")
 
 
-def _wanted(link: Connection, target: _Target) -> Wanted:
+def _wanted(link: Connection, target: _Target) -> ClientSignature:
     try:
         return wanted_from(link.get(f"{model_path(target.model, target.version)}/metadata"))
     except HttpError as error:
@@ -217,7 +217,7 @@ def _wanted(link: Connection, target: _Target) -> Wanted:
         ) from error
 
 
-def _post(link: Connection, wanted: Wanted, things: Sequence[Instance]) -> list[Any]:
+def _post(link: Connection, wanted: ClientSignature, things: Sequence[Instance]) -> list[Any]:
     path = f"{model_path(wanted.model, wanted.version)}:predict"
     rows: list[Any] = []
     for start in range(0, len(things), _BATCH):
@@ -231,7 +231,7 @@ def _post(link: Connection, wanted: Wanted, things: Sequence[Instance]) -> list[
     return rows
 
 
-def _labels(link: Connection, wanted: Wanted) -> Sequence[str]:
+def _labels(link: Connection, wanted: ClientSignature) -> Sequence[str]:
     """Return the class names, which a server of ours lists and TensorFlow Serving does not."""
     try:
         models = link.get("/v1/models")["models"]
@@ -244,7 +244,9 @@ def _labels(link: Connection, wanted: Wanted) -> Sequence[str]:
     return ()
 
 
-def _prediction(thing: Instance, row: Any, wanted: Wanted, labels: Sequence[str]) -> Prediction:
+def _prediction(
+    thing: Instance, row: Any, wanted: ClientSignature, labels: Sequence[str]
+) -> Prediction:
     outputs = row if len(wanted.outputs) > 1 else {wanted.outputs[0]: row}
     scores = _scores(outputs.get("scores"), labels)
     label = outputs.get("label")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 
 from timonel.serving.inference.context import NO_CONTEXT, RequestContext
-from timonel.serving.inference.logged_request import Exchange, Recorder
+from timonel.serving.inference.logged_request import LoggedRequest, Recorder
 from timonel.serving.inference.signature_check import (
     check_shapes,
     chosen_outputs,
@@ -89,7 +89,7 @@ class Call:
         signature: Signature,
         inputs: Mapping[str, Array],
         output_filter: Sequence[str] = (),
-    ) -> Run:
+    ) -> Execution:
         """Begin to run a signature of this version, and do not wait for it.
 
         Args:
@@ -113,14 +113,14 @@ class Call:
         column = None
         if shaped is not complete:
             column = next(each.shape for name, each in complete.items() if each is not shaped[name])
-        return Run(self, signature, inputs, output_filter, future, began, column)
+        return Execution(self, signature, inputs, output_filter, future, began, column)
 
-    def record(self, run: Run, outputs: Outputs) -> None:
+    def record(self, run: Execution, outputs: Outputs) -> None:
         """Keep a run that succeeded, if anybody keeps such."""
         name = self._servable.name
         if self._recorder is not None and self._recorder.wants(name):
             self._recorder.record(
-                Exchange(
+                LoggedRequest(
                     name,
                     self._servable.version,
                     run.signature,
@@ -132,7 +132,7 @@ class Call:
             )
 
 
-class Run:
+class Execution:
     """A signature that is being run; made by `Call.start`.
 
     Args:

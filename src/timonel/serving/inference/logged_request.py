@@ -10,7 +10,7 @@ from timonel.serving.signature import Array, Signature
 
 
 @dataclass(frozen=True)
-class Exchange:
+class LoggedRequest:
     """One run of a signature that succeeded.
 
     Args:
@@ -38,5 +38,5 @@ class Recorder(Protocol):
     def wants(self, model: str) -> bool:
         """Return whether to record what this model is answering now."""
 
-    def record(self, exchange: Exchange) -> None:
+    def record(self, exchange: LoggedRequest) -> None:
         """Take an exchange; its arrays may change as soon as this returns."""

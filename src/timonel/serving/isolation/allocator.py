@@ -17,7 +17,7 @@ def aligned(length: int) -> int:
     return max(ALIGNMENT, -(-length // ALIGNMENT) * ALIGNMENT)
 
 
-class Blocks:
+class Allocator:
     """The taken and the free parts of ``size`` bytes. Not thread-safe.
 
     Args:

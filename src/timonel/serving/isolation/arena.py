@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from timonel.serving.isolation.allocator import Blocks, aligned
-from timonel.serving.isolation.shared_memory import Hold, Owner, Segment, new_segment
+from timonel.serving.isolation.allocator import Allocator, aligned
+from timonel.serving.isolation.shared_memory import Hold, Owner, SharedSegment, new_segment
 from timonel.serving.status import Code, StatusError
 
 SEGMENT_BYTES = 16 << 20
@@ -43,7 +43,7 @@ class Arena(Owner):
         self._retire = retire
         self._limit_bytes = limit_bytes
         self._segment_bytes = segment_bytes
-        self._segments: dict[int, tuple[Segment, Blocks]] = {}
+        self._segments: dict[int, tuple[SharedSegment, Allocator]] = {}
         self._uses: dict[tuple[int, int], int] = {}
         self._given: deque[tuple[int, int]] = deque()
         self._room = threading.Condition(threading.Lock())
@@ -135,7 +135,7 @@ class Arena(Owner):
             self._trim()
             self._room.notify_all()
 
-    def _place(self, length: int) -> tuple[int, int, Segment] | None:
+    def _place(self, length: int) -> tuple[int, int, SharedSegment] | None:
         for number, (segment, blocks) in self._segments.items():
             if (offset := blocks.take(length)) is not None:
                 self._uses[number, offset] = 1
@@ -155,7 +155,7 @@ class Arena(Owner):
                 Code.RESOURCE_EXHAUSTED, f"no shared memory of {size} bytes: {error.strerror}"
             ) from error
         number, self._next = self._next, self._next + 1
-        self._segments[number] = (segment, Blocks(size))
+        self._segments[number] = (segment, Allocator(size))
         self._announce(number, descriptor, size)
 
     def _trim(self, keep_bytes: int | None = None) -> None:

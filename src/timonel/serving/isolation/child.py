@@ -12,7 +12,7 @@ from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation
 from timonel.serving.batching.wrapping import Submitter, batched
-from timonel.serving.isolation.connection import Link
+from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.framing import Kind
 from timonel.serving.isolation.metadata import to_fields
 from timonel.serving.isolation.receiver import Message
@@ -51,7 +51,7 @@ def compute(
     share_arenas()
     return_large_blocks(mmap_bytes=32 << 20, trim_bytes=16 << 20)
     start_trimming()
-    link = Link(connection, limit_bytes=memory_limit)
+    link = Connection(connection, limit_bytes=memory_limit)
     try:
         loaded = runtime.load(path, settings)
         observe = partial(_tell, link)
@@ -76,7 +76,7 @@ def compute(
 class _Answering:
     """Hands requests to a model and its answers back."""
 
-    def __init__(self, link: Link, model: ScheduledModel) -> None:
+    def __init__(self, link: Connection, model: ScheduledModel) -> None:
         self._link = link
         self._model = model
         self._asked_to_close = False
@@ -138,7 +138,7 @@ class _Answering:
             _post_error(self._link, number, error, compute_s=_compute_s(future))
 
 
-def _tell(link: Link, observation: BatchObservation) -> None:
+def _tell(link: Connection, observation: BatchObservation) -> None:
     with contextlib.suppress(StatusError):  # the connection has ended
         # One by one: there may be one for each request, and `astuple` copies what it finds.
         fields = [
@@ -163,7 +163,7 @@ def _check_types(outputs: Outputs) -> None:
 
 
 def _post_error(
-    link: Link,
+    link: Connection,
     number: int,
     error: BaseException,
     otherwise: Code = Code.INTERNAL,

@@ -18,17 +18,17 @@ from typing import Any
 from timonel.serving.isolation.arena import Arena
 from timonel.serving.isolation.framing import INLINE_BYTES, Kind, by_reference, inline
 from timonel.serving.isolation.messages import Place, pack
-from timonel.serving.isolation.receiver import Inbox, Message
-from timonel.serving.isolation.sender import Outbox
+from timonel.serving.isolation.receiver import Message, Receiver
+from timonel.serving.isolation.sender import Sender
 from timonel.serving.isolation.shared_memory import Owner, hold_of
 from timonel.serving.signature import NUMPY_TYPES, Array
-from timonel.serving.turns import Gathering, at_end_of_turn
+from timonel.serving.turns import TurnBatching, at_end_of_turn
 
 AT_ONCE = 100
 """So many messages do not wait for the end of a turn: the other side could be at work."""
 
 
-class Link(Owner):
+class Connection(Owner):
     """Sends from any thread, receives in one. Owns the socket and the memory that it writes.
 
     Args:
@@ -40,10 +40,10 @@ class Link(Owner):
         connection.setblocking(False)
         self._socket = connection
         self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
-        self._inbox = Inbox(connection, self, self._arena)
+        self._inbox = Receiver(connection, self, self._arena)
         self._theirs = self._inbox.segments
-        self._outbox = Outbox(connection, self.wake)
-        self._gathering = Gathering()
+        self._outbox = Sender(connection, self.wake)
+        self._gathering = TurnBatching()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
         self._flush_asked = False

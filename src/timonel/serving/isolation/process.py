@@ -12,13 +12,13 @@ from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.drain import await_settled
-from timonel.serving.isolation.connection import Link
+from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.framing import Kind
 from timonel.serving.isolation.messages import ProtocolError
 from timonel.serving.isolation.metadata import from_fields
 from timonel.serving.isolation.receiver import Message
 from timonel.serving.isolation.responses import Answer, Outputs, error_of, seconds_of, too_late
-from timonel.serving.isolation.zygote_client import WarmParent
+from timonel.serving.isolation.zygote_client import ZygoteClient
 from timonel.serving.isolation.zygote_requests import ForkOrder
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
@@ -48,7 +48,7 @@ class ComputeProcess:
 
     def __init__(
         self,
-        parent: WarmParent,
+        parent: ZygoteClient,
         order: ForkOrder,
         on_end: Callable[[ComputeProcess, StatusError], None],
         hang_timeout_s: float | None = None,
@@ -71,7 +71,7 @@ class ComputeProcess:
         """Signatures, types and shapes of the requests that were in flight when it ended."""
         self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
         ours, self.pid = parent.connect(order)
-        self._link = Link(ours, limit_bytes=order.memory_limit)
+        self._link = Connection(ours, limit_bytes=order.memory_limit)
         self._thread = threading.Thread(target=self._receive, name=order.name, daemon=True)
         self._thread.start()
         try:

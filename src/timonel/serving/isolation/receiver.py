@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from timonel.serving.isolation.arena import Arena
 from timonel.serving.isolation.framing import HERE, PACKET_BYTES, Frame, Kind, read_frames, released
 from timonel.serving.isolation.messages import Bytes, ProtocolError, unpack
-from timonel.serving.isolation.shared_memory import Hold, Owner, Segment
+from timonel.serving.isolation.shared_memory import Hold, Owner, SharedSegment
 from timonel.serving.signature import Array
 
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
@@ -37,7 +37,7 @@ class Message(NamedTuple):
     arrays: dict[str, Array]
 
 
-class Inbox:
+class Receiver:
     """Reads messages, and keeps the other side's memory mapped.
 
     Args:
@@ -52,7 +52,7 @@ class Inbox:
         self._arena = arena
         # Filled again and again: a new one for each packet costs the kernel its pages each time.
         self._buffer = memoryview(bytearray(PACKET_BYTES * 2))
-        self.segments: dict[int, Segment] = {}
+        self.segments: dict[int, SharedSegment] = {}
 
     def receive(self, handle: Callable[[Message], None]) -> bool:
         """Read a packet, and hand over each message in it.
@@ -90,7 +90,7 @@ class Inbox:
             self.segments.pop(frame.number, None)
         elif descriptors:
             try:
-                self.segments[frame.number] = Segment(descriptors[0], frame.offset)
+                self.segments[frame.number] = SharedSegment(descriptors[0], frame.offset)
             except (OSError, ValueError, OverflowError) as error:
                 raise ProtocolError(f"expected shared memory, got {error}") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from timonel.serving.batching.observation import Observer
 from timonel.serving.isolation.isolated_model import OnEnd, ProcessModel
 from timonel.serving.isolation.process import ComputeProcess
-from timonel.serving.isolation.zygote_client import WarmParent
+from timonel.serving.isolation.zygote_client import ZygoteClient
 from timonel.serving.isolation.zygote_requests import ForkOrder
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.settings import RuntimeSettings
@@ -46,7 +46,7 @@ class ProcessRuntime(Runtime):
         self._threads = threads
         self._close_timeout_s = close_timeout_s
         self._lock = threading.Lock()
-        self._parent: WarmParent | None = None
+        self._parent: ZygoteClient | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class ProcessRuntime(Runtime):
         observer = None if self._observer is None else self._observer(path)
         return ComputeProcess(parent, order, on_end, self._settings.hang_timeout_s, observer)
 
-    def _living_parent(self) -> WarmParent:
+    def _living_parent(self) -> ZygoteClient:
         with self._lock:
             if self._closed:
                 raise StatusError(Code.UNAVAILABLE, "the server is stopping")
@@ -95,5 +95,5 @@ class ProcessRuntime(Runtime):
                 self._parent.close()
                 self._parent = None
             if self._parent is None:
-                self._parent = WarmParent(self._runtime)
+                self._parent = ZygoteClient(self._runtime)
             return self._parent

@@ -19,7 +19,7 @@ _RELEASED_AT_ONCE = 512
 Packet = tuple[bytes, int | None]
 
 
-class Outbox:
+class Sender:
     """Frames, some with a descriptor, and blocks to give back. Thread-safe.
 
     Args:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-class Segment:
+class SharedSegment:
     """A stretch of memory that this process has mapped; unmapped when nothing refers to it.
 
     Args:
@@ -35,7 +35,7 @@ class Segment:
         self.address: int = self.bytes.ctypes.data
 
 
-def new_segment(size: int) -> tuple[int, Segment]:
+def new_segment(size: int) -> tuple[int, SharedSegment]:
     """Return a descriptor of new shared memory, for the caller to close, and the memory itself.
 
     Pages cost nothing until they are written to.
@@ -47,7 +47,7 @@ def new_segment(size: int) -> tuple[int, Segment]:
     try:
         os.ftruncate(descriptor, size)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
-        return descriptor, Segment(descriptor, size)
+        return descriptor, SharedSegment(descriptor, size)
     except BaseException:
         os.close(descriptor)
         raise
@@ -70,7 +70,7 @@ class Hold:
     __slots__ = ("__array_interface__", "_owner", "number", "offset", "segment")
 
     def __init__(
-        self, segment: Segment, offset: int, length: int, owner: Owner, number: int
+        self, segment: SharedSegment, offset: int, length: int, owner: Owner, number: int
     ) -> None:
         if offset < 0 or length < 0 or offset + length > segment.size:
             raise ValueError(f"expected a block within {segment.size} bytes, got {offset}+{length}")

@@ -29,7 +29,7 @@ _END_S = 5.0
 _ENDS_KEPT = 1024
 
 
-class WarmParent:
+class ZygoteClient:
     """A process that forks compute processes; this object owns it. Thread-safe.
 
     Its start takes as long as importing what the runtime needs; `fork` waits for that.

@@ -35,7 +35,7 @@ _NOTHING = Specific(versions=())
 _BUCKET_RETRY_S = 60.0
 
 
-class Watched:
+class ManagedModel:
     """A model, its versions and its folder.
 
     Args:

@@ -18,7 +18,7 @@ from pathlib import Path
 from timonel.serving.manager.buckets.factory import sources
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.folders import labels_of
-from timonel.serving.manager.managed_model import Watched
+from timonel.serving.manager.managed_model import ManagedModel
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.reload import admit
 from timonel.serving.manager.reload_waiters import Reloads, finish, stopping, unservable
@@ -35,7 +35,7 @@ _FOR_EVER_S = 3600.0
 Load = Callable[[Path], LoadedModel]
 
 
-class Loader:
+class ModelManager:
     """Loads and unloads versions as they come and go on disk.
 
     Owns the versions it has loaded. `start`, `wait_until_settled` and `stop` belong to one
@@ -59,7 +59,7 @@ class Loader:
         self._settings = settings
         self._catalogue = catalogue
         self._models = tuple(models)
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, ManagedModel] = {}
         self._reloads = Reloads()
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._make_source = sources(settings, lambda: self._done.put(lambda: None))
@@ -162,7 +162,7 @@ class Loader:
         while not self._done.empty():
             self._done.get()()
 
-    def _look_safely(self, watched: Watched, now: float) -> None:
+    def _look_safely(self, watched: ManagedModel, now: float) -> None:
         try:
             # With a period of 0, only what was there at the first look is looked at again.
             todo = watched.look(now, relist=self._settings.poll_s > 0)
@@ -175,7 +175,7 @@ class Loader:
         for number in todo.unload:
             self._begin_unload(watched, number)
 
-    def _begin_load(self, watched: Watched, candidate: Candidate) -> None:
+    def _begin_load(self, watched: ManagedModel, candidate: Candidate) -> None:
         watched.begin_load(candidate)
         fetched = watched.fetch(candidate)
         # Not in the pool: a bucket that hangs must not keep other models from being loaded.
@@ -183,7 +183,7 @@ class Loader:
             lambda done: self._done.put(lambda: self._load_from(watched, candidate.number, done))
         )
 
-    def _load_from(self, watched: Watched, number: int, fetched: Future[Held]) -> None:
+    def _load_from(self, watched: ManagedModel, number: int, fetched: Future[Held]) -> None:
         error = fetched.exception()
         if error is not None:
             watched.fail(number, _as_status(error))
@@ -199,7 +199,7 @@ class Loader:
 
     def _end_load(
         self,
-        watched: Watched,
+        watched: ManagedModel,
         number: int,
         held: Held,
         done: Future[tuple[LoadedModel, tuple[str, ...]]],
@@ -216,7 +216,7 @@ class Loader:
         servable = Servable(watched.name, number, model, labels)
         watched.end_load(servable, held)
 
-    def _begin_unload(self, watched: Watched, number: int) -> None:
+    def _begin_unload(self, watched: ManagedModel, number: int) -> None:
         servable = watched.begin_unload(number)
         self._close_when_idle(servable, lambda: self._end_unload(watched, servable))
 
@@ -232,7 +232,7 @@ class Loader:
 
         servable.retire(hand_over)
 
-    def _end_unload(self, watched: Watched, servable: Servable) -> None:
+    def _end_unload(self, watched: ManagedModel, servable: Servable) -> None:
         watched.release(servable)
         watched.end_unload(servable.version)
 
@@ -262,7 +262,7 @@ class Loader:
             watched.configure(wanted.get(name))
         for name, model in wanted.items():
             if name not in self._watched:
-                self._watched[name] = Watched(
+                self._watched[name] = ManagedModel(
                     model, self._settings, self._catalogue, self._make_source
                 )
         gone = [w for w in self._watched.values() if w.is_gone]

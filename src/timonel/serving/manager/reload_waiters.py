@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from timonel.errors import ServingError
 from timonel.serving.manager.catalogue import describe
-from timonel.serving.manager.managed_model import Watched
+from timonel.serving.manager.managed_model import ManagedModel
 from timonel.serving.manager.reload import Unavailable, unavailable
 from timonel.serving.status import Code, StatusError
 
@@ -43,7 +43,7 @@ class Reloads:
         """Wait for the models ``names`` and then tell ``done``."""
         self._waiting.append(_Reload(done, names))
 
-    def answer(self, watched: Mapping[str, Watched]) -> None:
+    def answer(self, watched: Mapping[str, ManagedModel]) -> None:
         """Tell those whose models have all come to something.
 
         A model that a later configuration has left out is waited for no more.
@@ -83,7 +83,7 @@ def stopping() -> StatusError:
     return StatusError(Code.UNAVAILABLE, "the server is stopping")
 
 
-def unservable(idle: Sequence[Watched]) -> UnservableError:
+def unservable(idle: Sequence[ManagedModel]) -> UnservableError:
     """Return the error of a server that cannot start."""
     failures = [watched.failure() for watched in idle]
     first, model = failures[0], idle[0].model

@@ -11,7 +11,7 @@ _WAITS = 10
 """How many times longer than it computes a run is believed to take for waiting alone."""
 
 
-class Slips:
+class OverrunCounter:
     """Whether runs use far more processor time than they should, more than now and then.
 
     One may have built what the next ones use, or have met the garbage collector.
@@ -33,7 +33,7 @@ class Slips:
         return self._count > 2 * _FORGIVEN_IN
 
 
-class Quick:
+class InlineThreshold:
     """The runs that take less than a limit: those with no more input than one that did.
 
     One that is fast shows what is possible; one that is slow may have met a busy machine, and
@@ -45,7 +45,7 @@ class Quick:
             nobody is held up by them.
     """
 
-    def __init__(self, limit_s: float, slips: Slips | None = None) -> None:
+    def __init__(self, limit_s: float, slips: OverrunCounter | None = None) -> None:
         self._limit_s = limit_s
         self._slips = slips
         self._largest = -1

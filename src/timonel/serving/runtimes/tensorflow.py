@@ -15,7 +15,7 @@ import numpy as np
 from timonel.models.evidence import FROZEN, chosen
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.runtimes.quick import Quick
+from timonel.serving.runtimes.quick import InlineThreshold
 from timonel.serving.runtimes.safety.check import check_folder
 from timonel.serving.runtimes.signatures import signature_of, signatures_in
 from timonel.serving.settings import EVERY_MODEL, RuntimeSettings
@@ -161,7 +161,7 @@ class _Call:
         feed = [tensor.tensor for tensor in spec.inputs.values()]
         fetch = [spec.outputs[name].tensor for name in names]
         self._session, self._feed, self._fetch = session, feed, fetch
-        self._quick = Quick(_QUICK_S)
+        self._quick = InlineThreshold(_QUICK_S)
         self._lock = threading.Lock()
         self._side_by_side = _private.make_callable(session, feed, fetch)
         self._in_caller: Callable[..., Any] | None = None

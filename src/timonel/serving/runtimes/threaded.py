@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from timonel.serving.runtimes.base import LoadedModel, Pending, ScheduledModel, WrappedModel
-from timonel.serving.runtimes.quick import Quick, Slips, is_even, size_of, spent
+from timonel.serving.runtimes.quick import InlineThreshold, OverrunCounter, is_even, size_of, spent
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
 
@@ -42,7 +42,7 @@ class ThreadedModel(WrappedModel):
         self._model = model
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model")
         self._instant = {
-            name: Quick(_HANDOVER_S, Slips(_FAR_FROM_INSTANT_S))
+            name: InlineThreshold(_HANDOVER_S, OverrunCounter(_FAR_FROM_INSTANT_S))
             for name, each in model.signatures.items()
             if model.is_steady and is_even(each)
         }

@@ -24,7 +24,7 @@ from timonel.serving.telemetry.series import BatchKey
 from timonel.serving.telemetry.tracing import make_tracer
 
 
-class Instruments:
+class Telemetry:
     """A server's instruments.
 
     Args:

@@ -10,7 +10,7 @@ from tests.serving.inference.test_warmup import Everything
 from timonel.data.records import read_records
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.inference import DataPlane, RequestContext
-from timonel.serving.inference.logged_request import Exchange
+from timonel.serving.inference.logged_request import LoggedRequest
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
@@ -39,7 +39,7 @@ def prefix(tmp_path):
 
 
 def exchange(x=X, model="m"):
-    return Exchange(model, 3, SIGNATURES[DEFAULT_SIGNATURE], "predict", {"x": x}, {"y": 2 * x})
+    return LoggedRequest(model, 3, SIGNATURES[DEFAULT_SIGNATURE], "predict", {"x": x}, {"y": 2 * x})
 
 
 def settings(prefix, rate=1.0, **more):
@@ -150,7 +150,7 @@ def test_a_full_disk_drops_counts_and_recovers(prefix, monkeypatch, caplog):
 def test_an_answer_that_cannot_be_written_down_is_counted(prefix, caplog):
     counts = Counts()
     log = RequestLog(lambda name: settings(prefix), counts)
-    log.record(Exchange("m", 3, SIGNATURES["sort"], "classify", {"inputs": X}, {}))
+    log.record(LoggedRequest("m", 3, SIGNATURES["sort"], "classify", {"inputs": X}, {}))
     log.record(exchange())
     log.start()
     log.stop()

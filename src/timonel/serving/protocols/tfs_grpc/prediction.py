@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 import grpc
 
 from timonel.serving.futures import by_size, finished
-from timonel.serving.inference import Call, DataPlane, Outputs, RequestContext, Run, classification
+from timonel.serving.inference import (
+    Call,
+    DataPlane,
+    Execution,
+    Outputs,
+    RequestContext,
+    classification,
+)
 from timonel.serving.inference import conversion as protos
 from timonel.serving.inference.classification import CLASSIFY, REGRESS, Classes, Question, Task
 from timonel.serving.inference.signature_check import check_inputs
@@ -174,7 +181,7 @@ class PredictionService:
 
 async def _all_asked(call: Call, questions: Sequence[Question[R]]) -> list[R]:
     """Return the results of all questions, which the model may compute at the same time."""
-    runs: list[Run] = []
+    runs: list[Execution] = []
     try:
         runs.extend(call.start(each.signature, each.inputs, each.outputs) for each in questions)
         answers = [await _answered(run) for run in runs]
@@ -185,7 +192,7 @@ async def _all_asked(call: Call, questions: Sequence[Question[R]]) -> list[R]:
     return [question.read(answer) for question, answer in zip(questions, answers, strict=True)]
 
 
-async def _answered(run: Run) -> Outputs:
+async def _answered(run: Execution) -> Outputs:
     """Wait for what a model answers, and return that; a cancelled wait gives the request up.
 
     Raises:

@@ -17,7 +17,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from timonel.serving.futures import AT_ONCE_BYTES, pool_for, when_finished
-from timonel.serving.inference import Call, DataPlane, Outputs, RequestContext, Run, classification
+from timonel.serving.inference import (
+    Call,
+    DataPlane,
+    Execution,
+    Outputs,
+    RequestContext,
+    classification,
+)
 from timonel.serving.inference.classification import CLASSIFY, REGRESS, Classes, Question
 from timonel.serving.inference.observation import Observation, TraceParent
 from timonel.serving.protocols.tfs_rest.examples import examples_from_json
@@ -113,7 +120,7 @@ class PredictRequest:
         self._observation: Observation | None = None
         self._lease: AbstractContextManager[Call] | None = None
         self._pending: Future[Any] | None = None
-        self._run: Run | None = None
+        self._run: Execution | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, body: bytes, *, zipped: bool = False) -> None:
@@ -172,7 +179,7 @@ class PredictRequest:
         else:
             then(future.result())
 
-    def _prepare(self, body: bytes) -> Callable[[], Run]:
+    def _prepare(self, body: bytes) -> Callable[[], Execution]:
         """Return a function that starts the model. May run in a thread of the pool."""
         if self._route.action is Action.PREDICT:
             return self._prepare_predict(body)
@@ -190,7 +197,7 @@ class PredictRequest:
         self._encode = partial(_encode_result, question)
         return partial(call.start, question.signature, question.inputs, question.outputs)
 
-    def _prepare_predict(self, body: bytes) -> Callable[[], Run]:
+    def _prepare_predict(self, body: bytes) -> Callable[[], Execution]:
         options = self._backend.options
         media = media_of(self._content_type) if options.dialect.plain_bodies else None
         request = read_request(body, media)
@@ -214,7 +221,7 @@ class PredictRequest:
         if lease is not None:
             lease.__exit__(None, None, None)
 
-    def _start(self, start: Callable[[], Run]) -> None:
+    def _start(self, start: Callable[[], Execution]) -> None:
         try:
             run = self._run = start()
         except Exception as error:  # noqa: BLE001 - becomes the answer

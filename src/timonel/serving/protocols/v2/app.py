@@ -13,7 +13,7 @@ import orjson
 
 from timonel.serving.asgi import App, Receive, Scope, Send, header
 from timonel.serving.futures import by_size, finished, in_pool, pool_for
-from timonel.serving.inference import DataPlane, Outputs, RequestContext, Run
+from timonel.serving.inference import DataPlane, Execution, Outputs, RequestContext
 from timonel.serving.inference.observation import Observation
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.http import (
@@ -224,7 +224,7 @@ class V2App:
         return Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
 
 
-async def _outputs_of(run: Run, context: RequestContext, receive: Receive) -> Outputs:
+async def _outputs_of(run: Execution, context: RequestContext, receive: Receive) -> Outputs:
     """Wait for a model's outputs.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from timonel._version import __version__
 from timonel.serving.futures import finished
-from timonel.serving.inference import Call, DataPlane, Outputs, RequestContext, Run
+from timonel.serving.inference import Call, DataPlane, Execution, Outputs, RequestContext
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.manager.plan import State
 from timonel.serving.protocols.v2.request import InferRequest
@@ -31,7 +31,7 @@ def in_time(context: RequestContext, request: InferRequest) -> RequestContext:
     return dataclasses.replace(context, deadline=deadline)
 
 
-def start(call: Call, request: InferRequest) -> Run:
+def start(call: Call, request: InferRequest) -> Execution:
     """Start the signature of a request.
 
     Raises:
@@ -42,7 +42,7 @@ def start(call: Call, request: InferRequest) -> Run:
     return call.start(signature, request.inputs, tuple(request.outputs))
 
 
-async def outputs_in_time(run: Run, context: RequestContext) -> Outputs:
+async def outputs_in_time(run: Execution, context: RequestContext) -> Outputs:
     """Wait for a model's outputs, until the request's deadline.
 
     Raises:

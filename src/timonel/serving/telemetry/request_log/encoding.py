@@ -6,13 +6,13 @@ from typing import Any
 
 from timonel.serving.inference import classification
 from timonel.serving.inference import conversion as protos
-from timonel.serving.inference.logged_request import Exchange
+from timonel.serving.inference.logged_request import LoggedRequest
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.signature import Array
 
 
-def encode_exchange(exchange: Exchange, sampling_rate: float) -> bytes:
+def encode_exchange(exchange: LoggedRequest, sampling_rate: float) -> bytes:
     """Return an exchange as a PredictionLog, in the form the client asked for it.
 
     A task of MultiInference becomes a log of its own, to classify or to regress.
@@ -24,7 +24,7 @@ def encode_exchange(exchange: Exchange, sampling_rate: float) -> bytes:
     return bytes(log.SerializeToString())
 
 
-def _kind(exchange: Exchange) -> str:
+def _kind(exchange: LoggedRequest) -> str:
     api = exchange.api.lower()
     if api == "multiinference":
         is_regression = exchange.signature.method_name == classification.REGRESS
@@ -32,13 +32,13 @@ def _kind(exchange: Exchange) -> str:
     return api if api in _ENCODERS else "predict"
 
 
-def _name(spec: Any, exchange: Exchange) -> None:
+def _name(spec: Any, exchange: LoggedRequest) -> None:
     spec.name = exchange.model
     spec.version.value = exchange.version
     spec.signature_name = exchange.signature.name
 
 
-def _predict(log: Any, exchange: Exchange) -> None:
+def _predict(log: Any, exchange: LoggedRequest) -> None:
     request, response = log.predict_log.request, log.predict_log.response
     _name(request.model_spec, exchange)
     _name(response.model_spec, exchange)
@@ -49,7 +49,7 @@ def _predict(log: Any, exchange: Exchange) -> None:
         response.outputs[name].CopyFrom(to_proto(array))
 
 
-def _classify(log: Any, exchange: Exchange) -> None:
+def _classify(log: Any, exchange: LoggedRequest) -> None:
     request, response = log.classify_log.request, log.classify_log.response
     _name(request.model_spec, exchange)
     _name(response.model_spec, exchange)
@@ -59,7 +59,7 @@ def _classify(log: Any, exchange: Exchange) -> None:
     protos.fill_classes(response.result, found)
 
 
-def _regress(log: Any, exchange: Exchange) -> None:
+def _regress(log: Any, exchange: LoggedRequest) -> None:
     request, response = log.regress_log.request, log.regress_log.response
     _name(request.model_spec, exchange)
     _name(response.model_spec, exchange)
@@ -67,7 +67,7 @@ def _regress(log: Any, exchange: Exchange) -> None:
     protos.fill_regressions(response.result, exchange.outputs["outputs"].reshape(-1))
 
 
-def _fill(given: Any, exchange: Exchange) -> None:
+def _fill(given: Any, exchange: LoggedRequest) -> None:
     examples: Array = exchange.inputs["inputs"]
     # A context that was put before each of them has been merged into it by parsing.
     given.example_list.examples.extend(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from timonel.serving.inference.logged_request import Exchange
+from timonel.serving.inference.logged_request import LoggedRequest
 from timonel.serving.settings import RequestLogSettings
 from timonel.serving.signature import Array, bytes_of
 from timonel.serving.status import Code
@@ -34,7 +34,7 @@ Configured = Callable[[str], RequestLogSettings | None]
 
 @dataclass(frozen=True)
 class _Entry:
-    exchange: Exchange
+    exchange: LoggedRequest
     settings: RequestLogSettings
     size: int
 
@@ -85,7 +85,7 @@ class RequestLog:
         settings = self._configured(model)
         return settings is not None and self._chance() < settings.sampling_rate
 
-    def record(self, exchange: Exchange) -> None:
+    def record(self, exchange: LoggedRequest) -> None:
         """Queue a copy of an exchange; drops it if there is no room."""
         settings = self._configured(exchange.model)
         if settings is None or self._stopping:
@@ -155,7 +155,7 @@ class RequestLog:
         return True
 
 
-def _size(exchange: Exchange) -> int:
+def _size(exchange: LoggedRequest) -> int:
     return sum(
         bytes_of(array)
         for arrays in (exchange.inputs, exchange.outputs)
@@ -163,7 +163,7 @@ def _size(exchange: Exchange) -> int:
     )
 
 
-def _copied(exchange: Exchange) -> Exchange:
+def _copied(exchange: LoggedRequest) -> LoggedRequest:
     return replace(exchange, inputs=_copies(exchange.inputs), outputs=_copies(exchange.outputs))
 
 
