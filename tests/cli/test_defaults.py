@@ -12,7 +12,7 @@ import typer
 from tests.cli.conftest import Timonel
 from timonel.cli.defaults import VARIABLES, Defaults, read_defaults
 from timonel.cli.main import app
-from timonel.serving import credentials as caller
+from timonel.serving import credentials
 from timonel.storage import find_workspace, workspace
 from timonel.tracking import start_run
 
@@ -132,5 +132,5 @@ def test_a_variable_goes_before_the_file(
 
 def test_the_variables_are_those_that_are_read() -> None:
     assert {"TIMONEL_WORKSPACE", "TIMONEL_API_KEY", "TIMONEL_TLS_CA"} == {
-        workspace.ENVIRONMENT_VARIABLE, caller.KEY_VARIABLE, caller.CA_VARIABLE
+        workspace.ENVIRONMENT_VARIABLE, credentials.KEY_VARIABLE, credentials.CA_VARIABLE
     } <= set(VARIABLES.values())  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from timonel.serving import memory as freed
+from timonel.serving import memory
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="the arenas are those of glibc"
@@ -71,12 +71,12 @@ def trims_of(monkeypatch, *resident):
         seen.append(next(looks))
         return seen[-1]
 
-    monkeypatch.setattr(freed, "_GROWTH_BYTES", 50)
-    monkeypatch.setattr(freed.time, "sleep", lambda _: None)
-    monkeypatch.setattr(freed, "_resident_bytes", look)
-    monkeypatch.setattr(freed, "give_back", lambda: trims.append(len(seen)))
+    monkeypatch.setattr(memory, "_GROWTH_BYTES", 50)
+    monkeypatch.setattr(memory.time, "sleep", lambda _: None)
+    monkeypatch.setattr(memory, "_resident_bytes", look)
+    monkeypatch.setattr(memory, "give_back", lambda: trims.append(len(seen)))
     with pytest.raises(StopIteration):
-        freed._trim_when_grown()
+        memory._trim_when_grown()
     return trims
 
 

@@ -11,7 +11,7 @@ from timonel.engines import Engine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import follow_events, new_run_id
-from timonel.training import by_hand, record
+from timonel.training import attached, record
 from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
@@ -157,7 +157,7 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     least, most = parse_workers(workers)
     chosen_options = {name: given[name] for name in OPTION_NAMES if name in given}
     settings = Settings.of({**chosen_options, "workers": most, "min_workers": least})
-    place = by_hand.find_place(settings, cluster, task_type, task_index, os.environ)
+    place = attached.find_place(settings, cluster, task_type, task_index, os.environ)
     options = JobOptions.of(
         name=name,
         max_restarts=max_restarts,
@@ -179,7 +179,7 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     if place is not None:
         if detach:
             raise SpecError("expected to run a task of one's own cluster here, got detach")
-        return by_hand.train_here(request, found, options, place)
+        return attached.train_here(request, found, options, place)
     if settings.distribution.launcher == "mpi":
         ranks.find_mpirun()
     chosen = get_engine(engine, found) if isinstance(engine, str) else engine

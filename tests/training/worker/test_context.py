@@ -11,7 +11,7 @@ from timonel.data import Dataset, load, session
 from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
 from timonel.training.worker import exporting
-from timonel.training.worker.fit.fits import Fitted
+from timonel.training.worker.fit.managed_fit import Fitted
 from timonel.training.worker.task.cluster import Cluster
 
 

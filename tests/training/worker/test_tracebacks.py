@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from timonel.errors import InputError
-from timonel.training.worker.outcome import of_exception
+from timonel.training.worker.exit_report import of_exception
 from timonel.training.worker.task.script import run_script
 
 

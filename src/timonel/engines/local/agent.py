@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from timonel.engines.local.channel import Channel
 from timonel.engines.local.child import Command, Runner, close_inherited, spawn
+from timonel.engines.local.heartbeat import ALIVE, PROGRESS, Pulse, read_beat, read_progress
 from timonel.engines.local.loop import Loop
 from timonel.engines.local.oom import SAMPLE_INTERVAL_S, OomWatch
 from timonel.engines.local.processes import (
@@ -29,7 +30,6 @@ from timonel.engines.local.processes import (
     name_process,
     reap,
 )
-from timonel.engines.local.pulse import ALIVE, PROGRESS, Pulse, read_beat, read_progress
 from timonel.engines.local.scratch import Scratch
 from timonel.storage import append_line
 

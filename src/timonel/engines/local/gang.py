@@ -27,10 +27,10 @@ from timonel.engines.local.agent import run_agent
 from timonel.engines.local.channel import Channel
 from timonel.engines.local.environment import TASK_DIR, role_environment, task_environment
 from timonel.engines.local.folder import JobFolder
+from timonel.engines.local.heartbeat import steps_of
 from timonel.engines.local.loop import Loop
 from timonel.engines.local.ports import PortReservation
 from timonel.engines.local.processes import kill_all, marked
-from timonel.engines.local.pulse import steps_of
 from timonel.engines.local.warm import WarmRequest, WarmUnavailableError, request_agent
 from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
 

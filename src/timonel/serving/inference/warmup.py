@@ -19,8 +19,7 @@ from google.protobuf import message
 from timonel.data.records import read_records
 from timonel.errors import CorruptError
 from timonel.models.schema import WARMUP_FILE
-from timonel.serving.inference import Call, classification
-from timonel.serving.inference import conversion as protos
+from timonel.serving.inference import Call, classification, conversion
 from timonel.serving.inference.classification import Question
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.protos.messages import prediction_log_pb2
@@ -164,12 +163,12 @@ def _predict(call: Call, request: Any) -> None:
 
 def _classify(call: Call, request: Any) -> None:
     name = request.model_spec.signature_name
-    _ask(call, classification.classify(call, name, *protos.examples_from(request.input)))
+    _ask(call, classification.classify(call, name, *conversion.examples_from(request.input)))
 
 
 def _regress(call: Call, request: Any) -> None:
     name = request.model_spec.signature_name
-    _ask(call, classification.regress(call, name, *protos.examples_from(request.input)))
+    _ask(call, classification.regress(call, name, *conversion.examples_from(request.input)))
 
 
 def _infer(call: Call, request: Any) -> None:
@@ -179,7 +178,7 @@ def _infer(call: Call, request: Any) -> None:
     ]
     if not tasks:
         raise invalid_argument("ModelSpec has no name specified.")
-    for question in classification.infer(call, tasks, *protos.examples_from(request.input)):
+    for question in classification.infer(call, tasks, *conversion.examples_from(request.input)):
         _ask(call, question)
 
 

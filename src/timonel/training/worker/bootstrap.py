@@ -24,12 +24,12 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import outcome, stuck
+from timonel.training.worker import exit_report, peer_watchdog
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.evaluation.record import Records
+from timonel.training.worker.exit_report import EXIT_FAILED, Outcome
 from timonel.training.worker.fit import other_keras
 from timonel.training.worker.numerics import precision
-from timonel.training.worker.outcome import EXIT_FAILED, Outcome
 from timonel.training.worker.state.writer import is_writing
 from timonel.training.worker.strategy import adoption, devices, strategies
 from timonel.training.worker.task import alive, parameters, results
@@ -77,11 +77,13 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
         )
     except TimonelError as error:  # written by a newer release, say: there is no run to tell
         logger.warning("%s", error)
-        outcome.write_report(task_dir, Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error)))
+        exit_report.write_report(
+            task_dir, Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error))
+        )
         return EXIT_FAILED
     _set_environment(task)
     result = _run_to_outcome(task)
-    outcome.write_report(task.task_dir, result)
+    exit_report.write_report(task.task_dir, result)
     return result.exit_code
 
 
@@ -92,8 +94,8 @@ def _run_to_outcome(task: Task) -> Outcome:
         _train(task, termination)
     except BaseException as error:  # noqa: BLE001 - whatever it is decides how the process ends
         termination.ignore_more()
-        result = outcome.of_exception(
-            outcome.explained(
+        result = exit_report.of_exception(
+            exit_report.explained(
                 error, session.faults, is_served=task.spec.settings.uses_parameter_servers
             ),
             script=task.spec.script,
@@ -102,7 +104,7 @@ def _run_to_outcome(task: Task) -> Outcome:
         )
         _tell(task, result)
         return result
-    return outcome.DONE
+    return exit_report.DONE
 
 
 def _tell(task: Task, result: Outcome) -> None:
@@ -145,7 +147,11 @@ def _run_alone(task: Task) -> None:
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
-    from timonel.training.worker import managed, scratch, seen  # noqa: PLC0415 - imports TensorFlow
+    from timonel.training.worker import (  # noqa: PLC0415 - the same
+        instrumentation,
+        managed,
+        scratch,
+    )
 
     for noisy in ("tensorflow", "absl"):  # they tell of each device and each all-reduce
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -162,7 +168,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     keras.utils.set_random_seed(task.spec.seed)
     precision.configure(keras, settings.numerics)
     if task.peers:
-        stuck.watch(lambda: termination.is_leaving, is_writing)
+        peer_watchdog.watch(lambda: termination.is_leaving, is_writing)
     strategy = strategies.build(name, task.cluster, settings)
     if strategy is not None:
         adoption.adopt(strategy, name)
@@ -179,7 +185,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
             "devices", **precision.record(keras, name, strategy, settings), **granted.record()
         )
     own_run = run or open_run(_workspace(task), task.spec.run_id)
-    shown = seen.Seen(keras, context, own_run, settings, task.task_dir)
+    shown = instrumentation.Seen(keras, context, own_run, settings, task.task_dir)
     with managed.prepared(
         keras,
         context,

@@ -23,7 +23,7 @@ from timonel.models.reference import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
 from timonel.training.worker import scratch
-from timonel.training.worker.fit.fits import Fitted
+from timonel.training.worker.fit.managed_fit import Fitted
 from timonel.training.worker.inputs import building
 from timonel.training.worker.inputs.loaded import find_loaded
 

@@ -20,7 +20,7 @@ from timonel.training.worker.evaluation.trainers import Trainers
 from timonel.training.worker.fit import loops
 from timonel.training.worker.fit.agreement import Agreement, exchange_over
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.inputs import caches, sharding
 from timonel.training.worker.private import (
     central_storage,

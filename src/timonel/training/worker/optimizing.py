@@ -8,7 +8,7 @@ from typing import Any
 
 from timonel.errors import SpecError
 from timonel.training.settings import Settings
-from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.inputs import batches
 from timonel.training.worker.numerics import learning_rate, precision
 from timonel.training.worker.numerics.gradients import Plan

@@ -12,7 +12,7 @@ import pytest
 
 from timonel.errors import CorruptError, SpecError
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.evaluation.judgement import parse_stopping
+from timonel.training.worker.evaluation.early_stopping import parse_stopping
 from timonel.training.worker.evaluation.record import Evaluated, Records
 from timonel.training.worker.evaluator.follower import Follower, Wanted, passed_over
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress

@@ -25,8 +25,8 @@ from timonel.errors import TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.fit.fits import Fits
 from timonel.training.worker.fit.loops import LoopCheckpointer, Services
+from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.private import hidden_state
 from timonel.training.worker.termination import Terminated
 

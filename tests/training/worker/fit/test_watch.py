@@ -11,7 +11,7 @@ import pytest
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
-from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.fit.watch import Watch
 
 STEPS = 6

@@ -14,10 +14,10 @@ from timonel.engines.failures import parse_report
 from timonel.engines.local.agent import LAST_WORDS
 from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.fit.losses import Losses
+from timonel.training.worker.fit.nan_check import Losses
 from timonel.training.worker.state import files, memory
 from timonel.training.worker.state.best import parse_best
-from timonel.training.worker.state.due import Due
+from timonel.training.worker.state.checkpoint_schedule import Due
 from timonel.training.worker.state.progress import Progress
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from timonel.training.functions import call_of
 from timonel.training.spec import TrainSpec
-from timonel.training.worker import outcome
+from timonel.training.worker import exit_report
 from timonel.training.worker.task.script import run_program
 
 
@@ -42,7 +42,7 @@ def main() -> dict[str, Any]:
 
 
 def shown(error: BaseException, script: Path) -> str:
-    text = outcome.of_exception(error, script=str(script), peers=0).traceback
+    text = exit_report.of_exception(error, script=str(script), peers=0).traceback
     assert text is not None
     return text
 

@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 
 from timonel.serving.futures import in_pool
-from timonel.serving.inference import DataPlane, RequestContext
-from timonel.serving.inference import conversion as protos
+from timonel.serving.inference import DataPlane, RequestContext, conversion
 from timonel.serving.manager.model_config import next_models
 from timonel.serving.protocols.tfs_grpc.calls import Answer, handler
 from timonel.serving.protos.messages import get_model_status_pb2, model_management_pb2
@@ -68,7 +67,7 @@ class ModelService:
             raise invalid_argument("Missing ModelSpec")
         spec = request.model_spec
         version = spec.version.value if spec.HasField("version") else None
-        encoded: bytes = protos.status_response(
+        encoded: bytes = conversion.status_response(
             self._plane.status(spec.name, version)
         ).SerializeToString()
         return encoded

@@ -17,8 +17,8 @@ from timonel.serving.inference import (
     Outputs,
     RequestContext,
     classification,
+    conversion,
 )
-from timonel.serving.inference import conversion as protos
 from timonel.serving.inference.classification import CLASSIFY, REGRESS, Classes, Question, Task
 from timonel.serving.inference.signature_check import check_inputs
 from timonel.serving.protocols.tfs_grpc.calls import Answer, handler, model_spec, spec_from
@@ -91,9 +91,9 @@ class PredictionService:
             inputs = await by_size(self._pool, size, _arrays, signature, request.inputs)
             outputs = await _answered(call.start(signature, inputs, request.output_filter))
             version = call.version
-        write = partial(protos.predict_response, as_content=self._options.tensor_content)
+        write = partial(conversion.predict_response, as_content=self._options.tensor_content)
         size = sum(map(bytes_of, outputs.values()))
-        spec = protos.model_spec(request.model_spec.name, version, name)
+        spec = conversion.model_spec(request.model_spec.name, version, name)
         return await by_size(self._pool, size, write, spec, outputs)
 
     async def classify(self, request: Any, context: RequestContext) -> bytes:
@@ -109,7 +109,7 @@ class PredictionService:
             )
             (result,) = await _all_asked(call, [question])
             response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
-        protos.fill_classes(response.result, result)
+        conversion.fill_classes(response.result, result)
         return _serialized(response)
 
     async def regress(self, request: Any, context: RequestContext) -> bytes:
@@ -125,7 +125,7 @@ class PredictionService:
             )
             (values,) = await _all_asked(call, [question])
             response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
-        protos.fill_regressions(response.result, values)
+        conversion.fill_regressions(response.result, values)
         return _serialized(response)
 
     async def infer(self, request: Any, context: RequestContext) -> bytes:
@@ -146,9 +146,9 @@ class PredictionService:
         for task, result in zip(request.tasks, results, strict=True):
             entry = response.results.add(model_spec=_resolved(task.model_spec, version))
             if isinstance(result, Classes):
-                protos.fill_classes(entry.classification_result, result)
+                conversion.fill_classes(entry.classification_result, result)
             else:
-                protos.fill_regressions(entry.regression_result, result)
+                conversion.fill_regressions(entry.regression_result, result)
         return _serialized(response)
 
     async def metadata(
@@ -165,10 +165,10 @@ class PredictionService:
         for field in request.metadata_field:
             if field != "signature_def":
                 raise invalid_argument(f"Metadata field {field} is not supported")
-        return _serialized(protos.metadata_response(self._plane.metadata(spec)))
+        return _serialized(conversion.metadata_response(self._plane.metadata(spec)))
 
     async def _examples(self, given: Any) -> tuple[list[bytes], bytes]:
-        return await by_size(self._pool, given.ByteSize(), protos.examples_from, given)
+        return await by_size(self._pool, given.ByteSize(), conversion.examples_from, given)
 
     def _check_method(self, signature: Signature) -> None:
         if self._options.check_method_names and signature.method_name not in _METHODS:
@@ -212,7 +212,7 @@ def _arrays(signature: Signature, given: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _resolved(asked: Any, version: int) -> Any:
-    return protos.model_spec(asked.name, version, asked.signature_name or DEFAULT_SIGNATURE)
+    return conversion.model_spec(asked.name, version, asked.signature_name or DEFAULT_SIGNATURE)
 
 
 def _serialized(message: Any) -> bytes:

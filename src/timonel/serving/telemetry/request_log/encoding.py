@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from timonel.serving.inference import classification
-from timonel.serving.inference import conversion as protos
+from timonel.serving.inference import classification, conversion
 from timonel.serving.inference.logged_request import LoggedRequest
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
@@ -56,7 +55,7 @@ def _classify(log: Any, exchange: LoggedRequest) -> None:
     _fill(request.input, exchange)
     outputs = exchange.outputs
     found = classification.Classes(outputs.get("classes"), outputs.get("scores"))
-    protos.fill_classes(response.result, found)
+    conversion.fill_classes(response.result, found)
 
 
 def _regress(log: Any, exchange: LoggedRequest) -> None:
@@ -64,7 +63,7 @@ def _regress(log: Any, exchange: LoggedRequest) -> None:
     _name(request.model_spec, exchange)
     _name(response.model_spec, exchange)
     _fill(request.input, exchange)
-    protos.fill_regressions(response.result, exchange.outputs["outputs"].reshape(-1))
+    conversion.fill_regressions(response.result, exchange.outputs["outputs"].reshape(-1))
 
 
 def _fill(given: Any, exchange: LoggedRequest) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from timonel.training.worker.evaluation import validation
+from timonel.training.worker.evaluation.early_stopping import PREFIX
 from timonel.training.worker.evaluation.history import add_to_history
-from timonel.training.worker.evaluation.judgement import PREFIX
 from timonel.training.worker.evaluation.record import Record, Records
 from timonel.training.worker.evaluator.follower import Follower
 from timonel.training.worker.evaluator.report import Report

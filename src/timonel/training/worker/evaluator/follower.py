@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.errors import CorruptError, NotFoundError, SpecError
-from timonel.training.worker.evaluation.judgement import Stopping, best_of
+from timonel.training.worker.evaluation.early_stopping import Stopping, best_of
 from timonel.training.worker.evaluation.record import Evaluated, Record, Records, evaluated
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints
 from timonel.training.worker.state import files

@@ -19,7 +19,7 @@ from timonel.tracking import open_run
 from timonel.training.settings import Settings
 from timonel.training.worker import bootstrap, scratch
 from timonel.training.worker.context import enter
-from timonel.training.worker.evaluation.judgement import judges, parse_stopping
+from timonel.training.worker.evaluation.early_stopping import judges, parse_stopping
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluator.fits import EvaluatorFits
 from timonel.training.worker.evaluator.follower import Follower, Wanted

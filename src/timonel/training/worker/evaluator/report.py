@@ -6,7 +6,7 @@ from pathlib import Path
 
 from timonel.tracking import RunWriter
 from timonel.tracking.events import FILE_NAME, EventReader
-from timonel.training.worker.evaluation.judgement import PREFIX
+from timonel.training.worker.evaluation.early_stopping import PREFIX
 from timonel.training.worker.evaluation.record import Evaluated
 from timonel.training.worker.fit.checkpoints import Checkpoint
 from timonel.training.worker.reports.summaries import Summaries

@@ -23,7 +23,7 @@ from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
 from timonel.storage import join
 from timonel.storage.atomic import sweep, unwritable
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.evaluation.judgement import judges
+from timonel.training.worker.evaluation.early_stopping import judges
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.state import files
 from timonel.training.worker.state.best import Best, parse_best

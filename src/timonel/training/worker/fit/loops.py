@@ -24,8 +24,8 @@ from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progr
 from timonel.training.worker.inputs import building
 from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state import randomness
-from timonel.training.worker.state.due import Due
-from timonel.training.worker.state.feeds import Feed, StreamFeed
+from timonel.training.worker.state.checkpoint_schedule import Due
+from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.replays import ReplayFeed
 from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.variables import restore

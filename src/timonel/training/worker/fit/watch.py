@@ -10,11 +10,11 @@ from typing import Any, NoReturn, Protocol
 
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress
-from timonel.training.worker.fit.losses import Losses
+from timonel.training.worker.fit.nan_check import Losses
 from timonel.training.worker.fit.wrapping import recall
 from timonel.training.worker.reports.reporting import Reporter
-from timonel.training.worker.state.due import Due
-from timonel.training.worker.state.feeds import Feed
+from timonel.training.worker.state.checkpoint_schedule import Due
+from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.termination import Terminated
 
 

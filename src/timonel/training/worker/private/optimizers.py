@@ -20,7 +20,7 @@ from typing import Any
 from timonel.errors import SpecError
 from timonel.training.worker.numerics.gradients import Plan
 from timonel.training.worker.numerics.learning_rate import Rule
-from timonel.training.worker.private import changing, optimizers_keras3, optimizers_tf_keras
+from timonel.training.worker.private import class_patching, optimizers_keras3, optimizers_tf_keras
 from timonel.training.worker.private.gradient_sums import innermost
 
 
@@ -31,7 +31,7 @@ def missing_names() -> list[str]:
 
 def install(keras: Any, plan: Plan, rule: Rule) -> None:
     """Change the optimizers of ``keras``, once: a second call takes the place of the first."""
-    changing.restore()
+    class_patching.restore()
     if keras.__name__ == "keras":
         optimizers_keras3.install(plan, rule)
     else:
@@ -58,7 +58,7 @@ def require_supported(optimizer: Any) -> None:
     Raises:
         SpecError: They do not.
     """
-    if not changing.is_changed(innermost(optimizer)):
+    if not class_patching.is_changed(innermost(optimizer)):
         raise SpecError(
             "expected an optimizer of Keras for what was asked of gradients and the learning rate, "
             f"got {type(optimizer).__module__}.{type(optimizer).__name__}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from timonel.training.worker.numerics.gradients import Plan
 from timonel.training.worker.numerics.learning_rate import Rule
-from timonel.training.worker.private import changing
+from timonel.training.worker.private import class_patching
 from timonel.training.worker.private.gradient_sums import (
     add_sums_keras3,
     innermost,
@@ -52,7 +52,7 @@ def install(plan: Plan, rule: Rule) -> None:
         @functools.wraps(original)
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
             grads = list(grads)
-            if getattr(optimizer, changing.WRAPPED, False) or not grads:
+            if getattr(optimizer, class_patching.WRAPPED, False) or not grads:
                 return original(optimizer, grads, trainable_variables)
             if trainable_variables is not None and not optimizer.built:
                 optimizer.build(list(trainable_variables))
@@ -61,7 +61,7 @@ def install(plan: Plan, rule: Rule) -> None:
             def update(found: list[Any]) -> None:
                 original(
                     optimizer,
-                    changing.reduced(optimizer, found, variables, plan, reduce),
+                    class_patching.reduced(optimizer, found, variables, plan, reduce),
                     variables,
                 )
 
@@ -76,18 +76,18 @@ def install(plan: Plan, rule: Rule) -> None:
         return result
 
     base_build = BaseOptimizer.build
-    changing.replace(BaseOptimizer, "apply", apply_of(BaseOptimizer.apply))
-    changing.replace(LossScaleOptimizer, "apply", apply_of(LossScaleOptimizer.apply))
-    changing.replace(BaseOptimizer, "build", functools.wraps(base_build)(build))
-    changing.mark_what_is_wrapped_by(LossScaleOptimizer)
-    changing.replace(TFOptimizer, "_all_reduce_sum_gradients", lambda _, pairs: list(pairs))
-    changing.replace(
+    class_patching.replace(BaseOptimizer, "apply", apply_of(BaseOptimizer.apply))
+    class_patching.replace(LossScaleOptimizer, "apply", apply_of(LossScaleOptimizer.apply))
+    class_patching.replace(BaseOptimizer, "build", functools.wraps(base_build)(build))
+    class_patching.mark_what_is_wrapped_by(LossScaleOptimizer)
+    class_patching.replace(TFOptimizer, "_all_reduce_sum_gradients", lambda _, pairs: list(pairs))
+    class_patching.replace(
         BaseOptimizer,
         "_backend_apply_gradients",
-        changing.while_updating(BaseOptimizer._backend_apply_gradients),
+        class_patching.while_updating(BaseOptimizer._backend_apply_gradients),
     )
-    changing.replace(
+    class_patching.replace(
         BaseOptimizer,
         "_get_current_learning_rate",
-        changing.scaled(BaseOptimizer._get_current_learning_rate, rule),
+        class_patching.scaled(BaseOptimizer._get_current_learning_rate, rule),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from timonel.training.worker.numerics.gradients import Plan
 from timonel.training.worker.numerics.learning_rate import Rule
-from timonel.training.worker.private import changing
+from timonel.training.worker.private import class_patching
 from timonel.training.worker.private.gradient_sums import add_sums_tf_keras, with_accumulation
 
 
@@ -40,7 +40,7 @@ def install(plan: Plan, rule: Rule) -> None:
         @functools.wraps(original)
         def apply_gradients(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(grads_and_vars)
-            if getattr(optimizer, changing.WRAPPED, False) or not pairs:
+            if getattr(optimizer, class_patching.WRAPPED, False) or not pairs:
                 return original(optimizer, pairs, *args, **kwargs)
             found, variables = [list(part) for part in zip(*pairs, strict=True)]
             if plan.accumulate > 1:
@@ -59,7 +59,7 @@ def install(plan: Plan, rule: Rule) -> None:
 
     def aggregate(optimizer: Any, grads_and_vars: Any) -> list[Any]:
         found, variables = [list(part) for part in zip(*grads_and_vars, strict=True)]
-        sums = changing.reduced(optimizer, found, variables, plan, reduce)
+        sums = class_patching.reduced(optimizer, found, variables, plan, reduce)
         return list(zip(sums, variables, strict=True))
 
     def build(optimizer: Any, var_list: Any) -> Any:
@@ -70,18 +70,20 @@ def install(plan: Plan, rule: Rule) -> None:
 
     base_build = _BaseOptimizer.build
     own_rate: Any = _BaseOptimizer.learning_rate
-    changing.replace(Optimizer, "apply_gradients", apply_of(Optimizer.apply_gradients))
-    changing.replace(
+    class_patching.replace(Optimizer, "apply_gradients", apply_of(Optimizer.apply_gradients))
+    class_patching.replace(
         LossScaleOptimizerV3, "apply_gradients", apply_of(LossScaleOptimizerV3.apply_gradients)
     )
-    changing.replace(Optimizer, "aggregate_gradients", functools.wraps(reduce)(aggregate))
-    changing.replace(_BaseOptimizer, "build", functools.wraps(base_build)(build))
-    changing.mark_what_is_wrapped_by(LossScaleOptimizerV3)
-    changing.replace(
-        _BaseOptimizer, "apply_gradients", changing.while_updating(_BaseOptimizer.apply_gradients)
+    class_patching.replace(Optimizer, "aggregate_gradients", functools.wraps(reduce)(aggregate))
+    class_patching.replace(_BaseOptimizer, "build", functools.wraps(base_build)(build))
+    class_patching.mark_what_is_wrapped_by(LossScaleOptimizerV3)
+    class_patching.replace(
+        _BaseOptimizer,
+        "apply_gradients",
+        class_patching.while_updating(_BaseOptimizer.apply_gradients),
     )
-    changing.replace(
+    class_patching.replace(
         _BaseOptimizer,
         "learning_rate",
-        property(changing.scaled(own_rate.fget, rule), own_rate.fset),
+        property(class_patching.scaled(own_rate.fget, rule), own_rate.fset),
     )

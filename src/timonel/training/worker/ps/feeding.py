@@ -21,10 +21,10 @@ import tensorflow as tf
 from timonel.errors import TimonelError
 from timonel.training.worker.inputs.sharding import bounds
 from timonel.training.worker.ps import tracing
-from timonel.training.worker.ps.desk import Counted, Desk
+from timonel.training.worker.ps.dispatcher import Counted, Desk
+from timonel.training.worker.ps.gradient_buffers import Applier
 from timonel.training.worker.ps.ledger import Ledger, Policy
-from timonel.training.worker.ps.slots import Applier
-from timonel.training.worker.ps.telling import Telling
+from timonel.training.worker.ps.worker_messages import Telling
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.watch import Watch
 from timonel.training.worker.private import mid_epoch, ps_variables
-from timonel.training.worker.ps.desk import Desk, Observe
+from timonel.training.worker.ps.dispatcher import Desk, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
-from timonel.training.worker.ps.terms import (
+from timonel.training.worker.ps.preflight import (
     caveats,
     check_model,
     check_precision,

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.worker.private import ps_variables
+from timonel.training.worker.ps.gradient_buffers import Entry, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
-from timonel.training.worker.ps.slots import Entry, stage
 from timonel.training.worker.ps.states import State, begin, change_of, states_of
 
 

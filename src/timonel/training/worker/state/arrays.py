@@ -15,7 +15,7 @@ import numpy as np
 from timonel.data.loader import steps_of
 from timonel.data.schedule import Indices, Schedule, permutation
 from timonel.data.session import Stream
-from timonel.training.worker.state.feeds import Feed, StreamFeed
+from timonel.training.worker.state.data_position import Feed, StreamFeed
 
 _DEFAULT_BATCH_SIZE = 32
 _PREFETCHED = 2

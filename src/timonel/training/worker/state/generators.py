@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.elements import Elements, can_be_elements
-from timonel.training.worker.state.feeds import Feed
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from timonel.training.worker.private import tf_data
-from timonel.training.worker.state.feeds import Feed
+from timonel.training.worker.state.data_position import Feed
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from timonel.data.loader import steps_of
 from timonel.data.schedule import Schedule
 from timonel.data.session import Stream
 from timonel.training.worker.state import callback_state
+from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.elements import Elements, can_be_elements
-from timonel.training.worker.state.feeds import Feed, StreamFeed
 
 _LARGEST_STATE = 1 << 24
 _PREFETCHED = 2

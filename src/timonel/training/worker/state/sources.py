@@ -7,7 +7,7 @@ from typing import Any
 from timonel.training.worker.inputs.building import is_dataset
 from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state.arrays import feed_of_arrays
-from timonel.training.worker.state.feeds import Feed, StreamFeed
+from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.generators import feed_of_generator
 from timonel.training.worker.state.replays import feed_of_pipeline
 from timonel.training.worker.state.sequences import feed_of_sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from timonel.training.settings import Settings, StrategyName
-from timonel.training.worker.evaluation.judgement import parse_stopping
+from timonel.training.worker.evaluation.early_stopping import parse_stopping
 from timonel.training.worker.reports.step_numbers import parse_steps
 from timonel.training.worker.state.best import parse_best
 

@@ -12,7 +12,7 @@ from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import Settings
 from timonel.training.worker.ps.feeding import Horizon
 from timonel.training.worker.ps.ledger import Policy, Tally
-from timonel.training.worker.ps.terms import (
+from timonel.training.worker.ps.preflight import (
     caveats,
     check_model,
     check_precision,

@@ -9,7 +9,7 @@ import pytest
 from timonel.errors import JobError, SpecError
 from timonel.storage import Workspace
 from timonel.tracking import list_runs, open_run
-from timonel.training import joining
+from timonel.training import rendezvous
 from timonel.training.options import JobOptions
 from timonel.training.request import Request, check_request
 from timonel.training.settings import Settings
@@ -31,7 +31,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def lead(script: Path, workspace: Workspace, **changes: Any) -> Path:
-    return joining.lead(request(script, **changes), workspace, "train-abc", OPTIONS)
+    return rendezvous.lead(request(script, **changes), workspace, "train-abc", OPTIONS)
 
 
 def no_wait(_: float) -> None:
@@ -40,10 +40,12 @@ def no_wait(_: float) -> None:
 
 def test_a_cluster_and_a_name_have_runs_of_their_own() -> None:
     tasks = {"chief": ("a:1",), "worker": ("b:1",)}
-    prefix = joining.run_prefix(tasks, None)
-    assert prefix == joining.run_prefix({role: list(found) for role, found in tasks.items()}, None)
-    assert prefix != joining.run_prefix(tasks, "other")
-    assert prefix != joining.run_prefix({"chief": ("a:1",)}, None)
+    prefix = rendezvous.run_prefix(tasks, None)
+    assert prefix == rendezvous.run_prefix(
+        {role: list(found) for role, found in tasks.items()}, None
+    )
+    assert prefix != rendezvous.run_prefix(tasks, "other")
+    assert prefix != rendezvous.run_prefix({"chief": ("a:1",)}, None)
 
 
 def test_a_run_goes_on_until_it_has_an_end(script: Path, workspace: Workspace) -> None:
@@ -68,7 +70,7 @@ def test_the_others_wait_for_the_chief(script: Path, workspace: Workspace) -> No
         lead(script, workspace)
 
     ours = JobOptions(seed=99)
-    told = joining.follow(request(script), workspace, "train-abc", ours, "worker-0", start_chief)
+    told = rendezvous.follow(request(script), workspace, "train-abc", ours, "worker-0", start_chief)
     assert waited == [0.5]
     assert told.run_id == "train-abc-2"  # not the one that has ended
     assert told.seed == 3  # the chief's
@@ -80,18 +82,20 @@ def test_a_run_that_has_just_ended_is_missed_once(
     lead(script, workspace)
     open_run(workspace, "train-abc-1").finish("failed", "m", "user-error")
     asked = request(script)
-    with pytest.raises(joining.AlreadyEndedError, match=r"train-abc-1 has ended \(failed\) before"):
-        joining.follow(asked, workspace, "train-abc", OPTIONS, "worker-0", no_wait)
+    with pytest.raises(
+        rendezvous.AlreadyEndedError, match=r"train-abc-1 has ended \(failed\) before"
+    ):
+        rendezvous.follow(asked, workspace, "train-abc", OPTIONS, "worker-0", no_wait)
 
     def start_chief(_: float) -> None:
         lead(script, workspace)
 
-    told = joining.follow(asked, workspace, "train-abc", OPTIONS, "worker-0", start_chief)
+    told = rendezvous.follow(asked, workspace, "train-abc", OPTIONS, "worker-0", start_chief)
     assert told.run_id == "train-abc-2"
     open_run(workspace, "train-abc-2").finish("succeeded")
     now = time.time() + 301
-    monkeypatch.setattr(joining.time, "time", lambda: now)  # nobody has waited for it as long
-    told = joining.follow(asked, workspace, "train-abc", OPTIONS, "worker-1", start_chief)
+    monkeypatch.setattr(rendezvous.time, "time", lambda: now)  # nobody has waited for it as long
+    told = rendezvous.follow(asked, workspace, "train-abc", OPTIONS, "worker-1", start_chief)
     assert told.run_id == "train-abc-3"
 
 
@@ -102,7 +106,9 @@ def test_each_task_has_its_own_path_of_the_script(
     elsewhere = tmp_path / "elsewhere" / "train.py"
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(script.read_bytes())
-    told = joining.follow(request(elsewhere), workspace, "train-abc", OPTIONS, "worker-0", no_wait)
+    told = rendezvous.follow(
+        request(elsewhere), workspace, "train-abc", OPTIONS, "worker-0", no_wait
+    )
     assert told.script == str(elsewhere)
     assert read_spec(workspace.runs / "train-abc-1" / "train.json").script == str(script)
 
@@ -120,7 +126,7 @@ def test_all_tasks_are_asked_for_the_same(
 ) -> None:
     lead(script, workspace)
     with pytest.raises(SpecError, match=f"expected {field} of train-abc-1"):
-        joining.follow(
+        rendezvous.follow(
             request(script, **changes), workspace, "train-abc", OPTIONS, "worker-0", no_wait
         )
     with pytest.raises(SpecError, match=f"expected {field} of train-abc-1"):
@@ -129,5 +135,5 @@ def test_all_tasks_are_asked_for_the_same(
 
 def test_no_chief_comes(script: Path, workspace: Workspace) -> None:
     with pytest.raises(JobError, match=r"chief's run train-abc-\.\.\. in .* within 300 s"):
-        joining.follow(request(script), workspace, "train-abc", OPTIONS, "worker-0", no_wait)
+        rendezvous.follow(request(script), workspace, "train-abc", OPTIONS, "worker-0", no_wait)
     assert list_runs(workspace) == []

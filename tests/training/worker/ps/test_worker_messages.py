@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.training.worker.ps.states import State
-from timonel.training.worker.ps.telling import Telling
 from timonel.training.worker.ps.tracing import Step
+from timonel.training.worker.ps.worker_messages import Telling
 
 
 def _step(told: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:

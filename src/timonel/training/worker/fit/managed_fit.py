@@ -18,7 +18,7 @@ from timonel.tracking import RunWriter
 from timonel.training.worker import scratch
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, Progress
-from timonel.training.worker.fit.losses import Losses
+from timonel.training.worker.fit.nan_check import Losses
 from timonel.training.worker.fit.watch import Watch, callback_for
 from timonel.training.worker.fit.wrapping import recall, replace_fit, with_callback
 from timonel.training.worker.inputs import batches, building
@@ -26,7 +26,7 @@ from timonel.training.worker.private import backups, mid_epoch
 from timonel.training.worker.reports.reporting import Plan, Reporter
 from timonel.training.worker.reports.summaries import Summaries
 from timonel.training.worker.state import callback_state, memory
-from timonel.training.worker.state.feeds import Feed
+from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of

@@ -11,9 +11,9 @@ from typing import Any
 from timonel.engines import get_engine
 from timonel.errors import SpecError
 from timonel.storage import Workspace
-from timonel.training import joining
+from timonel.training import rendezvous
+from timonel.training.cluster_file import read_cluster
 from timonel.training.foreground import ForegroundTask, run_here
-from timonel.training.given import read_cluster
 from timonel.training.handles import Job, Run
 from timonel.training.job import environment
 from timonel.training.options import JobOptions
@@ -78,13 +78,13 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     if place.cluster is None:
         return _as_rank(request, workspace, options)
     cluster = place.cluster
-    prefix = joining.run_prefix(cluster.tasks, options.name)
+    prefix = rendezvous.run_prefix(cluster.tasks, options.name)
     if cluster.is_chief:
-        spec = joining.lead(request, workspace, prefix, options)
+        spec = rendezvous.lead(request, workspace, prefix, options)
         return _run(request, workspace, cluster, spec, spec.parent.name)
     try:
-        told = joining.follow(request, workspace, prefix, options, cluster.task_id)
-    except joining.AlreadyEndedError as error:
+        told = rendezvous.follow(request, workspace, prefix, options, cluster.task_id)
+    except rendezvous.AlreadyEndedError as error:
         if not _serves(request.settings, cluster):
             raise
         # Who serves others ends when they do.
@@ -128,9 +128,9 @@ def _lead_ranks(
     request: Request, workspace: Workspace, options: JobOptions, count: int
 ) -> Path | Exception:
     """Return what the ranks are told, or why there is nothing; the others wait for either."""
-    prefix = joining.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
+    prefix = rendezvous.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
     try:
-        return joining.lead(request, workspace, prefix, options)
+        return rendezvous.lead(request, workspace, prefix, options)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait for an answer
         return error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timonel.training.worker.ps.desk import Desk
+from timonel.training.worker.ps.dispatcher import Desk
 from timonel.training.worker.ps.ledger import Ledger, Policy
 
 LOCAL = threading.local()

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.engines.local.pulse import Pulse, read_beat, read_progress, steps_of
+from timonel.engines.local.heartbeat import Pulse, read_beat, read_progress, steps_of
 
 
 def watched(

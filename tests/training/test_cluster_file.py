@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from timonel.errors import NotFoundError, SpecError
-from timonel.training.given import read_cluster
+from timonel.training.cluster_file import read_cluster
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "[::1]:2"], "ps": ["c.example:65000"]}
 

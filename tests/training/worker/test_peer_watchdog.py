@@ -16,7 +16,7 @@ from timonel.engines.base import EXIT_RETRYABLE
 _PROGRAM = """
 import ctypes, signal, sys
 from pathlib import Path
-from timonel.training.worker import stuck
+from timonel.training.worker import peer_watchdog as stuck
 from timonel.training.worker.termination import Terminated, Termination
 
 termination = Termination()
@@ -99,7 +99,8 @@ def test_who_can_leave_by_itself_does(started: subprocess.Popen[str]) -> None:
 
 def test_threads_that_compute_are_awake() -> None:
     program = (
-        "import threading\nfrom timonel.training.worker.stuck import all_others_sleep as asleep\n"
+        "import threading\n"
+        "from timonel.training.worker.peer_watchdog import all_others_sleep as asleep\n"
         "looks = []\n"
         "look = threading.Thread(target=lambda: looks.extend(asleep() for _ in range(50)))\n"
         "look.start()\nwhile look.is_alive(): sum(range(1000))\nassert not all(looks)"

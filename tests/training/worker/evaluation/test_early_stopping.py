@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
-from timonel.training.worker.evaluation.judgement import (
+from timonel.training.worker.evaluation.early_stopping import (
     PATIENCE,
     Stopping,
     best_of,

@@ -15,8 +15,8 @@ from tensorflow.errors import (
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause
 from timonel.errors import CorruptError, SpecError
-from timonel.training.worker import outcome
-from timonel.training.worker.outcome import of_exception, write_report
+from timonel.training.worker import exit_report
+from timonel.training.worker.exit_report import of_exception, write_report
 from timonel.training.worker.termination import Terminated
 
 
@@ -69,7 +69,7 @@ def test_an_error_that_wraps_a_lost_peer() -> None:
 def test_an_error_of_ours_that_tensorflow_has_passed_on_as_text() -> None:
     faults = [CorruptError("expected whole records in a"), CorruptError("expected records in b")]
     wrapped = UnknownError(None, None, f"Graph execution error: CorruptError: {faults[1]}\nstack")
-    assert outcome.explained(wrapped, faults) is faults[1]
+    assert exit_report.explained(wrapped, faults) is faults[1]
     result = of_exception(faults[1], script="/s.py", peers=1)
     assert result.cause is FailureCause.USER_ERROR
     assert result.traceback == "expected records in b\n"
@@ -78,13 +78,13 @@ def test_an_error_of_ours_that_tensorflow_has_passed_on_as_text() -> None:
 def test_an_error_of_ours_explains_no_other() -> None:
     faults = [CorruptError("expected whole records in a")]
     for error in (UnknownError(None, None, "other"), ValueError("expected whole records in a")):
-        assert outcome.explained(error, faults) is error
-        assert outcome.explained(error, []) is error
+        assert exit_report.explained(error, faults) is error
+        assert exit_report.explained(error, []) is error
 
 
 def test_whatever_is_raised_after_sigterm_is_its_consequence() -> None:
     result = of_exception(ValueError(), script="/s.py", peers=0, terminating=True)
-    assert result == outcome.LEFT
+    assert result == exit_report.LEFT
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_script_that_exits(code: object, exit_code: int) -> None:
 
 
 def test_what_the_engine_is_told(tmp_path: Path) -> None:
-    write_report(tmp_path, outcome.DONE)
+    write_report(tmp_path, exit_report.DONE)
     assert not (tmp_path / "report.json").exists()
-    write_report(tmp_path, outcome.LEFT)
+    write_report(tmp_path, exit_report.LEFT)
     assert json.loads((tmp_path / "report.json").read_text()) == {
         "cause": "preempted",
         "message": "asked to leave",
@@ -117,7 +117,7 @@ def test_what_the_engine_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_step_outside_the_strategy_is_told_with_its_cure(error):
-    found = outcome.explained(error, [])
+    found = exit_report.explained(error, [])
     assert isinstance(found, SpecError)
     assert "strategy.run(step" in str(found)
     assert "\n" not in str(found)
@@ -136,6 +136,6 @@ def test_a_step_outside_the_strategy_is_told_with_its_cure(error):
     ],
 )
 def test_the_cure_of_a_loop_of_ones_own_is_named(text: str, is_served: bool, words: str) -> None:
-    told = outcome.explained(RuntimeError(text), (), is_served=is_served)
+    told = exit_report.explained(RuntimeError(text), (), is_served=is_served)
     assert isinstance(told, SpecError)
     assert words in str(told)

@@ -9,7 +9,7 @@ from typing import Any
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings
 from timonel.training.worker.context import TrainingContext
-from timonel.training.worker.fit.fits import Fits
+from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.inputs import building
 from timonel.training.worker.numerics import gradients
 from timonel.training.worker.private import end_of_data
