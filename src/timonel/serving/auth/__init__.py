@@ -1,4 +1,4 @@
-"""Access to a server: who may ask what, how often and how much, and over which TLS."""
+"""Access control for a server: authentication, permissions, rate and size limits, TLS."""
 
 from timonel.serving.settings.auth import (
     AccessSettings,

@@ -1,4 +1,4 @@
-"""Access put in front of a server's two skins."""
+"""Access control for the REST and gRPC ports of a server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from timonel.serving.settings.auth import AccessSettings
 
 @dataclass(frozen=True)
 class GrpcGuard:
-    """What a gRPC server is made with.
+    """Arguments for creating a gRPC server with access control.
 
     Args:
-        interceptors: In front of its services.
-        arguments: Channel arguments that set its limits.
-        credentials: Its TLS; none for a plain port.
+        interceptors: Server interceptors.
+        arguments: Channel arguments that set the limits.
+        credentials: TLS credentials; None for plain text.
     """
 
     interceptors: tuple[Any, ...] = ()
@@ -36,15 +36,15 @@ class GrpcGuard:
 
 
 class Access:
-    """Everything that stands between a server's ports and its skins.
+    """Access control, limits and TLS for both ports of a server.
 
-    Made before the models are loaded, so that a wrong file is told at once.
+    Create it before the models are loaded, so that an unusable file fails early.
 
     Args:
-        settings: The rules.
+        settings: The access settings.
 
     Raises:
-        TimonelError: A file of keys or certificates cannot be used.
+        TimonelError: A key or certificate file cannot be used.
     """
 
     def __init__(self, settings: AccessSettings) -> None:
@@ -57,42 +57,42 @@ class Access:
 
     @property
     def scheme(self) -> str:
-        """How REST addresses begin."""
+        """URL scheme of the REST port: ``http`` or ``https``."""
         return "http" if self._context is None else "https"
 
     @property
     def max_body(self) -> int | None:
-        """Bytes of the largest body that may be sent; none for any."""
+        """Largest accepted request body in bytes; None for no limit."""
         return self._settings.limits.max_body
 
     @property
     def takes_reloads(self) -> bool:
-        """Whether clients with the right to do so may replace the list of models."""
+        """Whether authorized clients may replace the list of models."""
         return self._settings.takes_reloads
 
     @property
     def guards_nothing(self) -> bool:
-        """Whether nobody has to ask who sends a request."""
+        """Whether requests are admitted without identifying the sender."""
         return self._control.guards_nothing
 
     def hosts(self, address: str, host: str) -> frozenset[str] | None:
-        """Return the host names that REST requests may be for; see `browsers.hosts_for`."""
+        """Return the accepted host names of REST requests; see `origin_check.hosts_for`."""
         return hosts_for(address, host, self._settings.allowed_hosts)
 
     def guarded(self, app: App, hosts: frozenset[str] | None, *, cors: bool = False) -> App:
-        """Return an ASGI application behind the rules.
+        """Wrap an ASGI application in access control and origin checks.
 
         Args:
             app: The application.
-            hosts: What `hosts` returned.
-            cors: Whether web pages of other origins are welcome.
+            hosts: The result of `hosts`.
+            cors: Whether to accept requests from web pages of other origins.
         """
         if not self.guards_nothing or self.max_body is not None:
             app = AccessMiddleware(app, self._control)
         return BrowserGuard(app, hosts, cors=cors)
 
     def uvicorn_options(self) -> dict[str, Any]:
-        """Return what `uvicorn.Config` is made with."""
+        """Return keyword arguments for `uvicorn.Config`."""
         options: dict[str, Any] = {"http": http_protocol(self._settings.limits)}
         if self._context is not None:
             context = self._context
@@ -100,7 +100,7 @@ class Access:
         return options
 
     def grpc_guard(self) -> GrpcGuard:
-        """Return what a gRPC server is made with. Imports gRPC."""
+        """Return arguments for a gRPC server. Imports gRPC."""
         from timonel.serving.auth.rpc import AccessInterceptor  # noqa: PLC0415 - slow to import
 
         limits = self._settings.limits

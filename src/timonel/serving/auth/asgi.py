@@ -1,4 +1,4 @@
-"""Access control in front of the REST skin, as ASGI middleware."""
+"""ASGI middleware for access control."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from timonel.serving.settings.grants import Action
 from timonel.serving.status import Code, StatusError
 
 CERTIFICATE = "timonel.certificate"
-"""The key under which a request's scope holds the names in the client's certificate."""
+"""Key in a request's scope for the names in the client certificate."""
 _HTTP_STATUS = {
     Code.UNAUTHENTICATED: 401,
     Code.PERMISSION_DENIED: 403,
@@ -38,11 +38,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class AccessMiddleware:
-    """Lets through what may pass, and cuts listings down to what their reader may see.
+    """Reject unauthorized requests and filter model listings by permission.
 
     Args:
-        app: The REST skin.
-        control: The rules, shared with gRPC.
+        app: The wrapped REST application.
+        control: The access rules, shared with gRPC.
     """
 
     def __init__(self, app: App, control: AccessControl) -> None:
@@ -50,13 +50,13 @@ class AccessMiddleware:
         self._control = control
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one request, or have it answered."""
+        """Answer a request, or pass it to the application."""
         if scope["type"] != "http" or self._passes(scope):
             return self._app(scope, receive, send)
         return self._watched(scope, receive, send)
 
     def _passes(self, scope: Scope) -> bool:
-        """Whether nobody has to ask who sends a request, nor to count its body."""
+        """Whether a request needs neither authentication nor a counted body."""
         most = self._control.settings.limits.max_body
         return self._control.guards_nothing and (most is None or is_within(scope["headers"], most))
 
@@ -115,7 +115,7 @@ class AccessMiddleware:
             bounded, scope = UnpackedBody(bounded, most), without_encoding(scope)
 
         async def until_too_large() -> Message:
-            # The application is told that the client is gone; what it answers to that is dropped.
+            # Tell the application that the client disconnected. Its response to that is dropped.
             try:
                 return await bounded()
             except BodyTooLargeError as error:
@@ -125,15 +125,15 @@ class AccessMiddleware:
         return until_too_large, scope
 
     def _discreet(self, answer: _Answer) -> Send:
-        # Why a server is not ready names its models.
+        # The reason why a server is not ready names its models.
         return _WithoutReason(answer) if self._control.settings.is_closed else answer
 
 
 class _Answer:
-    """An ASGI ``send`` that lets through one answer: the application's, or a refusal.
+    """ASGI ``send`` that forwards one response: the application's or a rejection.
 
-    After a refusal the connection stays open, and what still comes is thrown away: a client that
-    is cut off while it sends never reads why.
+    After a rejection the connection stays open and further messages are dropped: a client that is
+    disconnected while it sends never reads the reason.
     """
 
     def __init__(self, send: Send) -> None:
@@ -148,7 +148,7 @@ class _Answer:
         await self._send(message)
 
     async def refuse(self, status: int, text: str, headers: Headers) -> None:
-        """Answer with an error, unless there is half an answer already."""
+        """Send an error response, unless another response has started."""
         if self._has_begun:
             return
         self._has_begun = self._is_refused = True
@@ -161,7 +161,7 @@ class _Answer:
 
 
 class _Whole:
-    """An ASGI ``send`` that waits for the whole answer, and may put another in its place."""
+    """ASGI ``send`` that buffers the whole response and may replace its body."""
 
     def __init__(self, answer: _Answer) -> None:
         self._answer = answer
@@ -186,7 +186,7 @@ class _Whole:
         await self._answer({"type": "http.response.body", "body": body})
 
     def replaced(self, status: int, body: bytes) -> bytes:
-        """Return the body to send."""
+        """Return the body to send instead."""
         raise NotImplementedError
 
 
@@ -205,14 +205,14 @@ class _WithoutReason(_Whole):
 
 
 def cut_listing(body: bytes, principal: Principal) -> bytes:
-    """Return a list of models without those whose status the principal may not see.
+    """Remove models whose status the principal may not see from a listing.
 
     Args:
         body: ``{"models": [{"name": ...}]}``, or the list alone.
-        principal: Who asks.
+        principal: The sender of the request.
 
     Raises:
-        ValueError: It is another document, of which nothing may be shown.
+        ValueError: The body is another document, which must not be shown.
     """
     content: Any = json.loads(body)
     models = content.get("models") if isinstance(content, dict) else content

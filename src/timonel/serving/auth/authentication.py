@@ -1,4 +1,4 @@
-"""From credentials to a principal. Both skins come here."""
+"""Authenticate the sender of a request, for REST and gRPC."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from timonel.serving.auth.token_verifier import TokenRecogniser
 
 OWNER = Principal("owner", (Grant(frozenset({Action.STATUS, Action.METADATA}), EVERYTHING.models),))
-"""The process that started the server: it may look, so that it can show how the server does."""
+"""The process that started the server: may read status and metadata, to report on the server."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a request shows.
+    """Credentials of a request.
 
     Args:
-        secret: An API key or a token; none if there is none.
-        certificate: The names in the client's certificate, which TLS has verified.
-        is_ambiguous: More than one secret was shown, so none counts.
+        secret: An API key or a token; None if the request has neither.
+        certificate: The names in the client certificate, verified by TLS.
+        is_ambiguous: The request has more than one secret, so none counts.
     """
 
     secret: str | None = None
@@ -41,7 +41,7 @@ class Credentials:
 def credentials(
     headers: Iterable[tuple[str | bytes, str | bytes]], certificate: tuple[str, ...] = ()
 ) -> Credentials:
-    """Return what a request's headers, or metadata, show; names in lower case."""
+    """Read credentials from HTTP headers or gRPC metadata with lower-case names."""
     secrets = []
     for name, value in headers:
         key = name if isinstance(name, str) else name.decode("latin-1")
@@ -56,15 +56,15 @@ def credentials(
 
 
 class Authenticator:
-    """Recognises principals. For one event loop.
+    """Identify principals by key, token or certificate. For one event loop.
 
     Args:
-        settings: What is accepted; without keys and tokens everyone may do everything.
-        wall: The time, in seconds since the epoch.
-        clock: A clock that never goes back.
+        settings: The accepted keys and tokens; without any, every client may do everything.
+        wall: Clock in seconds since the epoch.
+        clock: A monotonic clock.
 
     Raises:
-        TimonelError: A file of keys cannot be read.
+        TimonelError: A key file cannot be read.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Authenticator:
         self._tokens = None if settings.jwt is None else _recogniser(settings.jwt, clock)
 
     async def authenticate(self, shown: Credentials, address: str) -> Principal:
-        """Return whose credentials these are.
+        """Return the principal with these credentials.
 
         Args:
             shown: The credentials.
-            address: Where the request comes from, which names those whom nothing else names.
+            address: Client address, used as the name of a client without credentials.
 
         Raises:
-            StatusError: They are missing or not valid. Wrong ones never count as none.
+            StatusError: They are missing or invalid. Invalid credentials never count as missing.
         """
         if not self._is_closed:
             name = shown.certificate[0] if shown.certificate else address
@@ -123,7 +123,7 @@ class Authenticator:
 
 
 def _recogniser(settings: JwtSettings, clock: Callable[[], float]) -> TokenRecogniser:
-    # With it comes cryptography, 8 MiB that few servers have a use for.
+    # Imports cryptography, 8 MiB that few servers need.
     from timonel.serving.auth.token_verifier import TokenRecogniser  # noqa: PLC0415
 
     return TokenRecogniser(settings, clock)

@@ -1,4 +1,4 @@
-"""Request bodies: counted while they arrive, unpacked within a limit."""
+"""Limit the size of request bodies, also of compressed ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CODED = frozenset({b"content-encoding", b"transfer-encoding"})
 
 
 class BodyTooLargeError(Exception):
-    """A body is larger than allowed, or grows so large when it is unpacked.
+    """A request body exceeds the size limit, as sent or decompressed.
 
     Args:
-        most: Bytes of the largest body that is allowed.
-        when: When it was too large, such as `` when unpacked``.
+        most: The size limit in bytes.
+        when: The stage at which it was exceeded, such as `` when unpacked``.
     """
 
     def __init__(self, most: int, when: str = "") -> None:
@@ -29,9 +29,9 @@ class BodyTooLargeError(Exception):
 
 
 class Gunzip:
-    """Unpacks a stream that may be a bomb: never more than asked for at once. Pure.
+    """Decompress a gzip stream in bounded slices, safe against zip bombs. Pure.
 
-    A damaged stream counts as empty, as in TensorFlow Serving.
+    A corrupt stream counts as empty, as in TensorFlow Serving.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class Gunzip:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end has come."""
+        """Whether the stream has ended without an error."""
         return self._stream.eof and not self.is_damaged
 
     def feed(self, packed: bytes) -> Iterator[bytes]:
-        """Yield what ``packed`` holds, in slices."""
+        """Decompress ``packed`` and yield the data in slices."""
         while packed and not self.is_damaged and not self._stream.eof:
             try:
                 yield self._stream.decompress(packed, _SLICE)
@@ -55,7 +55,7 @@ class Gunzip:
 
 
 def declared_length(scope: Scope) -> int | None:
-    """Return the length that a request says its body has; none if it does not say."""
+    """Return the ``Content-Length`` of a request; None if it has none."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)
@@ -63,9 +63,9 @@ def declared_length(scope: Scope) -> int | None:
 
 
 def is_within(headers: Headers, most: int) -> bool:
-    """Tell whether a request's head says that its body is no larger, and comes as it is.
+    """Whether the declared body is unencoded and at most ``most`` bytes long.
 
-    HTTP's parser sees to it that no body is longer than declared.
+    The HTTP parser ensures that no body is longer than declared.
     """
     length = b""
     for name, value in headers:
@@ -79,11 +79,11 @@ def is_within(headers: Headers, most: int) -> bool:
 
 
 class BoundedBody:
-    """An ASGI ``receive`` that ends a request whose body is too large.
+    """ASGI ``receive`` that raises when the body exceeds a limit.
 
     Args:
-        receive: Where the body comes from.
-        most: Its largest size in bytes.
+        receive: The wrapped ``receive``.
+        most: The size limit in bytes.
     """
 
     def __init__(self, receive: Receive, most: int) -> None:
@@ -95,7 +95,7 @@ class BoundedBody:
         """Return the next message.
 
         Raises:
-            BodyTooLargeError: The limit is passed.
+            BodyTooLargeError: The body exceeds the limit.
         """
         message = await self._receive()
         if message["type"] == "http.request":
@@ -106,7 +106,7 @@ class BoundedBody:
 
 
 class UnpackedBody:
-    """An ASGI ``receive`` that unpacks what another one gives, at most ``most`` bytes of it."""
+    """ASGI ``receive`` that decompresses the body, up to ``most`` bytes."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
@@ -114,10 +114,10 @@ class UnpackedBody:
         self._is_done = False
 
     async def __call__(self) -> Message:
-        """Return the whole body as one message, then whatever comes.
+        """Return the whole body as one message, then forward further messages.
 
         Raises:
-            BodyTooLargeError: The limit is passed.
+            BodyTooLargeError: The body exceeds the limit.
         """
         if self._is_done:
             return await self._receive()
@@ -131,7 +131,7 @@ class UnpackedBody:
                 if size > self._most:
                     raise BodyTooLargeError(self._most, " when unpacked")
                 slices.append(piece)
-                # Others have their turn while a large one is unpacked.
+                # Let other tasks run while a large body is decompressed.
                 await asyncio.sleep(0)
             more = message.get("more_body", False)
         self._is_done = True
@@ -140,7 +140,7 @@ class UnpackedBody:
 
 
 def without_encoding(scope: Scope) -> Scope:
-    """Return a request that no longer says that its body is packed, nor how long it is."""
+    """Return the scope without its content encoding and content length."""
     dropped = {b"content-encoding", b"content-length"}
     headers = [(name, value) for name, value in scope["headers"] if name not in dropped]
     return {**scope, "headers": headers}

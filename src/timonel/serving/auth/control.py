@@ -1,6 +1,6 @@
-"""What a server asks before it answers: who is it, may they, and not too often.
+"""Admit requests: authentication, permissions and rate limits.
 
-One object for both skins, so that limits hold for them together. For one event loop.
+REST and gRPC share one object, so limits apply to them together. For one event loop.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _BUSY_S = 1.0
 
 
 class TooManyError(StatusError):
-    """A limit is reached.
+    """A rate or concurrency limit is reached.
 
     Args:
-        code: ``RESOURCE_EXHAUSTED`` for a rate, ``UNAVAILABLE`` for what the server can take.
-        message: The text that clients see.
-        retry_s: After how many seconds it is worth trying again.
+        code: ``RESOURCE_EXHAUSTED`` for a rate, ``UNAVAILABLE`` for the server's capacity.
+        message: The text sent to clients.
+        retry_s: Seconds after which a retry may succeed.
     """
 
     def __init__(self, code: Code, message: str, retry_s: float) -> None:
@@ -41,15 +41,15 @@ class TooManyError(StatusError):
 
 
 class AccessControl:
-    """Admits requests.
+    """Authenticate, authorize and throttle requests.
 
     Args:
-        settings: The rules.
-        wall: The time, in seconds since the epoch.
-        clock: A clock that never goes back.
+        settings: The access settings.
+        wall: Clock in seconds since the epoch.
+        clock: A monotonic clock.
 
     Raises:
-        TimonelError: A file of keys cannot be read.
+        TimonelError: A key file cannot be read.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class AccessControl:
         limits = settings.limits
         limited = limits.principal_rate or limits.model_rate or limits.max_requests
         self.guards_nothing = not (settings.is_closed or settings.tls or limited)
-        """Whether every request would be admitted, so that nobody need ask."""
+        """Whether all requests are admitted without checks."""
         self._principals = Throttle(_rate(limits.principal_rate))
         self._models = Throttle(_rate(limits.model_rate))
         self._slots = Slots(limits.max_requests)
 
     def enter(self) -> None:
-        """Take a place among the requests under way; whoever gets it must `leave`.
+        """Take a request slot. The caller must `leave` afterwards.
 
         Raises:
-            TooManyError: There is none.
+            TooManyError: All slots are taken.
         """
         if not self._slots.take():
             raise TooManyError(Code.UNAVAILABLE, "too many requests at once", _BUSY_S)
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Release a request slot."""
         self._slots.give()
 
     def is_open(self, resource: Resource) -> bool:
-        """Whether anyone may ask."""
+        """Whether a resource needs no authentication."""
         if resource.scope is Scope.PUBLIC:
             return True
         return resource.scope is Scope.OPEN and (
@@ -91,11 +91,11 @@ class AccessControl:
         )
 
     async def identify(self, shown: Credentials, address: str) -> Principal:
-        """Return who asks, unless they ask too often.
+        """Authenticate the sender of a request and apply its rate limit.
 
         Raises:
-            StatusError: The credentials are missing or not valid.
-            TooManyError: The principal has used up its rate.
+            StatusError: The credentials are missing or invalid.
+            TooManyError: The principal has exceeded its rate.
         """
         principal = await self._authenticator.authenticate(shown, address)
         VIEWER.set(principal)
@@ -105,11 +105,11 @@ class AccessControl:
         return principal
 
     def authorize(self, principal: Principal, resource: Resource) -> None:
-        """Admit a request.
+        """Check permissions and the rate limits of the requested models.
 
         Raises:
-            StatusError: It is not allowed; the same whether or not the model exists.
-            TooManyError: A model's rate is used up.
+            StatusError: The request is not allowed; the same whether or not the model exists.
+            TooManyError: A model's rate is exceeded.
         """
         if not allows(principal, resource):
             raise denied()

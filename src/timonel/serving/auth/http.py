@@ -1,6 +1,6 @@
-"""HTTP connections: how many, how large their heads, how long these may take.
+"""HTTP connections with limits on count, header size and receive time.
 
-Uvicorn with httptools has no limit of its own for any of them.
+Uvicorn with httptools limits none of these.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LARGE_HEAD = "the request's headers are too large"
 
 
 def http_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
-    """Return uvicorn's protocol with limits: the value for ``uvicorn.Config(http=...)``."""
+    """Return a uvicorn protocol class with limits, for ``uvicorn.Config(http=...)``."""
     return type("BoundedHttp", (BoundedHttp,), {"limits": limits})
 
 
 class Part(Enum):
-    """The part of a request that arrives now."""
+    """The part of a request that is being received."""
 
     NOTHING = 0
     HEAD = 1
@@ -37,7 +37,7 @@ class Part(Enum):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection, within limits. What is protected is for subclasses."""
+    """An HTTP connection with limits. Protected members are for subclasses."""
 
     limits: LimitSettings
     _part = Part.NOTHING
@@ -49,28 +49,28 @@ class BoundedHttp(HttpToolsProtocol):
     _answered: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or refuse it if there are too many."""
+        """Accept a connection, or reject it if too many are open."""
         super().connection_made(transport)
         most = self.limits.max_connections
         if most is not None and len(self.connections) > most:
             self._refuse(503, "too many connections")
             return
         self._names = certificate_names(transport.get_extra_info("peercert") or {})
-        # Until the first byte comes, the connection is idle like one between two requests.
+        # Until the first byte arrives, the connection is idle as between two requests.
         self._start_timer(self.timeout_keep_alive, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever answers that nobody waits."""
+        """Notify the running request of the disconnection."""
         self._stop_timer()
         if self._answered is not None and self._answered is not self.cycle:
-            # Uvicorn tells only the last one of several requests that came at once.
+            # With pipelined requests, uvicorn notifies only the last one.
             self._answered.disconnected = True
             self._answered.message_event.set()
         self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
+        """Parse received bytes and enforce the limits."""
         if self.transport.is_closing():
             return
         if self._part is Part.NOTHING:
@@ -81,21 +81,21 @@ class BoundedHttp(HttpToolsProtocol):
         super().data_received(data)
         if self._part is Part.HEAD and self._head_size > self.limits.max_head:
             self._refuse(431, _LARGE_HEAD)
-        # Most requests are complete by now, and have cost no timer.
+        # Most requests are complete by now and have needed no timer.
         if self._part is not self._timed and not self.transport.is_closing():
             self._time_the_rest()
 
     def on_message_begin(self) -> None:
-        """Note that a request begins."""
+        """Record the start of a request."""
         super().on_message_begin()
         self._part = Part.HEAD
-        # One that follows at once has its own time.
+        # A pipelined request has its own time limit.
         self._timed = Part.NOTHING
         if self._names:
             self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
-        """Have a request answered, unless its head is too large."""
+        """Start answering a request, unless its head is too large."""
         size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > self.limits.max_head:
             self._refusal = (431, _LARGE_HEAD)
@@ -105,7 +105,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Note that a request is whole."""
+        """Record the end of a request."""
         super().on_message_complete()
         self._part = Part.NOTHING
 
@@ -114,7 +114,7 @@ class BoundedHttp(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
+        """Reject invalid HTTP."""
         self._refuse(*(self._refusal or (400, msg)))
 
     def _time_the_rest(self) -> None:
@@ -134,7 +134,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _may_answer(self) -> bool:
-        """Whether nothing has been answered to this request, nor is owed to one before it."""
+        """Whether an error response would not interfere with another response."""
         if self.cycle is None:
             return True
         if self._part is Part.BODY:
@@ -164,10 +164,10 @@ def _answer(status: int, text: str) -> bytes:
 
 
 def certificate_names(certificate: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names in a verified certificate: its common name, then its alternative names.
+    """Return the names in a verified certificate: common name, then alternative names.
 
     Args:
-        certificate: As `ssl.SSLSocket.getpeercert` gives it; empty for none.
+        certificate: The result of `ssl.SSLSocket.getpeercert`; empty for none.
     """
     subject = [
         value

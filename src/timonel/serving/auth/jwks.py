@@ -1,4 +1,4 @@
-"""An issuer's keys: from a file, or fetched and kept as long as that is wise."""
+"""Signing keys of a token issuer, read from a file or fetched and cached."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Fetch = Callable[[], bytes]
 
 @dataclass(frozen=True)
 class Cached:
-    """Keys and when they were fetched; pure decisions about when to fetch them again.
+    """Fetched keys and the decision when to fetch again. Pure.
 
     Args:
-        keys: The keys of the last success.
-        fetched: When that was, in seconds of a clock that never goes back.
-        tried: When fetching was last tried.
+        keys: The keys of the last successful fetch.
+        fetched: Time of that fetch, in seconds of a monotonic clock.
+        tried: Time of the last attempt.
     """
 
     keys: tuple[SigningKey, ...] = ()
@@ -41,34 +41,34 @@ class Cached:
     tried: float = -math.inf
 
     def usable(self, now: float, stale_s: float) -> tuple[SigningKey, ...]:
-        """Return the keys, as long as they are not too old to be believed."""
+        """Return the keys, or none if they are stale."""
         return self.keys if now - self.fetched < stale_s else ()
 
     def is_old(self, now: float, refresh_s: float) -> bool:
-        """Whether to fetch although there are keys."""
+        """Whether to refresh keys that are still usable."""
         return now - self.fetched >= refresh_s and self.may_try(now)
 
     def may_try(self, now: float) -> bool:
-        """Whether the last attempt is long enough ago.
+        """Whether the last attempt is at least `RETRY_S` ago.
 
-        Whoever sends tokens with invented key ids must not make the server ask each time.
+        Clients that send tokens with invented key ids must not cause a fetch each time.
         """
         return now - self.tried >= RETRY_S
 
     def succeeded(self, keys: tuple[SigningKey, ...], now: float) -> Cached:
-        """Return the state after a success."""
+        """Return the state after a successful fetch."""
         return Cached(keys, now, now)
 
     def attempted(self, now: float) -> Cached:
-        """Return the state after an attempt has begun."""
+        """Return the state after the start of an attempt."""
         return replace(self, tried=now)
 
 
 class FileKeys:
-    """Keys in a file that are read again when it changes. For one event loop.
+    """Keys from a file that is reloaded on change. For one event loop.
 
     Raises:
-        TimonelError: It cannot be read now.
+        TimonelError: The file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,17 +86,17 @@ class FileKeys:
         self._watched = ReloadedFile((path,), read, failed)
 
     async def get(self, header: Header, now: float) -> Sequence[SigningKey]:  # noqa: ARG002
-        """Return the keys."""
+        """Return the current keys."""
         return self._watched.refreshed(now)
 
 
 class FetchedKeys:
-    """Keys that are fetched off the event loop, one fetch at a time. For one event loop.
+    """Keys fetched in a thread, one fetch at a time. For one event loop.
 
     Args:
         fetch: Returns the JWKS document; blocks.
-        settings: How long keys are kept.
-        clock: A clock that never goes back.
+        settings: Sets how long keys are cached.
+        clock: A monotonic clock.
     """
 
     def __init__(self, fetch: Fetch, settings: JwtSettings, clock: Callable[[], float]) -> None:
@@ -107,16 +107,16 @@ class FetchedKeys:
         self._task: asyncio.Task[None] | None = None
 
     async def get(self, header: Header, now: float) -> Sequence[SigningKey]:
-        """Return the keys, fetched first if the one that is wanted is not among them.
+        """Return the keys, fetching them first if the requested key is missing.
 
-        Keys that have become old are used while new ones are fetched.
+        Keys due for a refresh are used until the new ones arrive.
         """
         keys = self._cached.usable(now, self._settings.stale_s)
         if header.algorithm not in self._settings.algorithms:
             return keys  # no key could help
         if not find_keys(keys, header):
             if self._task is not None or self._cached.may_try(now):
-                # Waiting is for this request alone: its end must not end the fetch for others.
+                # Shielded: a cancelled request must not cancel the fetch for other requests.
                 await asyncio.shield(self._start())
             return self._cached.usable(self._clock(), self._settings.stale_s)
         if self._cached.is_old(now, self._settings.refresh_s):
@@ -131,7 +131,7 @@ class FetchedKeys:
 
     async def _refresh(self) -> None:
         try:
-            # The time limit of a socket is for each read; an answer by drops has none.
+            # A socket timeout applies to each read, not to a slow response as a whole.
             async with asyncio.timeout(self._settings.timeout_s):
                 text = await asyncio.to_thread(self._fetch)
             self._cached = self._cached.succeeded(parse_keys(text, "the JWKS"), self._clock())
@@ -142,10 +142,10 @@ class FetchedKeys:
 
 
 def key_source(settings: JwtSettings, clock: Callable[[], float]) -> FileKeys | FetchedKeys:
-    """Return where an issuer's keys come from.
+    """Return the key source for an issuer: a file or a URL.
 
     Raises:
-        TimonelError: They are in a file that cannot be read.
+        TimonelError: The key file cannot be read.
     """
     place = settings.jwks
     if place is not None and urlsplit(place).scheme not in {"http", "https"}:
@@ -187,10 +187,10 @@ def _json(content: bytes, origin: str) -> dict[str, Any]:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Keys come from where the operator said, not from where an answer points."""
+    """Reject redirects: only the configured location may supply keys."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Return none, so that a redirect is an error."""
+        """Return None, which makes a redirect an error."""
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)

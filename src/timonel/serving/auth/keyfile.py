@@ -1,4 +1,4 @@
-"""The file of API keys: written by ``timonel keys``, read by servers, again when it changes."""
+"""File of API keys: written by ``timonel keys``, watched by servers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_entries(path: Path) -> tuple[Entry, ...]:
-    """Return the entries of a file.
+    """Read the entries of a key file.
 
     Raises:
-        NotFoundError: There is none.
-        CorruptError: It is damaged.
-        FormatError: It is of another release.
+        NotFoundError: The file does not exist.
+        CorruptError: The file is corrupt.
+        FormatError: Another release wrote the file.
     """
     return from_body(read_document(path, KIND), str(path))
 
@@ -29,7 +29,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
 def change_entries(
     path: Path, change: Callable[[tuple[Entry, ...]], Sequence[Entry]]
 ) -> tuple[Entry, ...]:
-    """Replace the entries of a file, which is made if it is not there; others wait meanwhile.
+    """Change the entries of a key file under a lock; create a missing file.
 
     Args:
         path: The file.
@@ -47,10 +47,10 @@ def change_entries(
 
 
 def watched_keys(path: Path) -> ReloadedFile[Keyring]:
-    """Return the keys of a file, which follow it.
+    """Return the keys of a file, reloaded on change.
 
-    A file that went away holds no keys. One that cannot be read changes nothing: the keys of
-    before stay valid, and the log says so.
+    A deleted file means no keys. If a file cannot be read, the previous keys stay valid and an
+    error is logged.
 
     Raises:
         TimonelError: The file cannot be read now.

@@ -1,9 +1,9 @@
-"""API keys: made, written down as hashes, and recognised. Pure; time is an argument.
+"""Create, store and verify API keys. Pure; time is an argument.
 
-A key is ``tml_<id>_<secret>``. The id is public and finds the entry, the secret is 256 random
-bits. Such a secret cannot be guessed or listed in a dictionary, so a slow hash would protect
-nothing; it would only let anyone who sends wrong keys take the processor away from the models.
-Hence one SHA-256 over a salt and the secret.
+A key is ``tml_<id>_<secret>``. The id is public and identifies the entry; the secret is 256 random
+bits. Such a secret cannot be guessed or found in a dictionary, so a slow hash would not protect it;
+it would only let clients with wrong keys take CPU time from the models. Hence a single SHA-256 over
+a salt and the secret.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from timonel.serving.settings.grants import Grant, parse_grant
 
 PREFIX = "tml_"
 LONGEST = 16 * 1024
-"""Of what is looked at as a key or a token, in characters."""
+"""Maximum length of a key or token in characters."""
 _ID_BYTES = 6
 _SALT_BYTES = 16
 _SECRET_BYTES = 32
-# What a key with an unknown id is compared with, so that it takes as long as one with a known id.
+# Compared with keys of unknown id, so that they take as long as those of known id.
 _NOBODY_SALT, _NOBODY_DIGEST = "00" * _SALT_BYTES, "00" * 32
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept of a key, or of a client certificate that stands for one.
+    """Stored record of an API key or an authorized client certificate.
 
     Args:
         id: The public part of the key.
-        name: Who holds it.
-        grants: What it allows.
-        created: When it was made, in seconds since the epoch.
-        expires: From when on it is refused; none for never.
-        salt: Hexadecimal; none for a certificate.
-        digest: SHA-256 of salt and secret, hexadecimal; none for a certificate.
-        certificate: A name in the client certificate that is recognised instead of a key.
+        name: The holder's name.
+        grants: The granted permissions.
+        created: Creation time in seconds since the epoch.
+        expires: Expiry time in seconds since the epoch; None for never.
+        salt: Hexadecimal; None for a certificate.
+        digest: SHA-256 of salt and secret, hexadecimal; None for a certificate.
+        certificate: A name in the client certificate that is accepted instead of a key.
     """
 
     id: str
@@ -54,19 +54,19 @@ class Entry:
     certificate: str | None = None
 
     def is_valid(self, now: float) -> bool:
-        """Whether it has not expired."""
+        """Whether the entry has not expired."""
         return self.expires is None or now < self.expires
 
     @property
     def principal(self) -> Principal:
-        """Who is recognised by it."""
+        """The principal that the entry authenticates."""
         return Principal(self.name, self.grants)
 
 
 def new_key(
     name: str, grants: Sequence[Grant], *, now: float, expires: float | None = None
 ) -> tuple[str, Entry]:
-    """Return a new key, which is kept nowhere, and the entry that recognises it."""
+    """Create a key. Returns the key, which is not stored, and its entry."""
     identity = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_hex(_SALT_BYTES)
@@ -82,16 +82,16 @@ def new_certificate(
     now: float,
     expires: float | None = None,
 ) -> Entry:
-    """Return the entry that recognises client certificates with the name ``certificate``."""
+    """Create an entry for client certificates with the name ``certificate``."""
     identity = secrets.token_hex(_ID_BYTES)
     return Entry(identity, name, tuple(grants), now, expires, certificate=certificate)
 
 
 class Keyring:
-    """The entries of a file. Immutable.
+    """The entries of a key file. Immutable.
 
     Args:
-        entries: With distinct ids.
+        entries: Entries with distinct ids.
     """
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
@@ -99,7 +99,7 @@ class Keyring:
         self._by_id = {entry.id: entry for entry in entries}
 
     def recognise(self, key: str, now: float) -> Principal | None:
-        """Return whose key it is; none if it is wrong, revoked or expired."""
+        """Return the principal of a key; None if it is wrong, revoked or expired."""
         identity, _, secret = key.removeprefix(PREFIX).partition("_")
         entry = self._by_id.get(identity)
         salt = entry.salt if entry and entry.salt else _NOBODY_SALT
@@ -110,7 +110,7 @@ class Keyring:
         return entry.principal
 
     def recognise_certificate(self, names: Sequence[str], now: float) -> Principal | None:
-        """Return whose client certificate it is, by the first of its names that is known."""
+        """Return the principal of a client certificate, by its first known name."""
         for name in names:
             for entry in self.entries:
                 if entry.certificate == name and entry.is_valid(now):
@@ -119,7 +119,7 @@ class Keyring:
 
 
 def to_body(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the entries as the body of a document."""
+    """Return the entries as a document body."""
     return {
         "keys": [
             {
@@ -138,10 +138,10 @@ def to_body(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def from_body(body: Mapping[str, Any], origin: str) -> tuple[Entry, ...]:
-    """Return the entries of a document's body.
+    """Parse the entries in a document body.
 
     Raises:
-        CorruptError: It is not one.
+        CorruptError: The body is not valid.
     """
     try:
         entries = tuple(_entry(item) for item in body["keys"])

@@ -1,4 +1,4 @@
-"""How often, and how many at once. Pure; time is an argument."""
+"""Rate and concurrency limits. Pure; time is an argument."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _MOST_BUCKETS = 10_000
 
 @dataclass(frozen=True)
 class Bucket:
-    """Tokens that were left at a time, in seconds of a clock that never goes back."""
+    """Token bucket state: the tokens left at a time of a monotonic clock, in seconds."""
 
     tokens: float
     at: float
 
 
 def take(rate: Rate, bucket: Bucket | None, now: float) -> tuple[Bucket, float]:
-    """Take a token out of a bucket.
+    """Take a token from a bucket.
 
     Args:
-        rate: How it fills up.
-        bucket: Its state; none for one that is full.
+        rate: The refill rate and the capacity.
+        bucket: The state; None for a full bucket.
         now: The time, in seconds of the bucket's clock.
 
     Returns:
-        The new state, and the seconds until there is a token; 0 if one was taken.
+        The new state, and the seconds until a token is available; 0 if one was taken.
     """
     if bucket is None:
         tokens = float(rate.burst)
@@ -40,13 +40,13 @@ def take(rate: Rate, bucket: Bucket | None, now: float) -> tuple[Bucket, float]:
 
 
 class Throttle:
-    """A bucket for each name. Not thread-safe.
+    """A token bucket per name. Not thread-safe.
 
-    The names come from clients, so only the ones used last are kept.
+    Clients choose the names, so only the most recently used buckets are kept.
 
     Args:
-        rate: How each bucket fills up; none lets everything through.
-        most: How many buckets are kept.
+        rate: The rate of each bucket; None for no limit.
+        most: The maximum number of buckets.
     """
 
     def __init__(self, rate: Rate | None, most: int = _MOST_BUCKETS) -> None:
@@ -55,7 +55,7 @@ class Throttle:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def take(self, name: str, now: float) -> float:
-        """Take a token for ``name``; return the seconds to wait, 0 if it was granted."""
+        """Take a token for ``name``; return the seconds to wait, 0 if granted."""
         if self._rate is None:
             return 0.0
         bucket, wait_s = take(self._rate, self._buckets.pop(name, None), now)
@@ -66,10 +66,10 @@ class Throttle:
 
 
 class Slots:
-    """How many requests are under way, on all skins together. Not thread-safe.
+    """Limit on concurrent requests of all protocols together. Not thread-safe.
 
     Args:
-        most: The limit; none for no limit.
+        most: The limit; None for no limit.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -77,12 +77,12 @@ class Slots:
         self.taken = 0
 
     def take(self) -> bool:
-        """Take a slot if there is one; whoever gets it must `give` it back."""
+        """Take a slot if one is free. The caller must `give` it back."""
         if self._most is not None and self.taken >= self._most:
             return False
         self.taken += 1
         return True
 
     def give(self) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         self.taken -= 1

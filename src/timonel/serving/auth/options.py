@@ -1,4 +1,4 @@
-"""Settings of access from the options of a command line."""
+"""Access settings from command-line options."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from timonel.serving.settings.errors import as_spec_error
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says; none for what it leaves out.
+    """Access options of the command line; None for omitted ones.
 
     Args:
         tls_cert: The server's certificate.
-        tls_key: Its private key.
-        tls_client_ca: The authorities of client certificates.
-        tls_client_optional: Whether a client may do without.
+        tls_key: The private key of that certificate.
+        tls_client_ca: The certificate authorities of client certificates.
+        tls_client_optional: Whether client certificates are optional.
         api_keys: The file of API keys.
-        jwt_issuer: Whose tokens are accepted.
-        jwt_audience: For whom they must be made.
+        jwt_issuer: The accepted issuer of tokens.
+        jwt_audience: The required audience of tokens.
         jwt_jwks: A file or URL with the issuer's keys.
-        jwt_allow: Permissions of everyone with a valid token.
-        rate_limit: Requests of each principal.
-        model_rate_limit: Requests to each model.
-        max_body: The largest body; ``none`` for no limit.
-        max_requests: Requests under way at once.
-        max_connections: Open connections.
-        allow_host: Host names besides loopback ones that requests may be for.
+        jwt_allow: Permissions of every valid token.
+        rate_limit: Request rate of each principal.
+        model_rate_limit: Request rate of each model.
+        max_body: The largest request body; ``none`` for no limit.
+        max_requests: Limit on concurrent requests.
+        max_connections: Limit on open connections.
+        allow_host: Accepted host names in requests, besides loopback names.
         allow_reload: Whether clients without credentials may replace the list of models.
     """
 
@@ -55,10 +55,10 @@ class Options:
 
 
 def access_settings(options: Options) -> AccessSettings:
-    """Return the settings that the options describe.
+    """Build access settings from command-line options.
 
     Raises:
-        SpecError: One has a wrong value, or does not go without another.
+        SpecError: An option has an invalid value, or requires another option.
     """
     _check_companions(options)
     try:

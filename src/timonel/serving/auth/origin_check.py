@@ -1,13 +1,13 @@
-"""Refuse requests that a browser sends for another site. Pure, but for the ASGI wrapper.
+"""Refuse requests that a browser sends for another site. Pure, except for the ASGI wrapper.
 
-A server on a loopback address without keys trusts whoever reaches it, and every web page that a
-user of the machine opens can make the browser reach it:
+A server on a loopback address without keys trusts every client that can reach it, and any web page
+that a user of the machine opens can make the browser send requests to it:
 
 - *DNS rebinding*: the page's own host name is made to resolve to 127.0.0.1. The browser takes the
-  server for the page's origin, and lets the page read answers. The ``Host`` header still has the
-  page's host name.
-- *Cross-site requests*: the page sends a form or a ``text/plain`` body. It cannot read the answer,
-  but the model computes. The ``Origin`` header has the page's origin.
+  server for the page's origin and lets the page read the responses. The ``Host`` header still has
+  the page's host name.
+- *Cross-site requests*: the page sends a form or a ``text/plain`` body. It cannot read the
+  response, but the model computes. The ``Origin`` header has the page's origin.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class BrowserGuard:
-    """ASGI middleware that answers 403 to requests of foreign web pages.
+    """ASGI middleware that answers 403 to requests from foreign web pages.
 
     Args:
         app: The wrapped application.
-        hosts: Host names that a request may be for; none for any.
-        cors: Whether pages of other origins are welcome.
+        hosts: Accepted host names; None for any.
+        cors: Whether to accept requests from pages of other origins.
     """
 
     def __init__(self, app: App, hosts: frozenset[str] | None, *, cors: bool = False) -> None:
@@ -54,11 +54,11 @@ class BrowserGuard:
 
 
 def hosts_for(address: str, host: str, allowed: tuple[str, ...]) -> frozenset[str] | None:
-    """Return the host names besides loopback ones that requests may be for; none for any.
+    """Return the accepted host names besides loopback names; None for any.
 
     Args:
         address: The IP address that the server listens on.
-        host: The name or address that it was told to listen on.
+        host: The configured host name or address.
         allowed: Further host names.
     """
     if not ipaddress.ip_address(address).is_loopback:
@@ -69,13 +69,13 @@ def hosts_for(address: str, host: str, allowed: tuple[str, ...]) -> frozenset[st
 def refused(
     method: str, headers: Headers, hosts: frozenset[str] | None, *, cors: bool = False
 ) -> str | None:
-    """Return why a request is refused; none if it is not.
+    """Return the reason to refuse a request; None if it is accepted.
 
     Args:
         method: The HTTP method.
         headers: The headers; names in lower case.
-        hosts: Host names besides loopback ones that it may be for; none for any.
-        cors: Whether pages of other origins are welcome.
+        hosts: Accepted host names besides loopback names; None for any.
+        cors: Whether to accept requests from pages of other origins.
     """
     host = header(headers, b"host")
     if not is_host_allowed(host, hosts):
@@ -95,7 +95,10 @@ def refused(
 
 @functools.lru_cache(256)
 def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
-    """Tell whether a ``Host`` header names this server; a client that sends none is no browser."""
+    """Whether a ``Host`` header names this server, or is missing.
+
+    Browsers always send the header.
+    """
     if hosts is None or not host:
         return True
     name = _name(host.decode("latin-1").lower()).removesuffix(".")
@@ -103,7 +106,7 @@ def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
 
 
 def _name(authority: str) -> str:
-    """Return the host of ``host:port``, an IPv6 address without its brackets."""
+    """Return the host of ``host:port``; IPv6 addresses without brackets."""
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0]

@@ -1,7 +1,7 @@
-"""Who may do what with which model. Pure.
+"""Permissions of principals on models. Pure.
 
-A decision looks at names only, never at what is loaded: whoever lacks a right gets the same answer
-whether or not a model exists.
+A decision depends on names only, never on loaded models: without a permission, the response is the
+same whether or not the model exists.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from timonel.serving.settings.grants import EVERY_MODEL, Action, Grant, parse_gr
 from timonel.serving.status import Code, StatusError
 
 PRINCIPAL: ContextVar[str | None] = ContextVar("principal", default=None)
-"""Who sent the request that the present task answers; none where nobody is asked."""
+"""Name of the sender of the current task's request; None without authentication."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Whoever a request comes from.
+    """The sender of a request.
 
     Args:
-        name: Its name in logs and limits.
-        grants: What it may do.
+        name: The name in logs and limits.
+        grants: The granted permissions.
     """
 
     name: str
@@ -39,21 +39,21 @@ class Principal:
         )
 
     def may_everywhere(self, action: Action) -> bool:
-        """Whether the principal may do ``action`` with every model, and so with the server."""
+        """Whether the principal may do ``action`` with every model, and thus with the server."""
         return any(action in grant.actions and grant.models == EVERY_MODEL for grant in self.grants)
 
 
 VIEWER: ContextVar[Principal | None] = ContextVar("viewer", default=None)
-"""Whoever sent the request that the present task answers, with its rights."""
+"""The sender of the current task's request, with its permissions."""
 
 
 def viewer_may(action: Action, model: str, *, is_closed: bool) -> bool:
-    """Whether whoever sent the present request may do ``action`` with a model.
+    """Whether the sender of the current request may do ``action`` with a model.
 
     Args:
-        action: What is done.
+        action: The action.
         model: The model's name, or `EVERY_MODEL`.
-        is_closed: Whether credentials are asked for: then nobody may do anything without any.
+        is_closed: Whether credentials are required. If so, clients without them may do nothing.
     """
     viewer = VIEWER.get()
     if viewer is None:
@@ -62,27 +62,27 @@ def viewer_may(action: Action, model: str, *, is_closed: bool) -> bool:
 
 
 class Scope(Enum):
-    """How far a request reaches."""
+    """Access level that a request needs."""
 
     PUBLIC = "public"
-    """Anyone may ask, whatever the settings: the answer is the same from every server."""
+    """Anyone may ask, whatever the settings: the response is the same from every server."""
     OPEN = "open"
-    """Anyone may ask, such as whether the server lives."""
+    """Anyone may ask, as for health checks."""
     KNOWN = "known"
-    """Any principal may ask; the answer names no model."""
+    """Any principal may ask; the response names no model."""
     VIEW = "view"
-    """Any principal may ask; the answer is made of the models that it may see (`VIEWER`)."""
+    """Any principal may ask; the response covers only the models it may see (`VIEWER`)."""
     LISTING = "listing"
-    """Any principal may ask; the answer is cut down to the models whose status it may see."""
+    """Any principal may ask; the response is filtered to models whose status it may see."""
     MODELS = "models"
-    """The action must be allowed on every model that is named."""
+    """The action must be allowed on every named model."""
     SERVER = "server"
     """The action must be allowed on every model."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """What a request is about."""
+    """The action and models that a request is about."""
 
     scope: Scope
     action: Action | None = None
@@ -104,17 +104,17 @@ def allows(principal: Principal, resource: Resource) -> bool:
 
 
 def unauthenticated() -> StatusError:
-    """Return the answer to a request without valid credentials; it does not say what is wrong."""
+    """Return the error for missing or invalid credentials, without a reason."""
     return StatusError(Code.UNAUTHENTICATED, "expected a valid API key, token or certificate")
 
 
 def denied() -> StatusError:
-    """Return the answer to a request that its principal may not make."""
+    """Return the error for a request that the principal may not make."""
     return StatusError(Code.PERMISSION_DENIED, "not allowed for these credentials")
 
 
 def grants_in(texts: Sequence[str]) -> tuple[Grant, ...]:
-    """Return the grants among ``texts`` from a token, whose other scopes are no concern of ours."""
+    """Parse the grants among a token's scopes, ignoring other scopes."""
     found = []
     for text in texts:
         try:

@@ -1,4 +1,4 @@
-"""Files that are read again when they change."""
+"""Reload files when they change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOK_S = 1.0
 
 
 def stamp(path: Path) -> Stamp:
-    """Return what changes when a file is replaced or written; none if it is not there."""
+    """Return inode, size and mtime of a file; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -21,15 +21,15 @@ def stamp(path: Path) -> Stamp:
 
 
 class ReloadedFile(Generic[T]):
-    """A value that is made of files. Not thread-safe.
+    """A value read from files and reloaded on change. Not thread-safe.
 
     Args:
         paths: The files.
-        read: Makes the value; called again when one of the files has changed.
-        failed: Called when that raised; the value stays what it was.
+        read: Creates the value; called again when a file has changed.
+        failed: Called if a reload raised; the previous value stays in use.
 
     Raises:
-        Exception: What ``read`` raises the first time.
+        Exception: The first call of ``read`` failed.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class ReloadedFile(Generic[T]):
         self.value = read()
 
     def refreshed(self, now: float) -> T:
-        """Return the value, read again if a file has changed; looks once a second.
+        """Return the value, reloaded if a file has changed; checks once a second.
 
         Args:
-            now: Seconds of a clock that never goes back.
+            now: Seconds of a monotonic clock.
         """
         if now - self._looked < LOOK_S:
             return self.value
@@ -58,7 +58,7 @@ class ReloadedFile(Generic[T]):
         if stamps != self._stamps:
             try:
                 self.value = self._read()
-            except Exception as error:  # noqa: BLE001 - told; what was there stays in use
+            except Exception as error:  # noqa: BLE001 - reported; the old value stays in use
                 self._failed(error)
             self._stamps = stamps
         return self.value

@@ -1,4 +1,4 @@
-"""Access control in front of the gRPC skins, as a server interceptor."""
+"""gRPC server interceptor for access control."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ METHODS: Mapping[str, Reader] = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
 }
-"""What each method is about. One that is not here needs every right there is."""
+"""Resource by method. Other methods need every permission."""
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no types
-    """Lets through what may pass.
+    """Reject unauthorized calls.
 
     Args:
-        control: The rules, shared with REST.
+        control: The access rules, shared with REST.
     """
 
     def __init__(self, control: AccessControl) -> None:
@@ -77,10 +77,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> Any:
-        """Return the method's handler with a guard in front of it."""
+        """Return the method's handler, wrapped in access control."""
         handler = await continuation(details)
         if handler is None:
-            # Not even which methods there are is told to strangers.
+            # Unauthorized clients do not learn which methods exist.
             return grpc.unary_unary_rpc_method_handler(self._guarded_unary(_unimplemented, _ELSE))
         reader = METHODS.get(details.method, _ELSE)
         coders = {
@@ -91,7 +91,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             guarded = self._guarded_unary(handler.unary_unary, reader)
             return grpc.unary_unary_rpc_method_handler(guarded, **coders)
         if handler.unary_stream is not None:
-            # Health's Watch, the only one, is a coroutine that writes its answers to the context.
+            # Only Health's Watch gets here: a coroutine that writes its responses to the context.
             watch = self._guarded_unary(handler.unary_stream, reader)
             return grpc.unary_stream_rpc_method_handler(watch, **coders)
         if handler.stream_stream is not None:
@@ -112,7 +112,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
             try:
                 async with _Admission(self._control, context) as admission:
                     await admission.identify()
-                    # Only now: a stranger must not cost what a large request does.
+                    # Parse only now: unauthorized clients must not cause the cost of a large
+                    # request.
                     request = await parsed(request)
                     admission.authorize(_resource(reader, request))
                     return await behaviour(request, context)
@@ -136,7 +137,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no
 
 
 class _Admission:
-    """One call's way in: its place among the requests under way, who makes it, what it may."""
+    """Request slot, authentication and authorization of one call."""
 
     def __init__(self, control: AccessControl, context: Any) -> None:
         self._control = control
@@ -172,14 +173,14 @@ async def _checked(
 
 
 def _resource(reader: Reader, request: Any) -> Resource:
-    """Return the resource to authorize; a request that could not be parsed needs every right."""
+    """Return the resource to authorize; a malformed request needs every permission."""
     return EVERYTHING_ELSE if isinstance(request, StatusError) else reader(request)
 
 
 def _refuse(context: Any, error: StatusError) -> None:
     metadata: tuple[tuple[str, str], ...] = ()
     if isinstance(error, TooManyError):
-        # The first is for people and for REST's habits, the second for gRPC's own retries.
+        # The first follows REST; gRPC's own retries use the second.
         metadata = (
             ("retry-after", str(math.ceil(error.retry_s))),
             ("grpc-retry-pushback-ms", str(math.ceil(error.retry_s * 1000))),

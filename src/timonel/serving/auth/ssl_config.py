@@ -1,6 +1,6 @@
-"""TensorFlow Serving's ``--ssl_config_file``: an SSLConfig that holds the PEM texts themselves.
+"""Read TensorFlow Serving's ``--ssl_config_file``: an SSLConfig with inline PEM texts.
 
-Its proto is in no package, so its four fields are described here.
+No package ships its proto, so its four fields are declared here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from timonel.errors import SpecError
 from timonel.serving.auth.tls import Pem
 
 _FIELDS = {"server_key": 9, "server_cert": 9, "custom_ca": 9, "client_verify": 8}
-"""Field names by number, with their types: 9 is a string, 8 is a bool."""
+"""Field types by name, ordered by field number: 9 is a string, 8 is a bool."""
 
 
 def parse_ssl_config(text: str, origin: str) -> Pem:
-    """Return the certificates in an SSLConfig in text form.
+    """Parse an SSLConfig in text form.
 
     Raises:
-        SpecError: It is none, has no certificate or key, or verifies clients by no authority.
+        SpecError: The text is not an SSLConfig, lacks a certificate or key, or verifies clients
+            without an authority.
     """
     message: Any = _message_class()()
     try:
@@ -42,10 +43,10 @@ def parse_ssl_config(text: str, origin: str) -> Pem:
 
 
 def read_ssl_config(path: str | None) -> Pem | None:
-    """Return the certificates in a file; none without one.
+    """Read an SSLConfig file; None without a path.
 
     Raises:
-        SpecError: It cannot be read, or is no SSLConfig that can be used.
+        SpecError: The file cannot be read or is not a usable SSLConfig.
     """
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""TLS of both ports, from PEM files that may be renewed while the server runs."""
+"""TLS of both ports, from PEM files that are reloaded on change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pem:
-    """Certificates as texts in PEM.
+    """Certificates and key as PEM texts.
 
     Args:
-        certificate: The server's, followed by its chain.
-        key: Its private key.
-        client_ca: The authorities of client certificates; none if they are not asked for.
-        is_required: Whether clients must show one.
+        certificate: The server's certificate, followed by its chain.
+        key: The private key.
+        client_ca: The certificate authorities of client certificates; None to not request any.
+        is_required: Whether clients must present a certificate.
     """
 
     certificate: bytes
@@ -35,23 +35,23 @@ class Pem:
 
 
 class ReloadingContext(ssl.SSLContext):
-    """Gives each new connection the context that is in use now.
+    """TLS context that uses the current certificates for each new connection.
 
-    A context cannot forget an authority of clients, so that new files need a new one. Servers of
-    asyncio and uvloop ask the context they were given for each connection's `wrap_bio`.
+    An SSL context cannot drop a client authority, so changed files need a new context. The servers
+    of asyncio and uvloop call `wrap_bio` of the configured context for each connection.
     """
 
     current: Callable[[], ssl.SSLContext]
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """Begin a connection."""
+        """Start a connection with the current context."""
         return self.current().wrap_bio(*args, **kwargs)
 
 
 def rest_context(
     settings: TlsSettings, clock: Callable[[], float] = time.monotonic
 ) -> ReloadingContext:
-    """Return the TLS of a REST port.
+    """Create the TLS context of a REST port.
 
     Raises:
         SpecError: The files cannot be used.
@@ -63,9 +63,9 @@ def rest_context(
 
 
 def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> Any:
-    """Return the TLS of a gRPC port.
+    """Create the TLS credentials of a gRPC port.
 
-    gRPC cannot ask for a certificate without insisting on it: an optional one is not asked for.
+    gRPC cannot request a certificate without requiring it, so optional ones are not requested.
 
     Raises:
         SpecError: The files cannot be used.
@@ -76,7 +76,7 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
     last = watched.value
 
     def changed() -> Any:
-        # Called for each connection, by one thread at a time; None keeps what is there.
+        # Called for each connection, by one thread at a time; None keeps the configuration.
         nonlocal last
         found = watched.refreshed(clock())
         if found is last:
@@ -93,10 +93,10 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
 
 
 def fixed_grpc_credentials(pem: Pem) -> Any:
-    """Return the TLS of a gRPC port from texts, such as those of a TensorFlow Serving's SSLConfig.
+    """Create the TLS credentials of a gRPC port from fixed PEM texts.
 
     Raises:
-        SpecError: Clients are to be verified without an authority, or the texts are no PEM.
+        SpecError: Client verification is on without an authority.
     """
     import grpc  # noqa: PLC0415 - as above
 
@@ -108,7 +108,7 @@ def fixed_grpc_credentials(pem: Pem) -> Any:
 
 
 def peer_names(auth_context: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names in the certificate of a gRPC client; as over REST, verified by TLS."""
+    """Return the names in a gRPC client's certificate, which TLS has verified."""
     found: dict[str, None] = {}
     for key in ("x509_common_name", "x509_subject_alternative_name"):
         for value in auth_context.get(key, ()):
@@ -145,7 +145,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _read(settings: TlsSettings) -> Pem:
-    # What gRPC cannot use it finds out only when somebody connects; OpenSSL tells at once.
+    # gRPC reports unusable files only on the first connection; OpenSSL does now.
     _context(settings)
     try:
         return Pem(

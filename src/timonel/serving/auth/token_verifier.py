@@ -1,4 +1,4 @@
-"""From tokens to principals. Imports cryptography: for servers that accept tokens only."""
+"""Authenticate tokens. Imports cryptography: only for servers that accept tokens."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _REMEMBERED = 1024
 
 
 class TokenRecogniser:
-    """Verifies tokens, and remembers those that were valid: a signature takes 100 us to check.
+    """Verify tokens and cache valid ones. For one event loop.
 
-    For one event loop.
+    Checking a signature takes 100 us.
 
     Args:
-        settings: Whose tokens, and what they must say.
-        clock: A clock that never goes back.
+        settings: The accepted issuer and the required claims.
+        clock: A monotonic clock.
 
     Raises:
-        TimonelError: A file of keys cannot be read.
+        TimonelError: A key file cannot be read.
     """
 
     def __init__(self, settings: JwtSettings, clock: Callable[[], float]) -> None:
@@ -36,12 +36,12 @@ class TokenRecogniser:
         self._valid: OrderedDict[bytes, tuple[Principal, float, object]] = OrderedDict()
 
     async def recognise(self, token: str, now: float) -> Principal | None:
-        """Return whose token it is; none if it is not valid."""
+        """Return the principal of a token; None if it is not valid."""
         try:
             header = read_header(token)
             keys = await self._source.get(header, self._clock())
-            # Remembered with the keys that verified it: one that the issuer has withdrawn
-            # takes its tokens with it.
+            # Cached with the keys that verified it, so that withdrawing a key also invalidates its
+            # tokens.
             candidates = tuple(find_keys(keys, header))
             digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
             known = self._valid.get(digest)

@@ -1,8 +1,8 @@
-"""Tokens (JWT) of an issuer: whose they are. Pure; time is an argument.
+"""Verify JSON Web Tokens of an issuer. Pure; time is an argument.
 
-The rules against the known attacks: the algorithm must be on a list that has neither ``none`` nor
-a shared-secret one, the key is chosen by its id among the issuer's keys of that algorithm's type,
-and what the token's own header says about keys (``jwk``, ``jku``, ``x5u``) is not looked at.
+Protection against known attacks: the allowed algorithms include neither ``none`` nor a
+shared-secret one, the key is chosen by id among the issuer's keys of the algorithm's type, and key
+fields in the token's own header (``jwk``, ``jku``, ``x5u``) are ignored.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 
 class TokenError(Exception):
-    """A token is not valid; the text is for the server's log only."""
+    """Invalid token; the text is for the server's log only."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an unverified token says of its signature."""
+    """Signature fields of an unverified token's header."""
 
     algorithm: str
     key_id: str | None
@@ -46,13 +46,13 @@ class Header:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """One key of an issuer.
+    """A signing key of an issuer.
 
     Args:
         kind: ``RSA``, ``EC`` or ``OKP``.
-        key_id: Its name; none if it has none.
-        algorithm: The only algorithm it is for; none for any of its kind.
-        curve: Of an ``EC`` or ``OKP`` key.
+        key_id: The key's id; None if it has none.
+        algorithm: The only algorithm the key is for; None for any algorithm of its kind.
+        curve: The curve of an ``EC`` or ``OKP`` key.
         key: The key itself.
     """
 
@@ -63,7 +63,7 @@ class SigningKey:
     key: Key
 
     def fits(self, header: Header) -> bool:
-        """Whether the key can have made a signature."""
+        """Whether the key matches a signature's header."""
         if self.algorithm is not None and self.algorithm != header.algorithm:
             return False
         if header.key_id is not None and self.key_id != header.key_id:
@@ -73,12 +73,12 @@ class SigningKey:
 
 
 def parse_keys(text: str | bytes, origin: str) -> tuple[SigningKey, ...]:
-    """Return the keys in a JWKS document that signatures can be checked with.
+    """Parse the signing keys in a JWKS document.
 
-    Keys for encryption, shared secrets and kinds that are not known are left out.
+    Keys for encryption, shared secrets and keys of unknown kinds are ignored.
 
     Raises:
-        CorruptError: It is none, or holds no key that can be used.
+        CorruptError: The document is invalid or contains no usable key.
     """
     try:
         items = json.loads(text)["keys"]
@@ -91,10 +91,10 @@ def parse_keys(text: str | bytes, origin: str) -> tuple[SigningKey, ...]:
 
 
 def read_header(token: str) -> Header:
-    """Return what an unverified token says of its signature.
+    """Parse the header of an unverified token.
 
     Raises:
-        TokenError: It is no token.
+        TokenError: The text is not a token.
     """
     if len(token) > LONGEST or token.count(".") != 2:
         raise TokenError("no JWT in compact form")
@@ -110,23 +110,23 @@ def read_header(token: str) -> Header:
 
 
 def find_keys(keys: Sequence[SigningKey], header: Header) -> list[SigningKey]:
-    """Return the keys that can have made a signature; several where tokens do not name one."""
+    """Return the keys that match a header; several if tokens do not name one."""
     return [key for key in keys if key.fits(header)]
 
 
 def verify(
     token: str, keys: Sequence[SigningKey], settings: JwtSettings, now: float
 ) -> tuple[Principal, float]:
-    """Return whose token it is, and until when.
+    """Verify a token. Returns its principal and its expiry time, including the leeway.
 
     Args:
-        token: In compact form.
+        token: The token in compact form.
         keys: The issuer's keys.
-        settings: What must be in it.
+        settings: The required claims.
         now: Seconds since the epoch.
 
     Raises:
-        TokenError: It is not valid, or not now.
+        TokenError: The token is not valid at this time.
     """
     header = read_header(token)
     if header.algorithm not in settings.algorithms:
@@ -165,8 +165,8 @@ def _check_times(claims: Mapping[str, Any], leeway_s: float, now: float) -> floa
 
 
 def _time(value: object) -> float:
-    # Comparisons with NaN are false, so that it would pass every one of them. A number beyond
-    # the range of floats is no time either.
+    # Comparisons with NaN are false, so NaN would pass every check. Numbers beyond the range of
+    # floats are rejected, too.
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15:
         return float(value)
     raise TokenError("times that are missing or no numbers")
@@ -184,7 +184,7 @@ def _signing_key(item: Mapping[str, Any]) -> SigningKey | None:
         return None
     if "verify" not in item.get("key_ops", ["verify"]):
         return None
-    # Only what makes up the public key: 'key_ops' and the like have been looked at.
+    # Import only the public key; ``key_ops`` and similar fields are checked above.
     public = {name: item[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in item}
     try:
         key = _TYPES[kind].import_key(public)

@@ -1,7 +1,7 @@
-"""What a URL asks for, as far as rights are concerned. Pure.
+"""Permissions that a URL needs. Pure.
 
-Whatever is not known here needs every right there is. A property test holds this equal to how the
-REST skin reads the same URLs.
+Unknown URLs need every permission. A property test checks that the REST application reads the same
+URLs in the same way.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ STATIC = {
     "/page/request.js": "request.js",
     "/page/versions.js": "versions.js",
 }
-"""The page's own files, by path. It asks for a key, so it comes without one; what it shows does
-not."""
+"""Files of the console page, by path. The page asks for a key, so it loads without one; its data
+does not.
+"""
 _VIEWS = frozenset({"/openapi.json", "/page/live"})
 _ABOUT_MODEL = re.compile(r"/(?:page/models|openapi/examples)/([^/]+)/\d+(?:/[^/]+)?\Z", re.ASCII)
-# As TensorFlow Serving's: the query string is part of the text, and of a model's name.
+# As in TensorFlow Serving, the query string is part of the text and thus of a model's name.
 _TARGET = r"/([^/:]+)(?:/versions/\d+|/labels/[^/:]+)?"
 _COMPUTE = re.compile(rf"/v1/models{_TARGET}:(?:predict|classify|regress)\Z", re.IGNORECASE)
 _READ = re.compile(rf"/v1/models{_TARGET}(/metadata)?\Z", re.IGNORECASE)
@@ -46,7 +47,7 @@ EVERYTHING_ELSE = Resource(Scope.SERVER, Action.ADMIN)
 
 
 def resource_of(method: str, raw_path: str, query: str, pages: frozenset[str] = _PAGES) -> Resource:
-    """Return what a request is about.
+    """Return the resource that a request is about.
 
     Args:
         method: The HTTP method.
@@ -90,7 +91,7 @@ def _open_inference(method: str, path: str) -> Resource:
     if method == "GET" and path in {"/v2", "/v2/"}:
         return Resource(Scope.KNOWN)
     if unquote(path).count("/") != path.count("/"):
-        # Where a name holds a slash, readers may disagree about where it ends.
+        # If a name contains a slash, parsers may disagree about where it ends.
         return EVERYTHING_ELSE
     found = _V2_MODEL.match(path)
     return _on_v2_model(method, found[1], found[2]) if found else EVERYTHING_ELSE

@@ -1,1 +1,1 @@
-"""The server's protocols: TensorFlow Serving's REST and gRPC, and the Open Inference Protocol."""
+"""Serving protocols: TensorFlow Serving REST and gRPC, and the Open Inference Protocol."""

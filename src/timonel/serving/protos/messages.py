@@ -1,14 +1,13 @@
-"""The protos of TensorFlow and of its Serving API, without TensorFlow.
+"""Protos of TensorFlow and TensorFlow Serving, imported without TensorFlow.
 
 ``tensorflow.core`` is generated code in empty packages, but importing any of it first runs
-``tensorflow/__init__.py``: five seconds and half a gigabyte that a process which only speaks the
-protocol has no use for. So these modules are imported with a bare package in TensorFlow's place,
-which is taken away again at the end. A later ``import tensorflow`` gets the real thing, which
-finds the modules loaded and goes on with the same classes. Where TensorFlow is there already,
-nothing is replaced.
+``tensorflow/__init__.py``: five seconds and half a gigabyte that a process needs only for the
+protos. So these modules are imported with an empty package in TensorFlow's place, which is removed
+afterwards. A later ``import tensorflow`` loads the real package, which finds these modules loaded
+and shares their classes. If TensorFlow is already loaded, nothing is replaced.
 
-All code of the server takes its protos from here. It is first imported when a process starts,
-before there are threads that could import TensorFlow at the same moment.
+All code of the server imports its protos from here. The first import is at the start of a process,
+before other threads could import TensorFlow at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NAME = "tensorflow"
 
 @contextlib.contextmanager
 def _bare_package() -> Iterator[None]:
-    """Put an empty package with TensorFlow's path in its place, unless it is loaded."""
+    """Replace TensorFlow by an empty package with its path, unless it is loaded."""
     spec = None if _NAME in sys.modules else importlib.util.find_spec(_NAME)
     if spec is None:
         yield

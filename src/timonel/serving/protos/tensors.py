@@ -1,9 +1,9 @@
-"""TensorProtos to arrays and back, as TensorFlow's C++ does it, and without TensorFlow. Pure.
+"""Convert between TensorProtos and arrays like TensorFlow's C++, without TensorFlow. Pure.
 
-TensorFlow's Python functions for this build lists of Python numbers, refuse what its C++ takes,
-and write numbers as ``tensor_content``, which TensorFlow Serving's clients do not expect. Here
-floats go straight between the proto's bytes and the array; whole numbers, which travel in a
-varying number of bytes, go through protobuf.
+TensorFlow's Python functions for this build lists of Python numbers, reject protos that its C++
+accepts, and write numbers as ``tensor_content``, which clients of TensorFlow Serving do not expect.
+Here floats are copied directly between the proto's bytes and the array; integers, which have a
+variable-length encoding, go through protobuf.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.wire import read_varint, tag, varint
 
 MAX_BYTES = 2**31
-"""The largest array that a proto may unfold to: as much as fits into a message.
+"""Size limit of a decoded array: as much as fits into a message.
 
-A proto of ten bytes may ask for any size, as its last value is repeated up to its shape.
+A proto of ten bytes may request any size, as its last value is repeated to fill its shape.
 """
 
 MAX_REPEATED_BYTES = 2**23
-"""The largest array whose last values are not in the proto but stand for those that are missing:
-sixty bytes could ask for minutes of a model's time."""
+"""Size limit of an array whose missing values are filled with its last one: without it, a request
+of sixty bytes could cost minutes of a model's time.
+"""
 
 MAX_STRINGS = 500_000
-"""Each is an object of Python's, however short."""
+"""Limit of strings in a tensor. Each is a Python object, however short."""
 
 MAX_DIMENSIONS = 254
 """TensorFlow's own limit."""
@@ -58,7 +59,7 @@ _NUMBERS = {
     name: tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name[name].number
     for name in set(_FIELDS.values()) | {"tensor_content"}
 }
-# What the values of a field are in memory: bits of half floats, parts of complex numbers.
+# In-memory types of the fields' values: half floats as bits, complex numbers as parts.
 _WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
     "half_val": np.dtype(np.int32),
     "int_val": np.dtype(np.int32),
@@ -71,23 +72,23 @@ _WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
     "double_val": np.dtype("<f8"),
     "dcomplex_val": np.dtype("<f8"),
 }
-# Fields whose bytes on the wire are those in memory.
+# Fields with the same bytes in memory and on the wire.
 _FIXED = frozenset({"float_val", "double_val", "scomplex_val", "dcomplex_val", "bool_val"})
-# Fields of these kinds only occur among those that a TensorProto does not know.
+# Fixed-width wire types, which occur only in unknown fields of a TensorProto.
 _WIDTHS = {1: 8, 5: 4}
 _COPIED_AT_ONCE = 16
 _NAMES: Mapping[int, str] = {types_pb2.DataType.Value(name): name for name in _FIELDS}
 _FEW = 32
-"""Below so many values, taking them one by one is faster."""
+"""Up to this many values, iterating over them is faster."""
 
 
 def from_proto(alias: str, proto: Any) -> Array:
-    """Return the array a TensorProto holds; it may be read-only.
+    """Return the array in a TensorProto; it may be read-only.
 
-    Values beyond the shape are dropped, and the last one stands for those that are missing.
+    Values beyond the shape are dropped; missing ones are filled with the last value.
 
     Raises:
-        StatusError: The proto contradicts itself; the message names the input ``alias``.
+        StatusError: The proto is invalid; the message names the input ``alias``.
     """
     try:
         return _decode(proto)
@@ -96,25 +97,25 @@ def from_proto(alias: str, proto: Any) -> Array:
 
 
 def effort(proto: Any) -> int:
-    """Return how many bytes of typed values take as long to read as a TensorProto.
+    """Estimate the cost of decoding a TensorProto, in bytes of typed values.
 
-    What the array takes counts a little, too: the numbers of a ``tensor_content`` are copied once,
+    The size of the array counts a little, too: the numbers of a ``tensor_content`` are copied once,
     and a last value may be repeated up to any shape.
     """
     name = _NAMES.get(proto.dtype, STRING)
-    # Not the size of any proto of numbers: protobuf would serialize it to tell.
+    # Not `ByteSize` for numbers: protobuf would serialize the proto to measure it.
     if name == STRING:
         size: int = proto.ByteSize()
         return size
     field = _FIELDS[name]
     typed = len(getattr(proto, field)) * _WIRE_TYPES[field].itemsize
-    # The product of more sizes could have millions of digits.
+    # Limit the dimensions: the product of more sizes could have millions of digits.
     count: int = math.prod([dim.size for dim in proto.tensor_shape.dim[:MAX_DIMENSIONS]])
     return typed + count * NUMPY_TYPES[name].itemsize // _COPIED_AT_ONCE
 
 
 def to_proto(array: Array) -> Any:
-    """Return an array as a TensorProto with typed fields.
+    """Convert an array to a TensorProto with typed fields.
 
     Raises:
         StatusError: The dtype has no proto form.
@@ -123,11 +124,11 @@ def to_proto(array: Array) -> Any:
 
 
 def encode(array: Array, *, as_content: bool = False) -> bytes:
-    """Return an array as a serialized TensorProto.
+    """Convert an array to a serialized TensorProto.
 
     Args:
-        array: What to encode; object arrays hold bytes.
-        as_content: Whether values go into ``tensor_content``, or else into typed fields.
+        array: The array; object arrays hold bytes.
+        as_content: Whether to write values to ``tensor_content`` instead of typed fields.
 
     Raises:
         StatusError: The dtype has no proto form.
@@ -179,7 +180,7 @@ def _decode(proto: Any) -> Array:
         raise ValueError("expected an array that fits into a message")
     if dtype == STRING and size > MAX_STRINGS:
         raise ValueError("expected fewer strings")
-    content = proto.tensor_content if size else b""  # each look copies it
+    content = proto.tensor_content if size else b""  # each access copies it
     if content:
         return _from_content(content, dtype, size).reshape(shape)
     return _from_values(proto, dtype, size).reshape(shape)
@@ -204,7 +205,7 @@ def _from_content(content: bytes, dtype: str, size: int) -> Array:
 
 
 def _split(content: bytes, size: int) -> list[bytes]:
-    """Return the strings of a ``tensor_content``: all their lengths, then all of them."""
+    """Split a ``tensor_content`` of strings: all lengths, then all strings."""
     if size > len(content):
         raise ValueError("expected a length for each string")
     lengths, position = [], 0
@@ -245,10 +246,10 @@ def _in_memory(flat: Array, dtype: str) -> Array:
 
 
 def packed(raw: bytes, number: int) -> memoryview:
-    """Return the bytes of a packed field of what protobuf has serialized, by the field's number.
+    """Return the bytes of a packed field of a serialized message, by field number.
 
     Raises:
-        ValueError: It has no such field.
+        ValueError: The message has no such field.
     """
     wanted = number << 3 | 2
     position = 0
@@ -276,7 +277,7 @@ def _texts(values: Any) -> Array:
 
 
 def _filled(flat: Array, size: int) -> Array:
-    """Cut the values to ``size``, or repeat the last one, as the proto's definition says."""
+    """Truncate the values to ``size`` or repeat the last one, as the proto specifies."""
     if len(flat) >= size:
         return flat[:size]
     if size * flat.itemsize > MAX_REPEATED_BYTES:

@@ -1,1 +1,1 @@
-"""The gRPC skin: PredictionService and ModelService over the data plane."""
+"""TensorFlow Serving's gRPC API: PredictionService and ModelService."""

@@ -1,4 +1,4 @@
-"""Shared by all gRPC calls: deadlines, statuses and monitoring."""
+"""Deadlines, statuses and monitoring of gRPC calls."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from timonel.serving.telemetry.monitor import Monitor
 _LOG = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 1024
 _SUFFIX = "...TRUNCATED"
-# What gRPC tells of a call without a deadline, where it does not tell none, is centuries.
+# For a call without a deadline gRPC reports either None or centuries.
 _FOREVER_S = 1e9
 _TRACE = frozenset({"traceparent", "tracestate"})
 
 
 Answer = Callable[[Any, RequestContext], Awaitable[bytes]]
-"""A request and its context to a serialized response; raises `StatusError`.
+"""Async function from a request and its context to a serialized response.
 
-It is cancelled when its client does not wait any more, and must not hold up the event loop.
+Raises `StatusError`. It is cancelled when the client disconnects and must not block the event loop.
 """
 
 
 def handler(
     answer: Answer, api: str, request_type: Any, pool: Executor, monitor: Monitor | None = None
 ) -> Any:
-    """Return the handler of a method with one request and one response.
+    """Create the gRPC handler of a unary method.
 
-    The response is bytes already:
-    large tensors are faster written than put into a message first.
+    ``answer`` returns the serialized response: writing large tensors directly is faster than
+    filling a message first.
 
     Args:
-        answer: What to do.
+        answer: The implementation.
         api: The method's name.
         request_type: The request's message class.
-        pool: Where large requests are parsed.
-        monitor: What is told of each request.
+        pool: Executor for parsing large requests.
+        monitor: Records each request.
     """
 
     async def call(request: Any, context: Any) -> bytes:
@@ -63,10 +63,10 @@ def handler(
 
 
 def model_spec(request: Any) -> ModelSpec:
-    """Return the version that a request's ``model_spec`` means.
+    """Return the version named in a request's ``model_spec``.
 
     Raises:
-        StatusError: It names none.
+        StatusError: The request has no ``model_spec``, or it has no name.
     """
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
@@ -74,10 +74,10 @@ def model_spec(request: Any) -> ModelSpec:
 
 
 def spec_from(proto: Any) -> ModelSpec:
-    """Return the version that a ModelSpec means.
+    """Return the version named in a ModelSpec message.
 
     Raises:
-        StatusError: It names no model.
+        StatusError: The ModelSpec has no name.
     """
     if not proto.name:
         raise invalid_argument("ModelSpec has no name specified.")
@@ -90,7 +90,7 @@ def spec_from(proto: Any) -> ModelSpec:
 
 
 def cut(message: str) -> str:
-    """Return an error's text, cut after so many bytes, as a header cannot carry any length."""
+    """Truncate an error message to `_MESSAGE_LIMIT` bytes, as header size is limited."""
     encoded = message.encode(errors="replace")
     if len(encoded) <= _MESSAGE_LIMIT:
         return message
@@ -100,7 +100,7 @@ def cut(message: str) -> str:
 async def _accounted(
     answer: Answer, api: str, request: Any, context: Any, monitor: Monitor | None
 ) -> bytes:
-    """Answer one request and record it in the monitor."""
+    """Answer a request and record it in the monitor."""
     request = await parsed(request)
     observation = _observed(monitor, api, request, context)
     about = RequestContext(
@@ -119,7 +119,7 @@ async def _accounted(
         code = error.code
         raise
     except Exception as error:
-        # Costs one request, not the server.
+        # An error fails one request, not the server.
         _LOG.exception("%s failed", api)
         code = Code.INTERNAL
         raise StatusError(code, f"{type(error).__name__}: {error}") from error
@@ -139,7 +139,7 @@ def _deadline(context: Any) -> float | None:
 def _check(request: Any, about: RequestContext) -> None:
     if isinstance(request, StatusError):
         raise StatusError(request.code, request.message)
-    # It may have waited for its turn longer than its client waits for it.
+    # The deadline may have passed while the request was queued.
     if about.deadline is not None and time.monotonic() >= about.deadline:
         raise StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
 

@@ -1,4 +1,4 @@
-"""ModelService: what versions there are, and which there shall be."""
+"""ModelService: report versions and reload the list of models."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAME = "tensorflow.serving.ModelService"
 
 
 class ModelService:
-    """The methods; all of them raise `StatusError`.
+    """The methods of ModelService; all raise `StatusError`.
 
     Args:
-        plane: What knows the versions.
-        pool: Where metrics are added up.
-        monitor: What is told of each request, and knows the metrics.
+        plane: Data plane with the model versions.
+        pool: Executor for parsing large requests and adding up metrics.
+        monitor: Records each request and has the metrics.
         may_reload: Whether clients may replace the list of models.
     """
 
@@ -44,7 +44,7 @@ class ModelService:
         self._monitor = monitor
 
     def handlers(self) -> Any:
-        """Return the service."""
+        """Return the gRPC handler of the service."""
         methods: dict[str, tuple[Answer, Any]] = {
             "GetModelStatus": (self.status, get_model_status_pb2.GetModelStatusRequest),
             "HandleReloadConfigRequest": (self.reload, model_management_pb2.ReloadConfigRequest),
@@ -62,7 +62,7 @@ class ModelService:
         request: Any,
         context: RequestContext,  # noqa: ARG002 - a method
     ) -> bytes:
-        """Return the status of a model's versions; a label is not looked at."""
+        """Return the status of a model's versions; labels are ignored."""
         if not request.HasField("model_spec"):
             raise invalid_argument("Missing ModelSpec")
         spec = request.model_spec
@@ -77,10 +77,10 @@ class ModelService:
         request: Any,
         context: RequestContext,  # noqa: ARG002 - a method
     ) -> bytes:
-        """Serve other models, and tell how far the metrics went up meanwhile.
+        """Replace the list of models, and return the increase of metrics meanwhile.
 
-        A failure is the call's status. TensorFlow Serving also writes it into a response, which
-        gRPC does not send.
+        A failure becomes the call's status. TensorFlow Serving also writes it into a response,
+        which gRPC does not send.
         """
         if not self._may_reload:
             raise StatusError(
@@ -107,7 +107,7 @@ class ModelService:
         return encoded
 
     def _counters(self, names: frozenset[str]) -> dict[str, int]:
-        """Return the first cell of each counter of these names, such as its first model's."""
+        """Return the first sample, such as of the first model, of each named counter."""
         if self._monitor is None or not names:
             return {}
         firsts = [

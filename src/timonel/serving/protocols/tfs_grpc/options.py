@@ -1,11 +1,11 @@
-"""What can be set of the gRPC server."""
+"""Options of the gRPC server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _INT32 = range(-(2**31), 2**31)
-# 2 GiB, the most that protobuf takes; the number means no limit for neither side.
+# 2 GiB, the limit of protobuf; gRPC on both sides takes the number as unlimited.
 _MAX_MESSAGE = 2**31 - 1
 
 ChannelArguments = tuple[tuple[str, int | str], ...]
@@ -13,16 +13,16 @@ ChannelArguments = tuple[tuple[str, int | str], ...]
 
 @dataclass(frozen=True)
 class GrpcOptions:
-    """The gRPC side of a server.
+    """Options of the gRPC server.
 
     Args:
-        address: Host and port to listen on; none for no TCP.
-        socket_path: A Unix socket to listen on as well; none for no such.
-        channel_arguments: What gRPC calls channel arguments; they win over ours.
-        health: Whether ``grpc.health.v1`` is offered.
-        reflection: Whether clients may ask for the services and their protos.
+        address: Host and port to listen on; None for no TCP port.
+        socket_path: Unix socket to listen on; None for no socket.
+        channel_arguments: gRPC channel arguments; they override the defaults.
+        health: Whether to offer ``grpc.health.v1``.
+        reflection: Whether to offer server reflection.
         tensor_content: Whether Predict answers with ``tensor_content`` instead of typed fields.
-        check_method_names: Whether a signature must be declared for the method it is used with.
+        check_method_names: Whether a signature must be declared for the method that uses it.
         reload: Whether clients may replace the list of models.
     """
 
@@ -36,7 +36,7 @@ class GrpcOptions:
     reload: bool = True
 
     def arguments(self) -> list[tuple[str, int | str]]:
-        """Return all channel arguments; of two with the same name the later one holds."""
+        """Return all channel arguments, with overrides applied."""
         ours: dict[str, int | str] = {
             "grpc.max_receive_message_length": _MAX_MESSAGE,
             "grpc.max_send_message_length": _MAX_MESSAGE,
@@ -47,10 +47,10 @@ class GrpcOptions:
 
 
 def parse_channel_arguments(text: str) -> ChannelArguments:
-    """Return ``k=v,k=v`` as channel arguments; a value that reads as an int32 is a number.
+    """Parse ``k=v,k=v`` as channel arguments; int32 values become numbers.
 
     Raises:
-        ValueError: An item has no ``=``.
+        ValueError: An item has no name or no ``=``.
     """
     arguments = []
     for item in filter(None, text.split(",")):

@@ -1,4 +1,4 @@
-"""Several pools of descriptors as one, for server reflection."""
+"""Combine descriptor pools for server reflection."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class DescriptorPools:
-    """Looks into one pool after the other, as reflection looks into one.
+    """Search several descriptor pools in order.
 
     Args:
-        pools: The pools; of what several of them know, the first one's is taken.
+        pools: The pools; the first match wins.
     """
 
     def __init__(self, *pools: Any) -> None:

@@ -1,4 +1,4 @@
-"""PredictionService: requests to arrays or examples, results to responses."""
+"""PredictionService: decode requests, run models, encode responses."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ R = TypeVar("R")
 
 
 class PredictionService:
-    """The methods; all of them raise `StatusError`.
+    """The methods of PredictionService; all raise `StatusError`.
 
     Args:
-        plane: Where requests are computed.
-        pool: Where large requests and answers are read and written.
-        options: How they are answered.
-        monitor: What is told of each request.
+        plane: Data plane that runs the models.
+        pool: Executor for decoding and encoding large messages.
+        options: Options for responses.
+        monitor: Records each request.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PredictionService:
         self._monitor = monitor
 
     def handlers(self) -> Any:
-        """Return the service."""
+        """Return the gRPC handler of the service."""
         methods: dict[str, tuple[Answer, Any]] = {
             "Predict": (self.predict, predict_pb2.PredictRequest),
             "Classify": (self.classify, classification_pb2.ClassificationRequest),
@@ -97,7 +97,7 @@ class PredictionService:
         return await by_size(self._pool, size, write, spec, outputs)
 
     async def classify(self, request: Any, context: RequestContext) -> bytes:
-        """Run a signature that gives classes and scores."""
+        """Run a signature that returns classes and scores."""
         response = classification_pb2.ClassificationResponse()
         examples = await self._examples(request.input)
         with self._plane.call(model_spec(request), context) as call:
@@ -113,7 +113,7 @@ class PredictionService:
         return _serialized(response)
 
     async def regress(self, request: Any, context: RequestContext) -> bytes:
-        """Run a signature that gives one number for each example."""
+        """Run a signature that returns one number per example."""
         response = regression_pb2.RegressionResponse()
         examples = await self._examples(request.input)
         with self._plane.call(model_spec(request), context) as call:
@@ -180,23 +180,23 @@ class PredictionService:
 
 
 async def _all_asked(call: Call, questions: Sequence[Question[R]]) -> list[R]:
-    """Return the results of all questions, which the model may compute at the same time."""
+    """Return the results of all questions; the model may compute them concurrently."""
     runs: list[Execution] = []
     try:
         runs.extend(call.start(each.signature, each.inputs, each.outputs) for each in questions)
         answers = [await _answered(run) for run in runs]
     finally:
-        # Does nothing to those that are done.
+        # No effect on finished runs.
         for run in runs:
             run.future.cancel()
     return [question.read(answer) for question, answer in zip(questions, answers, strict=True)]
 
 
 async def _answered(run: Execution) -> Outputs:
-    """Wait for what a model answers, and return that; a cancelled wait gives the request up.
+    """Wait for a model's outputs. Cancelling the wait cancels the run.
 
     Raises:
-        StatusError: The model refused or failed.
+        StatusError: The model rejected the request or failed.
     """
     await finished(run.future)
     return run.result()
@@ -206,7 +206,7 @@ def _arrays(signature: Signature, given: Mapping[str, Any]) -> dict[str, Array]:
     try:
         return {alias: from_proto(alias, proto) for alias, proto in given.items()}
     except StatusError:
-        # What is missing is told before what is damaged.
+        # Report missing inputs before corrupt ones.
         check_inputs(signature, given.keys())
         raise
 

@@ -1,4 +1,4 @@
-"""The gRPC server: where it listens, its limits, and the services beside those of models."""
+"""gRPC server with TensorFlow Serving's and further services."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Service:
     """A service besides TensorFlow Serving's.
 
     Args:
-        name: Its full name.
-        handlers: Its methods, as gRPC's generic handlers.
-        pool: Where its protos are described, for reflection.
+        name: The full name.
+        handlers: The methods, as gRPC's generic handlers.
+        pool: Descriptor pool with the service's protos, for reflection.
     """
 
     name: str
@@ -42,19 +42,19 @@ class Service:
 
 
 class GrpcServer:
-    """A gRPC server that is made, started and stopped inside one event loop.
+    """gRPC server, created, started and stopped in one event loop.
 
     Args:
-        plane: Where requests are computed.
-        pool: Where large ones are read and written.
-        options: Where it listens, and what it offers.
-        monitor: What is told of each request.
-        credentials: For TLS; none for plain text.
-        interceptors: What requests pass first, in this order.
+        plane: Data plane that runs the models.
+        pool: Executor for decoding and encoding large messages.
+        options: Addresses and features.
+        monitor: Records each request.
+        credentials: TLS credentials; None for plain text.
+        interceptors: Server interceptors, in order.
         others: Further services.
 
     Raises:
-        RuntimeError: An address cannot be listened on.
+        RuntimeError: An address cannot be bound.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class GrpcServer:
         self.port = self._listen(credentials)
 
     def _listen(self, credentials: Any) -> int | None:
-        """Take the addresses; returns the TCP port, if there is one."""
+        """Bind the addresses; return the TCP port, if any."""
         port = None
         if self._options.address is not None:
             port = self._bind(self._options.address, credentials)
@@ -109,20 +109,20 @@ class GrpcServer:
         return port
 
     async def start(self) -> None:
-        """Begin to answer."""
+        """Start answering."""
         if self._health is not None:
             for name in self._healthy:
                 await self._health.set(name, _SERVING)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, and wait for those under way, at most ``grace_s`` seconds."""
+        """Reject new calls and wait up to ``grace_s`` seconds for running ones."""
         if self._health is not None:
             await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Drop gRPC's traceback of an answer whose client has gone."""
+    """Drop gRPC's traceback of a response whose client has disconnected."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or kind.__name__ != "ExecuteBatchError"

@@ -1,7 +1,7 @@
-"""Register health checking and reflection; end malformed requests with a status.
+"""Register health checking and reflection; answer malformed requests with a status.
 
-A deserializer that raises makes gRPC log a traceback for each request and send the exception's
-class name to the client. Here it does not raise, and the call ends with a status.
+If a deserializer raises, gRPC logs a traceback for each request and sends the exception's class
+name to the client. Here it does not raise, and the call ends with a status.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def add_reflection(services: list[str], pool: Any, server: Any) -> None:
 
 
 class _Registrar:
-    """What the generated functions take for a server."""
+    """Stand-in for a server in the generated registration functions."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Ignore what `add_registered_method_handlers` registers."""
+        """Ignore handlers that `add_registered_method_handlers` registers."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         guarded = {name: _guarded(handler) for name, handler in handlers.items()}

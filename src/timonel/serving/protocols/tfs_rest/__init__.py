@@ -1,1 +1,1 @@
-"""The REST skin: JSON in, JSON out."""
+"""TensorFlow Serving's REST API."""

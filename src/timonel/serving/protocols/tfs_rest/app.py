@@ -1,7 +1,7 @@
-"""ASGI application for TensorFlow Serving's REST API, over the data plane.
+"""ASGI application for TensorFlow Serving's REST API.
 
-No framework, as the API is one prefix and a few answers: see docs/design/serving.md for what a
-framework would cost per request.
+It uses no framework, as the API is one prefix and a few responses: see docs/design/serving.md for
+the cost of a framework per request.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ from timonel.serving.telemetry.monitor import Monitor
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 0.1
-"""Time after which a task watches for the client's disconnection. A task for each quick request
-would cost more than it saves."""
+"""Delay before a task watches for the client's disconnection. Creating a task for each quick
+request would cost more than it saves.
+"""
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
@@ -61,14 +62,14 @@ _NOT_FOUND_PAGE = (
 
 
 class RestApp:
-    """Answers HTTP requests.
+    """ASGI application for TensorFlow Serving's REST API.
 
     Args:
-        plane: Where requests are computed.
-        pool: Where large ones are read and written, so that the event loop is never held up.
+        plane: Data plane that runs the models.
+        pool: Executor for large requests and responses, to keep the event loop responsive.
         is_draining: Whether the server has been asked to stop.
-        options: How they are answered.
-        monitor: What is told of each request.
+        options: Options for responses.
+        monitor: Records each request.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class RestApp:
         self._backend = RestBackend(plane, pool, self._options, monitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request."""
         target = _target(scope)
         of_api = is_rest(target)
         answer = await self._rest(scope, receive, target) if of_api else self._page(scope["path"])
@@ -158,7 +159,7 @@ class RestApp:
                 watcher.cancel()
 
     def _read(self, scope: Scope, route: Route, target: str) -> Answer:
-        """Answer from the state of the server, without a model."""
+        """Answer from the state of the server, without running a model."""
         observation: Observation | None = None
         if self._backend.monitor is not None:
             trace = trace_parent(scope["headers"])
@@ -193,7 +194,7 @@ class RestApp:
         return orjson.dumps(metadata_view(self._plane.metadata(route.spec)))
 
     def _count(self, code: Code) -> None:
-        """Count a request that was refused before its model was known."""
+        """Count a request that was rejected before its model was known."""
         monitor = self._backend.monitor
         if monitor is not None:
             monitor.end(monitor.begin("REST", ""), code)
@@ -208,7 +209,7 @@ async def _cancel_when_gone(
 
 
 def _set_reply(reply: asyncio.Future[Answer], answer: Answer) -> None:
-    # The task that awaits it may have been cancelled.
+    # The task that awaits the future may have been cancelled.
     if not reply.done():
         reply.set_result(answer)
 

@@ -1,8 +1,8 @@
-"""HTTP connections that hand plain requests to `PredictRequest`, and all others to ASGI.
+"""HTTP connections that answer plain compute requests without ASGI.
 
-A request is taken from uvicorn's protocol where nothing else is under way on its connection, and
-its head is there as a whole; until it is answered, later bytes wait. Uvicorn never sees it. A
-client sends the same head again and again, so parsed ones are cached.
+A request bypasses uvicorn's protocol if no other request is running on its connection and the whole
+head has arrived. Later bytes wait until it is answered. Clients send the same head again and again,
+so parsed heads are cached.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from timonel.serving.status import StatusError
 _CORS = b"".join(b"%b: %b\r\n" % pair for pair in CORS)
 _END = b"\r\n\r\n"
 _MAX_HEAD_BYTES = 2048
-"""Longer heads are left to ASGI."""
+"""ASGI handles longer heads."""
 _CACHED_HEADS = 1024
 _EXCLUDED = frozenset(
     {b"connection", b"content-encoding", b"expect", b"origin", b"transfer-encoding"}
 )
-"""Headers by which a request is anything else than one body after one head, as it is."""
+"""Headers that exclude a request from the fast path, such as those of encoded bodies."""
 
 
 def predict_protocol(
@@ -39,27 +39,27 @@ def predict_protocol(
     max_body: int | None = None,
     hosts: frozenset[str] | None = None,
 ) -> type[BoundedHttp]:
-    """Return a protocol that answers plain requests itself: the value for `uvicorn.Config`.
+    """Create a protocol class that answers plain requests itself, for `uvicorn.Config`.
 
     Args:
-        base: The protocol that answers all others, with its limits.
-        backend: What requests are answered with.
-        max_body: Bytes of the largest body that may be sent; none for any.
-        hosts: Host names besides loopback ones that a request may be for; none for any.
+        base: The protocol for all other requests, with its limits.
+        backend: The shared parts of all requests.
+        max_body: Largest accepted body in bytes; None for no limit.
+        hosts: Accepted host names besides loopback names; None for any.
     """
     parts = {"backend": backend, "max_body": max_body, "hosts": hosts}
     return type("PredictHttp", (_PredictHttp, base), parts)
 
 
 class Head(NamedTuple):
-    """The head of a request that a model computes.
+    """The head of a compute request.
 
     Args:
-        route: The action, and the model.
-        length: Bytes of the body.
-        content_type: The body's content type; empty if there is none.
-        trace: The trace it belongs to.
-        host: The ``Host`` header; empty if there is none.
+        route: The action and the model.
+        length: Length of the body in bytes.
+        content_type: The body's content type; empty if absent.
+        trace: The trace context.
+        host: The ``Host`` header; empty if absent.
     """
 
     route: Route
@@ -71,10 +71,10 @@ class Head(NamedTuple):
 
 @functools.lru_cache(_CACHED_HEADS)
 def read_head(text: bytes) -> Head | None:
-    """Parse a head; none unless it is that of a plain request that a model computes. Pure.
+    """Parse a request head; None unless it is a plain compute request. Pure.
 
     Args:
-        text: The request's line and headers, without the empty line after them.
+        text: The request line and headers, without the empty line after them.
     """
     collector = _HeadCollector()
     parser = httptools.HttpRequestParser(collector)
@@ -106,7 +106,7 @@ def _computing_route(method: bytes, url: bytes) -> Route | None:
 
 
 class _HeadCollector:
-    """Callbacks of the parser."""
+    """Parser callbacks."""
 
     def __init__(self) -> None:
         self.url = b""
@@ -128,13 +128,13 @@ class _PredictHttp(BoundedHttp):
     max_body: int | None
     hosts: frozenset[str] | None
     _head: Head | None = None
-    """The head of a request whose body is on its way."""
+    """The head of a request whose body is arriving."""
     _pieces: list[bytes]
     _missing = 0
-    """Bytes of that body that are still to come; negative if more than the body has come."""
+    """Bytes of that body still to come; negative if later bytes came with it."""
     _request: PredictRequest | None = None
     _early = b""
-    """Bytes that came while a request was computed."""
+    """Bytes received while a request is running."""
     _is_last = False
 
     def data_received(self, data: bytes) -> None:
@@ -165,7 +165,7 @@ class _PredictHttp(BoundedHttp):
             super().shutdown()
 
     def _head_of(self, data: bytes) -> Head | None:
-        """Return the head of a request that is to be answered here."""
+        """Return the head if the request can be answered here."""
         if self._part is not Part.NOTHING or self.flow.write_paused or self.transport.is_closing():
             return None
         if self._is_answering():
@@ -182,12 +182,12 @@ class _PredictHttp(BoundedHttp):
         return fits and is_host_allowed(head.host, self.hosts)
 
     def _is_answering(self) -> bool:
-        """Whether an answer is owed to a request before."""
+        """Whether a previous request still awaits its response."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
     def _take(self, head: Head, data: bytes) -> None:
-        """Take a piece of a body, and have the request answered once that is whole."""
+        """Add a piece of a body; answer the request once the body is complete."""
         self._pieces.append(data)
         self._missing -= len(data)
         if self._missing > 0:
@@ -216,7 +216,7 @@ class _PredictHttp(BoundedHttp):
                 self.transport.close()
         self.on_response_complete()
         if self._early:
-            # Not at once: one that is answered at once would go on in this very call.
+            # Not directly: a request that is answered synchronously would recurse.
             self.loop.call_soon(self._take_early)
 
     def _take_early(self) -> None:

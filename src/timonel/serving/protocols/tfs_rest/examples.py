@@ -1,7 +1,7 @@
-"""The JSON of Classify and Regress requests to serialized tf.train.Examples. Pure functions.
+"""Convert JSON of Classify and Regress requests to tf.train.Examples. Pure.
 
-A number written with a fraction or an exponent is a float, a whole one an int64: clients must
-write 2.0 where a model wants a float, as for TensorFlow Serving.
+A number with a fraction or an exponent becomes a float, a whole number an int64: as for TensorFlow
+Serving, clients must write 2.0 for a float feature.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _KINDS = {bytes: "bytes", float: "float", int: "int64"}
 
 
 def examples_from_json(content: Mapping[str, Any]) -> tuple[list[bytes], bytes]:
-    """Return a request's examples and their common context, each as a serialized Example.
+    """Return a request's examples and shared context, each as a serialized Example.
 
     Args:
-        content: The request's JSON object: ``examples``, and perhaps ``context``.
+        content: The request's JSON object with ``examples`` and optionally ``context``.
 
     Raises:
         StatusError: Examples are missing, or a feature has a value that no Example can hold.
@@ -44,17 +44,17 @@ def examples_from_json(content: Mapping[str, Any]) -> tuple[list[bytes], bytes]:
 
 
 def example_from_json(value: object) -> bytes:
-    """Return one JSON object, feature values by name, as a serialized tf.train.Example.
+    """Serialize a JSON object of feature values by name as a tf.train.Example.
 
     Raises:
-        StatusError: It is no object, or a feature mixes types or nests.
+        StatusError: The value is not an object, or a feature mixes types or nests.
     """
     if not isinstance(value, dict):
         raise invalid_argument(f"Example must be JSON object but got JSON {type_name(value)}")
     try:
         return encode_example({name: _feature(name, value[name]) for name in value})
     except UnicodeEncodeError:
-        # Half of a surrogate pair, which JSON can name and no proto can hold.
+        # Half of a surrogate pair, which JSON can express but protobuf cannot.
         raise invalid_argument(
             "JSON Parse error: The surrogate pair in string is invalid."
         ) from None
@@ -96,7 +96,7 @@ def _whole(name: str, element: int) -> int | float:
         return element
     if 0 < element < 2**64:
         raise invalid_argument(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
-    # The parser takes what fits no integer type for a float.
+    # The parser reads numbers beyond all integer types as floats.
     with np.errstate(over="ignore"):
         return float(np.float32(element))
 

@@ -1,4 +1,4 @@
-"""HTTP as the applications of the REST port share it: options, answers, request headers."""
+"""HTTP options, responses and header parsing for REST applications."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CORS = (
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"Content-Type"),
 )
-"""Headers that let pages of other origins read an answer."""
+"""CORS headers that let pages of other origins read a response."""
 HTTP_STATUS = {
     Code.OK: 200,
     Code.CANCELLED: 499,
@@ -47,14 +47,14 @@ _UNZIPPED_LIMIT: Final = 100 * 2**20
 
 @dataclass(frozen=True)
 class RestOptions:
-    """The REST side of a server.
+    """Options of the REST server.
 
     Args:
-        dialect: How it answers.
-        cors: Whether pages of other origins may use it from a browser.
-        timeout_s: Seconds after which a request, once it has arrived, is answered with
-            ``DEADLINE_EXCEEDED``; none for no such limit.
-        check_method_names: Whether a signature must be declared for the method it is used with.
+        dialect: The response dialect.
+        cors: Whether browsers may use the server from pages of other origins.
+        timeout_s: Seconds from the arrival of a request to a ``DEADLINE_EXCEEDED`` error; None for
+            no limit.
+        check_method_names: Whether a signature must be declared for the method that uses it.
     """
 
     dialect: Dialect = TIMONEL
@@ -64,12 +64,12 @@ class RestOptions:
 
 
 class Answer(NamedTuple):
-    """An HTTP response, but for its length.
+    """An HTTP response without its length.
 
     Args:
         status: The HTTP status.
         body: The content.
-        content_type: The content's type; none to leave the header out.
+        content_type: The content type; None to omit the header.
     """
 
     status: int
@@ -78,24 +78,24 @@ class Answer(NamedTuple):
 
 
 def error_answer(error: StatusError) -> Answer:
-    """Return the answer to a request that failed."""
+    """Convert an error to a response."""
     return Answer(HTTP_STATUS[error.code], encode_error(error.message))
 
 
 def unexpected(error: Exception) -> StatusError:
-    """Return the status of a defect; it costs one request, not the server."""
+    """Convert an unexpected exception to a status error."""
     return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
 
 def overdue() -> StatusError:
-    """Return the error of a request that is not answered in time."""
+    """Return the error for a request that timed out."""
     return StatusError(Code.DEADLINE_EXCEEDED, "Timed out waiting for notification")
 
 
 def context_of(
     api: str, observation: Observation | None, timeout_s: float | None
 ) -> RequestContext:
-    """Return the context of a request that has arrived, with its deadline."""
+    """Create the context of a request that has arrived, with its deadline."""
     return RequestContext(
         deadline=None if timeout_s is None else time.monotonic() + timeout_s,
         principal=PRINCIPAL.get(),
@@ -106,10 +106,10 @@ def context_of(
 
 
 async def body_of(receive: Receive) -> bytes:
-    """Return a request's body once all of it is there.
+    """Read the whole request body.
 
     Raises:
-        StatusError: The client went away before.
+        StatusError: The client disconnected early.
     """
     chunks = []
     more = True
@@ -123,7 +123,7 @@ async def body_of(receive: Receive) -> bytes:
 
 
 def unzip(body: bytes) -> bytes:
-    """Unpack gzip; nothing if it is damaged or too large, as TensorFlow Serving does."""
+    """Decompress gzip; return nothing for corrupt or too large data, as TensorFlow Serving does."""
     stream = zlib.decompressobj(wbits=31)
     try:
         plain = stream.decompress(body, _UNZIPPED_LIMIT)
@@ -138,13 +138,13 @@ def content_type(headers: Headers) -> str:
 
 
 def is_preflight(headers: Headers) -> bool:
-    """Tell whether a browser asks for a page of another origin."""
+    """Whether a browser sends a request for a page of another origin."""
     origin = header(headers, b"origin")
     return b"http://" in origin or b"https://" in origin
 
 
 def trace_parent(headers: Headers) -> TraceParent | None:
-    """Return the trace that a request belongs to, if it names one."""
+    """Return the trace context of a request, if any."""
     parent = state = None
     for name, value in headers:
         if name == b"traceparent":

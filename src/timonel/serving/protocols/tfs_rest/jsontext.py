@@ -1,11 +1,11 @@
-"""JSON text to Python values, as leniently as TensorFlow Serving.
+"""Parse JSON as leniently as TensorFlow Serving.
 
-The strict and fast parser comes first. What it refuses goes to Python's, which also takes NaN,
-Infinity and -Infinity as bare tokens and strings that are not UTF-8, and stops after the first
-complete value.
+A strict and fast parser runs first. Text that it rejects goes to Python's parser, which also
+accepts NaN, Infinity and -Infinity as bare tokens and strings that are not UTF-8, and stops after
+the first complete value.
 
-Both parsers hold the interpreter's lock until they are done, and make an object of every value. So
-a text may have `MAX_TOKENS` at most: at that limit parsing takes a tenth of a second and 100 MiB.
+Both parsers hold the GIL until they are done and create an object for every value. A text is
+therefore limited to `MAX_TOKENS`: at that limit parsing takes a tenth of a second and 100 MiB.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ _ECHO_LIMIT = 256
 _SPACE = b" \t\r\n"
 _UINT64_DIGITS = 20
 _MAX_DIGITS = 10_000
-"""A double has 309 digits before the point at most."""
+"""A double has at most 309 digits before the point."""
 MAX_TOKENS = 500_000
-"""Commas, colons and opening brackets in a text. Arrays of numbers that `outline` has read do not
-count."""
+"""Limit of commas, colons and opening brackets in a text. Arrays of numbers read by `read_outline`
+do not count.
+"""
 STEP_BYTES = 2**20
 _TOKENS = (b",", b":", b"[", b"{")
 _LENIENT_BYTES = 2**21
-"""A longer text must be strict JSON, but for NaN and Infinity in regular arrays of numbers: the
-lenient parser is slow on some texts."""
+"""Longer texts must be strict JSON, except for NaN and Infinity in regular arrays of numbers: the
+lenient parser is slow on some texts.
+"""
 _END_BYTES = 1024
 """Bytes at each end of a long text that are searched for the outer braces."""
 _large = threading.Lock()
@@ -58,9 +60,9 @@ _ESCAPES = {
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in ``body``.
+    """Parse the JSON object in ``body``.
 
-    Bytes of a string that are not UTF-8 become surrogates, as by ``surrogateescape``.
+    Bytes of strings that are not UTF-8 become surrogates, as with ``surrogateescape``.
 
     Raises:
         StatusError: The text is not JSON, not an object, or has too many values.
@@ -81,28 +83,28 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def parse_strictly(text: bytes) -> Any:
-    """Return the value of a strict JSON text.
+    """Parse strict JSON.
 
     Raises:
-        StatusError: It has more than `MAX_TOKENS`.
-        JSONDecodeError: It is not strict JSON.
+        StatusError: The text has more than `MAX_TOKENS`.
+        JSONDecodeError: The text is not strict JSON.
     """
     _check_tokens(text)
     if len(text) <= _LENIENT_BYTES:
         return orjson.loads(text)
-    # One at a time: others would wait for the interpreter's lock, and get it before the event loop.
+    # One at a time: other threads would wait for the GIL and get it before the event loop.
     with _large:
         return orjson.loads(text)
 
 
 def contains(text: bytes, word: bytes) -> bool:
-    """Tell whether a word is in a text, in steps between which other threads run."""
+    """Search a text for a word, in steps that let other threads run."""
     steps = range(0, len(text), STEP_BYTES)
     return any(text.find(word, start, start + STEP_BYTES + len(word)) >= 0 for start in steps)
 
 
 def echo(value: object) -> str:
-    """Return a value as indented JSON for an error message, cut where it gets long."""
+    """Format a value as indented JSON for an error message, truncated if long."""
     if isinstance(value, float):
         return _short_number(value)
     pieces: list[str] = []
@@ -119,7 +121,7 @@ def echo(value: object) -> str:
 
 
 def type_name(value: object) -> str:
-    """Return what JSON calls the type of a value."""
+    """Return the JSON name of a value's type."""
     if value is None:
         return "Null"
     if isinstance(value, bool):
@@ -128,14 +130,14 @@ def type_name(value: object) -> str:
 
 
 def _pretty(value: object, margin: str) -> Iterator[str]:
-    """Yield the pieces of a value; ``margin`` is a new line with its indentation."""
+    """Yield the pieces of a value; ``margin`` is a newline with the indentation."""
     if isinstance(value, dict):
         members = ((f"{_quote(name)}: ", member) for name, member in value.items())
         yield from _enclosed("{}", members, margin)
     elif isinstance(value, list):
         yield from _enclosed("[]", (("", element) for element in value), margin)
     elif isinstance(value, str):
-        # No more than is shown: a string may be an image.
+        # Only the part that is shown: a string may be an image.
         yield _quote(value[: _ECHO_LIMIT + 1])
     elif isinstance(value, float):
         yield _shortest_number(value)
@@ -155,12 +157,12 @@ def _enclosed(brackets: str, items: Iterable[tuple[str, object]], margin: str) -
 
 
 def _quote(text: str) -> str:
-    """Return a JSON string; what is not ASCII stays as it is."""
+    """Quote a JSON string; characters beyond ASCII are kept."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def _short_number(value: float) -> str:
-    """Return a number in six digits if they give it back, else in 9 (float32) or 17 (float64)."""
+    """Format a number with 6 digits if exact, else with 9 (float32) or 17 (float64)."""
     if not math.isfinite(value):
         return json.dumps(value)
     dtype = np.float32 if abs(value) <= _FLOAT32_MAX else np.float64
@@ -172,7 +174,7 @@ def _short_number(value: float) -> str:
 
 
 def _shortest_number(value: float) -> str:
-    """Return the fewest digits that give a float64 back, laid out as RapidJSON does."""
+    """Format a float64 with the fewest exact digits, in RapidJSON's layout."""
     if not math.isfinite(value) or value == 0:
         return json.dumps(value)
     sign, digit_tuple, _ = parts = Decimal(repr(value)).normalize().as_tuple()
@@ -194,7 +196,7 @@ def _check_tokens(text: bytes) -> None:
     if len(text) <= AT_ONCE_BYTES:
         return
     count = 0
-    # In steps: other threads run between them, but not while a method of bytes does.
+    # In steps: other threads run between them, but not during a method of bytes.
     for start in range(0, len(text), STEP_BYTES):
         end = start + STEP_BYTES
         count += sum(text.count(token, start, end) for token in _TOKENS)
@@ -206,7 +208,7 @@ def _check_tokens(text: bytes) -> None:
 
 
 def _check_ends(body: bytes) -> None:
-    """Refuse a long text that cannot be an object; the strict parser would need time to tell."""
+    """Reject a long text that cannot be an object, which the strict parser finds out slowly."""
     ends = body[:_END_BYTES].lstrip(_SPACE)[:1] + body[-_END_BYTES:].rstrip(_SPACE)[-1:]
     if ends != b"{}":
         raise invalid_argument(
@@ -243,7 +245,7 @@ def _float(text: str) -> float:
 
 
 def _integer(text: str) -> int | float:
-    # What no 64 bits hold is a double, as to the strict parser.
+    # Integers beyond 64 bits become doubles, as in the strict parser.
     value = int(text) if len(text) <= _UINT64_DIGITS else _float(text)
     return value if -(2**63) <= value < 2**64 else _float(text)
 

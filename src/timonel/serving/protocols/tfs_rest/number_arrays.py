@@ -1,14 +1,14 @@
-"""Large arrays of numbers straight from a request's bytes into arrays. Pure.
+"""Read large arrays of numbers directly from a request's bytes. Pure.
 
-A request is cut into its arrays of numbers and an outline: the text around them, with a hole in
-the place of each. An array's numbers are read into one flat buffer, several times as fast as lists
-of Python numbers are made and read again; the outline is small and read as always. What reads them
-is the compiled ``_numbers``, without the interpreter's lock, or simdjson where that was not built.
+A request is split into its arrays of numbers and an outline: the text around them, with a
+placeholder for each array. The numbers of an array are read into one flat buffer, several times as
+fast as parsing to Python lists and converting those; the outline is small and parsed as usual. The
+reader is the compiled ``_numbers``, which releases the GIL, or simdjson where that was not built.
 
-All of it gives up rather than decide that something is wrong. That what it gives is right does
-not depend on where it cuts: a request is its outline with the texts in the holes, an outline that
-is JSON with a string in the place of a member's value is JSON with any JSON there, and each text is
-read as JSON by itself.
+All functions give up instead of reporting an error. The result is correct wherever the text is
+split: a request is its outline with the array texts in place of the placeholders, valid JSON with a
+string as a member's value stays valid with any other JSON there, and each array text is parsed as
+JSON by itself.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ else:
     PARSER = Parser
 
 _MIN_BYTES = 1024
-"""Below, the other way is as fast."""
+"""Below this size, the usual parser is as fast."""
 _MAX_RANK = 32
 _KEPT_BYTES = 8 * 2**20
-"""A parser keeps some ten bytes for every byte of the largest text that it has read."""
+"""A parser keeps about ten bytes for every byte of the largest text it has read."""
 _HOLE = "\0"
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 _BEFORE_ARRAY = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)")
@@ -70,10 +70,10 @@ _kept = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """A regular array of numbers, at least one.
+    """A regular array of at least one number.
 
     Args:
-        values: The numbers, float64, in the array's shape.
+        values: The numbers as float64, in the array's shape.
         whole: Whether all were written as integers.
     """
 
@@ -86,9 +86,9 @@ class Outline:
     """A request whose large arrays of numbers have been read.
 
     Args:
-        content: The JSON object; only `fill` can tell what is a hole in it.
-        has_booleans: Whether true or false may occur in it.
-        arrays: What belongs into the holes.
+        content: The JSON object; use `fill` to resolve placeholders.
+        has_booleans: Whether true or false may occur in the text.
+        arrays: The arrays of the placeholders.
     """
 
     content: dict[str, Any]
@@ -96,15 +96,15 @@ class Outline:
     arrays: tuple[Numbers, ...]
 
     def fill(self, value: Any) -> Any:
-        """Return the numbers of a hole, or anything else as it is."""
+        """Return the numbers of a placeholder; other values unchanged."""
         if isinstance(value, str) and value.startswith(_HOLE):
             return self.arrays[int(value[1:])]
         return value
 
 
 def read_outline(body: bytes) -> Outline | None:
-    """Cut a request up; none if it has no large array of numbers, or is not plainly right."""
-    # A string with a zero byte, which JSON can only have as an escape, could look like a hole.
+    """Split a request; None without large arrays of numbers or if it may be invalid."""
+    # A string with a zero byte, always an escape in JSON, could look like a placeholder.
     if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
         return None
     pieces: list[bytes] = []
@@ -132,7 +132,7 @@ def read_outline(body: bytes) -> Outline | None:
 def decode_outline(
     outline: Outline, specs: Specs, allocate: Allocate = allocate_plainly
 ) -> dict[str, Array] | None:
-    """Return a request's tensors by input name; none where only the slow way can tell."""
+    """Return tensors by input name; None if only the slow path can decide."""
     content = outline.content
     if ("instances" in content) == ("inputs" in content):
         return None
@@ -154,8 +154,8 @@ def decode_outline(
 
 
 def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the large arrays start and end that are members' values and hold no string."""
-    # Where most of it is strings, the other way is as fast.
+    """Yield start and end of large arrays without strings that are members' values."""
+    # If the text is mostly strings, the usual parser is as fast.
     strings_left = len(body) // _MIN_BYTES
     opened = body.find(b'"')
     while opened >= 0:
@@ -177,10 +177,10 @@ def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_string(body: bytes, start: int) -> int:
-    """Return where the closing quotation mark is of a string that starts here.
+    """Return the position of the closing quotation mark of a string.
 
     Returns:
-        -1 if there is none, or it takes long to find: behind very many escapes.
+        -1 if it is missing, or takes long to find behind very many escapes.
     """
     at = start
     for _ in range(_MOST_ESCAPED):
@@ -212,10 +212,11 @@ def _parse(text: bytes) -> Numbers | None:
     try:
         flat = _flat(text)
     except (ValueError, TypeError, RuntimeError):
-        # No JSON, no array, not only numbers, one beyond 64 bits, or nested too deeply.
+        # Invalid JSON, not an array, not only numbers, a number beyond 64 bits, or too deep
+        # nesting.
         return None
     shape = _shape(text.translate(None, _NOT_STRUCTURE))
-    # An array of one number and an empty one look alike.
+    # By its brackets, an array of one number looks like an empty one.
     if shape is None or math.prod(shape) != flat.size:
         return None
     return Numbers(flat.reshape(shape), whole=not any(mark in text for mark in (b".", b"e", b"E")))
@@ -225,19 +226,19 @@ def _flat(text: bytes) -> NDArray[np.float64]:
     assert PARSER is not None, "asked for only where there is one"
     parser = getattr(_kept, "parser", None) or PARSER()
     _kept.parser = parser if len(text) <= _KEPT_BYTES else None
-    # Nothing refers to the document afterwards: only then may the parser be used again.
+    # No reference to the document remains: only then may the parser be used again.
     return np.frombuffer(parser.parse(text).as_buffer(of_type="d"), dtype=np.float64)
 
 
 def _shape(structure: bytes) -> tuple[int, ...] | None:
-    """Return the shape of an array of which only brackets and commas are left, if regular."""
+    """Return the shape of an array reduced to brackets and commas, if it is regular."""
     rank = len(structure) - len(structure.lstrip(b"["))
     if not 0 < rank <= _MAX_RANK:
         return None
     shape: list[int] = []
     expected = b""
     for depth in range(1, rank + 1):
-        # The first list at this depth ends where so many are closed at once.
+        # The first list at this depth ends where this many lists close together.
         end = structure.find(b"]" * depth) if depth < rank else len(structure) - depth
         length = end + depth - (rank - depth) - 2
         count = (length + 1) // (len(expected) + 1)
@@ -257,7 +258,7 @@ def _columns(outline: Outline, value: Any, specs: Specs) -> dict[str, Any] | Non
 
 
 def _columns_of_rows(outline: Outline, value: Any, specs: Specs) -> dict[str, Any] | None:
-    """Return a list of values for each input; numbers as they are where they are all rows."""
+    """Return the values of each input as a column; arrays that hold all rows stay as they are."""
     if isinstance(value, Numbers):
         return dict.fromkeys(specs, value) if len(specs) == 1 else None
     if not isinstance(value, list):
@@ -282,7 +283,7 @@ def _array(outline: Outline, column: Any, spec: TensorSpec, allocate: Allocate) 
 
 
 def _maker(spec: TensorSpec, shape: tuple[int, ...], allocate: Allocate) -> Allocate:
-    """Return what makes an input: one that will be refused must not take shared memory."""
+    """Return the allocator of an input: one that will be rejected must not take shared memory."""
     return allocate if fits(spec.shape, shape) else allocate_plainly
 
 

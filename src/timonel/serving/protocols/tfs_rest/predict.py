@@ -1,8 +1,8 @@
-"""Requests that a model computes over REST, driven by callbacks of the event loop.
+"""Run compute requests over REST with event-loop callbacks.
 
-One flow for all of them, whether uvicorn's protocol or the ASGI application drives it: a coroutine
-for each would cost as much CPU as the rest of a small request. Work that takes long because of its
-size runs in a pool, and no request holds a thread while it waits for its model.
+uvicorn's protocol and the ASGI application share this flow: a coroutine per request would cost as
+much CPU as the rest of a small request. Slow work on large data runs in a pool, and no request
+holds a thread while it waits for its model.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RestBackend:
-    """Shared parts of all requests over REST.
+    """Shared parts of all REST requests.
 
     Args:
-        plane: Where versions are.
-        pool: Where large requests and answers are read and written.
-        options: How requests are answered.
-        monitor: Takes an observation of each request; none if nobody does.
+        plane: Data plane that runs the models.
+        pool: Executor for large requests and responses.
+        options: Options for responses.
+        monitor: Records each request; None for no monitoring.
     """
 
     plane: DataPlane
@@ -74,16 +74,16 @@ class RestBackend:
 
 
 class PredictRequest:
-    """One request for one of `routes.COMPUTING`, from its body to its answer.
+    """A request for one of `routes.COMPUTING`, from body to response.
 
     For one event loop.
 
     Args:
-        backend: What the request is answered with.
-        route: The action, and the model.
-        content_type: The body's content type; empty if the client sends none.
-        trace: The trace that the request belongs to.
-        reply: Called once with the answer, perhaps before `begin` returns; never after `cancel`.
+        backend: The shared parts of all requests.
+        route: The action and the model.
+        content_type: The body's content type; empty if absent.
+        trace: The trace context.
+        reply: Called once with the response, perhaps before `begin` returns; never after `cancel`.
     """
 
     __slots__ = (
@@ -124,11 +124,11 @@ class PredictRequest:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, body: bytes, *, zipped: bool = False) -> None:
-        """Read the body and start the model.
+        """Decode the body and start the model.
 
         Args:
-            body: The request's content, all of it.
-            zipped: Whether it is packed by gzip.
+            body: The complete request body.
+            zipped: Whether the body is compressed by gzip.
         """
         route, monitor = self._route, self._backend.monitor
         timeout_s = self._backend.options.timeout_s
@@ -144,7 +144,7 @@ class PredictRequest:
             self._read(body)
 
     def cancel(self) -> None:
-        """Give the request up, as its client has gone; does nothing once it is answered."""
+        """Cancel a request whose client has disconnected; no effect after the response."""
         if self._reply is not None:
             self._cancel_pending()
             self._end(Code.CANCELLED)
@@ -153,7 +153,7 @@ class PredictRequest:
         self._by_size(len(body), partial(self._prepare, body), self._start)
 
     def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Call a function that takes as long as a size says; then go on with its result."""
+        """Run ``work``, in a pool if the size is large, then pass on its result."""
         if size > AT_ONCE_BYTES:
             self._in_pool(size, work, then)
             return
@@ -210,10 +210,10 @@ class PredictRequest:
         return partial(call.start, signature, arrays)
 
     def _acquire(self) -> Call:
-        """Hold the version until `_release`."""
+        """Acquire the model version, until `_release`."""
         lease = self._backend.plane.call(self._route.spec, self._context)
         call = lease.__enter__()
-        self._lease = lease  # only now: what was not entered must not be left
+        self._lease = lease  # not before: only an entered lease may be exited
         return call
 
     def _release(self) -> None:
@@ -234,7 +234,7 @@ class PredictRequest:
             when_finished(run.future, self._finish)
 
     def _finish(self, _: Future[Outputs]) -> None:
-        """Write the model's outputs, unless the request is answered already."""
+        """Encode the model's outputs, unless the request has been answered."""
         run = self._run
         if self._reply is None or run is None:
             return
@@ -274,7 +274,7 @@ class PredictRequest:
         if self._timer is not None:
             self._timer.cancel()
         self._release()
-        # Futures refer to their callbacks, and so to this object.
+        # Break reference cycles: futures refer to their callbacks, and thus to this object.
         self._run = self._pending = None
         if self._backend.monitor is not None and self._observation is not None:
             self._backend.monitor.end(self._observation, code)

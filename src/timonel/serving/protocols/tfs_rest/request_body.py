@@ -1,8 +1,8 @@
-"""Bodies of Predict requests to arrays. Pure functions.
+"""Decode bodies of Predict requests to arrays. Pure.
 
-A body is JSON unless its content type says that it is an image or a text. JSON is row-wise
-(``instances``) or columnar (``inputs``), and the response takes the same form, see
-`response_body`. Wordings are TensorFlow Serving's, as clients match on them.
+A body is JSON unless its content type is an image or a text. JSON is row-wise (``instances``) or
+columnar (``inputs``), and the response has the same form, see `response_body`. Messages match
+TensorFlow Serving's, as clients match on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Specs = Mapping[str, TensorSpec]
 
 
 _UNSAID = frozenset({"text/plain", "application/octet-stream"})
-"""What clients call JSON that do not say what they send, such as a browser's ``fetch``."""
+"""Content types of JSON from clients that set none, such as a browser's ``fetch``."""
 _START = 256
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _CHARSETS = _UTF8 | {"ascii", "iso-8859-1", "latin-1", "utf-16", "windows-1252"}
@@ -41,11 +41,11 @@ _CHARSETS = _UTF8 | {"ascii", "iso-8859-1", "latin-1", "utf-16", "windows-1252"}
 
 @dataclass(frozen=True)
 class Media:
-    """Content type of a body that is no JSON.
+    """Content type of a body that is not JSON.
 
     Args:
         name: The content type without its parameters.
-        charset: The encoding of a text; bytes count as UTF-8, as they stay as they are.
+        charset: The encoding of a text. Images and bytes are kept unchanged and count as UTF-8.
     """
 
     name: str
@@ -54,10 +54,10 @@ class Media:
 
 @functools.lru_cache(256)
 def media_of(content_type: str) -> Media | None:
-    """Return what a content type says of a body; none for JSON, which is what is not known too.
+    """Parse a content type; None for JSON and unknown types.
 
     Raises:
-        StatusError: It has a parameter that makes no sense.
+        StatusError: The charset is unknown.
     """
     name = content_type.partition(";")[0].strip().lower()
     if name.startswith("image/") or name == "application/octet-stream":
@@ -67,7 +67,7 @@ def media_of(content_type: str) -> Media | None:
     message = Message()
     message["content-type"] = content_type
     charset = str(message.get_param("charset", "utf-8")).lower()
-    # Not whatever Python decodes: punycode takes a time that grows with the square of the length.
+    # Not every codec of Python: punycode takes quadratic time.
     if charset not in _CHARSETS:
         raise invalid_argument(
             f"Unknown charset {charset[:40]!r}. Use one of {', '.join(sorted(_CHARSETS))}."
@@ -76,12 +76,12 @@ def media_of(content_type: str) -> Media | None:
 
 
 class JsonBody:
-    """A request whose text has been parsed, but whose tensors have not.
+    """A parsed request with undecoded tensors.
 
     Args:
-        signature_name: The signature asked for; empty for the default one.
+        signature_name: The requested signature; empty for the default one.
         body: The text.
-        outline: The same, with its large arrays of numbers read; none where that gave up.
+        outline: The request with its large arrays of numbers read; None if that gave up.
     """
 
     def __init__(self, signature_name: str, body: bytes, outline: Outline | None = None) -> None:
@@ -92,53 +92,53 @@ class JsonBody:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The whole JSON object."""
-        # Not a `cached_property`: before Python 3.12, it has one lock for all instances, at which
-        # the event loop would wait for the large body of another request.
+        """The whole JSON object, parsed on first use."""
+        # Not a `cached_property`: before Python 3.12, it has one lock for all instances, on which
+        # the event loop would wait while another request's large body is parsed.
         if self._content is None:
             self._content = parse(self._body)
         return self._content
 
     @property
     def has_booleans(self) -> bool:
-        """Whether true or false may occur in it."""
+        """Whether true or false may occur in the text."""
         return contains(self._body, b"true") or contains(self._body, b"false")
 
     @property
     def by_row(self) -> bool:
-        """Whether the request, and so the response, is row-wise."""
+        """Whether the request, and thus the response, is row-wise."""
         content = self.content if self.outline is None else self.outline.content
         return "instances" in content
 
 
 class PlainBody:
-    """A request that is no JSON.
+    """A request that is not JSON.
 
     Args:
-        media: What it is.
+        media: The content type.
         body: The body.
     """
 
     signature_name = ""
-    """The default one: such a request has no place to name another."""
+    """The default signature: such a request cannot name another."""
 
     def __init__(self, media: Media, body: bytes) -> None:
         self.media = media
         self.body = body
         self.by_row = True
-        """Whether the response is row-wise; known once it is decoded."""
+        """Whether the response is row-wise; set when the request is decoded."""
 
 
 def read_request(body: bytes, media: Media | None = None) -> JsonBody | PlainBody:
-    """Parse a request as far as it goes without knowing the model.
+    """Parse a request, as far as possible without the model.
 
     Args:
         body: The body.
-        media: What it is; none for JSON. What is a request in JSON counts as that too where it is
-            called a text or bytes.
+        media: The content type; None for JSON. A JSON request labelled as text or bytes is accepted
+            as JSON, too.
 
     Raises:
-        StatusError: It ought to be JSON, and is not.
+        StatusError: The body should be JSON, but is not a valid request.
     """
     if media is None:
         return parse_request(body)
@@ -160,10 +160,10 @@ def decode_request(
     Args:
         request: The parsed request.
         specs: The signature's inputs.
-        allocate: Makes the arrays that large tensors are written into.
+        allocate: Creates the arrays for large tensors.
 
     Raises:
-        StatusError: The tensors are not there, ragged, or of the wrong type.
+        StatusError: Tensors are missing, ragged, or of the wrong type.
     """
     if isinstance(request, JsonBody):
         return decode(request, specs, allocate)
@@ -171,10 +171,10 @@ def decode_request(
 
 
 def parse_request(body: bytes) -> JsonBody:
-    """Parse a request as far as it goes without knowing the model.
+    """Parse a JSON request, as far as possible without the model.
 
     Raises:
-        StatusError: The text is no JSON object, or names its signature wrongly.
+        StatusError: The text is not a JSON object, or its signature name is not a string.
     """
     found = read_outline(body)
     if found is not None:
@@ -187,10 +187,10 @@ def parse_request(body: bytes) -> JsonBody:
 
 
 def signature_name(content: Mapping[str, Any]) -> str:
-    """Return the signature that a request names; empty for the default one.
+    """Return the requested signature; empty for the default one.
 
     Raises:
-        StatusError: It is no string.
+        StatusError: The signature name is not a string.
     """
     name = content.get("signature_name", "")
     if not isinstance(name, str):
@@ -204,15 +204,15 @@ def signature_name(content: Mapping[str, Any]) -> str:
 def decode(
     request: JsonBody, specs: Specs, allocate: Allocate = allocate_plainly
 ) -> dict[str, Array]:
-    """Return a request's tensors by input name.
+    """Return a JSON request's tensors by input name.
 
     Args:
         request: The parsed request.
         specs: The signature's inputs; only names and dtypes are used.
-        allocate: Makes the arrays that large tensors are written into.
+        allocate: Creates the arrays for large tensors.
 
     Raises:
-        StatusError: The tensors are not there, ragged, or of the wrong type.
+        StatusError: Tensors are missing, ragged, or of the wrong type.
     """
     if not specs:
         raise invalid_argument(
@@ -251,7 +251,7 @@ def _decode_instances(request: JsonBody, specs: Specs) -> dict[str, Array]:
 def _decode_instances_fast(
     request: JsonBody, instances: list[Any], specs: Specs
 ) -> dict[str, Array] | None:
-    """Return the tensors if all are numbers and all is well, else none."""
+    """Return the tensors if all are valid and numeric; else None."""
     if request.has_booleans:
         return None
     if not isinstance(instances[0], dict):
@@ -273,10 +273,10 @@ def _decode_instances_fast(
 
 
 def decode_rows(instances: list[Any], specs: Specs) -> dict[str, Array]:
-    """Return the tensors of row-wise input, element by element: the definition of what is right.
+    """Decode row-wise tensors element by element, as the reference implementation.
 
     Raises:
-        StatusError: An element does not fit; the message says which.
+        StatusError: An element is invalid; the message says which.
     """
     named = _is_row_object(instances[0])
     if not isinstance(instances[0], dict) and len(specs) > 1:
@@ -379,7 +379,7 @@ def _text(body: bytes, media: Media) -> str:
 
 
 def _described(specs: Specs) -> str:
-    """Return a signature's inputs in words."""
+    """Describe a signature's inputs for a message."""
     return ", ".join(f"{name} ({_type(spec)})" for name, spec in specs.items()) or "nothing"
 
 

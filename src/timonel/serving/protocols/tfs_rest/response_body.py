@@ -1,7 +1,7 @@
-"""Arrays, and what a server knows, to the JSON of responses. Pure functions.
+"""Encode arrays and server state as JSON responses. Pure.
 
-Without blanks, floats take the fewest digits that give the same value back in their own type. NaN
-and the infinities, which JSON does not have, are bare tokens, as TensorFlow Serving writes them.
+The JSON has no whitespace, and floats have the fewest digits that are exact in their type. NaN and
+the infinities, which JSON lacks, are bare tokens, as in TensorFlow Serving.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _WRITABLE = frozenset(
 
 
 CHUNK = 2**14
-"""Elements that are written at once."""
+"""Number of elements that are encoded at once."""
 
 
 def encode(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
-    """Return the response text for the outputs of a signature.
+    """Encode the outputs of a signature as a Predict response.
 
     Args:
-        outputs: Arrays by output name; the name of a single one is left out.
-        by_row: Whether to write a list of rows, or else whole columns.
+        outputs: Arrays by output name; the name of a single one is omitted.
+        by_row: Whether to write a list of rows instead of whole columns.
 
     Raises:
-        StatusError: A dtype has no JSON form, or the outputs do not fall into rows.
+        StatusError: A dtype has no JSON form, or the outputs differ in their number of rows.
     """
     if not outputs:
         raise invalid_argument("Cannot convert empty tensor map to JSON")
@@ -73,10 +73,10 @@ def encode(outputs: Mapping[str, Array], *, by_row: bool) -> bytes:
 
 
 def encode_classes(classes: Classes) -> bytes:
-    """Return the response text for Classify.
+    """Encode classes as a Classify response.
 
     Raises:
-        StatusError: There are no classes.
+        StatusError: The result is empty.
     """
     rows = classes.rows()
     if not rows:
@@ -89,10 +89,10 @@ def encode_classes(classes: Classes) -> bytes:
 
 
 def encode_values(values: Array) -> bytes:
-    """Return the response text for Regress, of float32 [n].
+    """Encode float32 [n] as a Regress response.
 
     Raises:
-        StatusError: There are no values.
+        StatusError: The result is empty.
     """
     if not values.size:
         raise invalid_argument("Cannot convert empty RegressionResults to JSON")
@@ -100,18 +100,18 @@ def encode_values(values: Array) -> bytes:
 
 
 def encode_error(message: str) -> bytes:
-    """Return the response text for an error."""
+    """Encode an error response."""
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
 def array_text(name: str, array: Array) -> Iterator[bytes]:
     """Yield the JSON of an array, in pieces of `CHUNK` elements.
 
-    Both writers hold the interpreter's lock until they are done.
+    Small pieces, as both JSON writers hold the GIL until they are done.
 
     Args:
-        name: The output's name, by which strings are written as text or in base64.
-        array: Its values.
+        name: The output's name; it decides whether strings are text or base64.
+        array: The values.
     """
     if array.size <= CHUNK:
         yield _dumps_all({name: array}, lambda values: values[name])
@@ -130,7 +130,7 @@ def array_text(name: str, array: Array) -> Iterator[bytes]:
 
 
 def _rows_text(outputs: Mapping[str, Array]) -> Iterator[bytes]:
-    """Yield the JSON of a list with an object for each row."""
+    """Yield the JSON of a list with one object per row."""
     count = len(next(iter(outputs.values())))
     size = sum(array.size for array in outputs.values())
     step = max(1, CHUNK * count // max(size, 1))
@@ -180,7 +180,7 @@ def _for_orjson(name: str, array: Array) -> Any:
     if array.dtype == object:
         return _strings(name, array)
     if not array.size:
-        # Whatever its type, orjson might not know it.
+        # Empty arrays may have a dtype that orjson does not support.
         return array.tolist()
     return np.ascontiguousarray(array) if array.ndim else array[()]
 
@@ -189,7 +189,8 @@ def _for_json(name: str, array: Array) -> Any:
     if array.dtype == object:
         return _strings(name, array)
     if array.dtype == np.float32:
-        # The digits of a float32 read as a float64 are the same digits again when written.
+        # The shortest digits of a float32, read as a float64, are written with the same digits
+        # again.
         short = [float(str(number)) for number in array.reshape(-1)]
         return np.array(short).reshape(array.shape).tolist()
     return array.tolist()
@@ -205,7 +206,7 @@ def _text(value: bytes) -> str | dict[str, str]:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        # TensorFlow Serving writes the bytes here, which is no JSON.
+        # TensorFlow Serving writes the raw bytes here, which is invalid JSON.
         return _b64(value)
 
 

@@ -1,6 +1,6 @@
-"""What a URL asks for. Pure; TensorFlow Serving's patterns.
+"""Match URLs to actions by TensorFlow Serving's patterns. Pure.
 
-The matched text includes the query string, as there: ``/v1/models/m?x=1`` names a model ``m?x=1``.
+As there, the matched text includes the query string: ``/v1/models/m?x=1`` names a model ``m?x=1``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT, _KEPT_LENGTH = 256, 256
 
 
 class Action(Enum):
-    """What to do with a model."""
+    """Action of a REST request."""
 
     PREDICT = "predict"
     CLASSIFY = "classify"
@@ -37,18 +37,18 @@ class Action(Enum):
 
 
 COMPUTING = frozenset({Action.PREDICT, Action.CLASSIFY, Action.REGRESS})
-"""What needs a model to compute."""
+"""Actions that run a model."""
 _COMPUTING = {action.value: action for action in COMPUTING}
 
 
 @dataclass(frozen=True)
 class Route:
-    """An action and the model it is about.
+    """An action and its model.
 
     Args:
-        action: What to do.
+        action: The action.
         spec: The model; without a name for `Action.LIST` and `Action.CONFIG`.
-        as_text: Whether the answer is wanted as a text proto instead of JSON.
+        as_text: Whether to answer with a text proto instead of JSON.
     """
 
     action: Action
@@ -57,24 +57,24 @@ class Route:
 
 
 class VersionTooLargeError(ValueError):
-    """A version that 64 bits do not hold."""
+    """A version number exceeds 64 bits."""
 
 
 def is_rest(target: str) -> bool:
-    """Tell whether a path, still percent-encoded, is one of TensorFlow Serving's API."""
+    """Whether a percent-encoded path belongs to TensorFlow Serving's API."""
     return target[: len(PREFIX)].lower() == PREFIX
 
 
 def match(method: str, target: str) -> Route:
-    """Return what a request below ``/v1/`` asks for.
+    """Match a request below ``/v1/`` to its route.
 
     Args:
         method: The HTTP method.
         target: The path with its query string, still percent-encoded.
 
     Raises:
-        StatusError: No such request is known.
-        VersionTooLargeError: It is known, but for its version.
+        StatusError: The request matches no route.
+        VersionTooLargeError: The request matches, but its version exceeds 64 bits.
     """
     # Most requests are for a few targets.
     return _kept(method, target) if len(target) <= _KEPT_LENGTH else _match(method, target)
@@ -102,12 +102,12 @@ _kept = functools.lru_cache(_KEPT)(_match)
 
 
 def malformed(method: str, target: str) -> StatusError:
-    """Return the error of a request that is not known."""
+    """Return the error for a request without a route."""
     return invalid_argument(f"Malformed request: {method} {target}")
 
 
 def missing_name() -> StatusError:
-    """Return the error of a request that should name a model."""
+    """Return the error for a request without a model name."""
     return invalid_argument("Missing model name in request.")
 
 

@@ -1,7 +1,7 @@
-"""JSON values to one array: the dtype rules of TensorFlow Serving.
+"""Convert JSON values to arrays by the dtype rules of TensorFlow Serving.
 
-`to_array` says what is right and words every refusal. `to_array_fast` gives the same array for
-most numeric input some ten times faster, or gives up; it never decides that something is wrong.
+`to_array` is the reference and words every error. `to_array_fast` returns the same array for most
+numeric input some ten times faster, or gives up; it never reports an error.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ else:
     NARROW = _numbers.narrow
 
 Allocate = Callable[[Sequence[int], str], Array]
-"""Makes an array, with any content, of a shape and a data type by its proto name."""
+"""Creates an uninitialized array from a shape and a data type's proto name."""
 
 
 _MAX_RANK = 32
 """Limit of nested lists; `signature_check` compares the rank with the declared one."""
 
 _INT32 = (-(2**31), 2**31 - 1)
-# The narrow types share the range of int32 and wrap around, as they do in TensorFlow Serving.
+# Narrow types accept the range of int32 and wrap around, as in TensorFlow Serving.
 _INTEGER_RANGES = {
     "DT_INT8": _INT32,
     "DT_UINT8": _INT32,
@@ -45,25 +45,26 @@ _INTEGER_RANGES = {
     "DT_UINT64": (0, 2**64 - 1),
 }
 _EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
-"""The integers that no other one is rounded to as a float64."""
+"""Range in which float64 represents each integer uniquely."""
 FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
-"""The types of numbers with a fraction that JSON is read into."""
+"""Floating-point types that JSON numbers can be read into."""
 _HELD, _SMALL = 500, 8192
-"""Of more elements than the first, numpy lets go of the interpreter to copy them. In an event loop
-that costs a change of threads there and back; beyond the second, it pays."""
+"""Copy size limits in elements. To copy more than the first, numpy releases the GIL, which costs an
+event loop two thread switches; beyond the second, that pays off.
+"""
 _DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
 
 
 def allocate_plainly(shape: Sequence[int], dtype: str) -> Array:
-    """Return an array in this process's own memory."""
+    """Allocate an array in the memory of this process."""
     return np.empty(shape, NUMPY_TYPES[dtype])
 
 
 def to_array(value: Any, dtype: str) -> Array:
-    """Return ``value``, nested lists or a scalar, as an array of ``dtype``.
+    """Convert nested lists or a scalar to an array of ``dtype``.
 
     Args:
-        value: What the JSON parser gave.
+        value: Value from the JSON parser.
         dtype: The data type's proto name.
 
     Raises:
@@ -75,7 +76,7 @@ def to_array(value: Any, dtype: str) -> Array:
 
 
 class Column:
-    """Collects values of one shape and data type, and makes one array of them.
+    """Collect values of one shape and data type into an array.
 
     Args:
         dtype: The data type's proto name.
@@ -92,8 +93,8 @@ class Column:
         """Add nested lists or a scalar.
 
         Raises:
-            StatusError: Lists are ragged, a value does not fit the type, or the shape is not that
-                of the values before.
+            StatusError: Lists are ragged, a value does not fit the type, or the shape differs from
+                that of earlier values.
         """
         shape = shape_of(value)
         if self._shape is None:
@@ -111,16 +112,16 @@ class Column:
         self._count += 1
 
     def to_array(self) -> Array:
-        """Return the values, one after the other along the first dimension."""
+        """Return the values, stacked along the first dimension."""
         return _as_array(self._flat, self._dtype).reshape(self._count, *(self._shape or ()))
 
 
 def to_array_fast(value: Any, dtype: str) -> Array | None:
-    """Return what `to_array` would, or none where only that can tell.
+    """Return the result of `to_array`, or None if only that can decide.
 
-    ``value`` must hold no true or false: numpy would take them for numbers.
+    ``value`` must not contain booleans: numpy would treat them as numbers.
     """
-    # Strings would first be made an array as wide as the longest of them.
+    # numpy would first create an array as wide as the longest string.
     if (
         dtype == STRING
         or not isinstance(value, list)
@@ -133,8 +134,8 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
         return None
     if dtype in FLOATS and array.dtype.kind in "iuf":
         with np.errstate(over="ignore"):
-            # By way of float64, as a parser of text does it: rounding an integer once or twice
-            # is not the same.
+            # Via float64, as in a text parser: rounding an integer twice may differ from rounding
+            # once.
             return array.astype(np.float64, copy=False).astype(NUMPY_TYPES[dtype], copy=False)
     bounds = _INTEGER_RANGES.get(dtype)
     if bounds is not None and array.size == 0:
@@ -145,7 +146,7 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
 
 
 def write_floats(values: NDArray[np.float64], target: Array) -> Array:
-    """Return ``target``, of one of `FLOATS` and the same shape, with the values in it."""
+    """Write the values into ``target``, of the same shape and one of `FLOATS`; return it."""
     contiguous = target.flags.c_contiguous and values.flags.c_contiguous
     if NARROW is not None and contiguous and target.dtype == np.float32:
         NARROW(values, target)
@@ -162,7 +163,7 @@ def write_floats(values: NDArray[np.float64], target: Array) -> Array:
 
 
 def cast_integers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Array | None:
-    """Return numbers that were read as float64, at least one, as an array of an integer type.
+    """Convert at least one number, read as float64, to an integer type.
 
     Args:
         values: The numbers.
@@ -170,8 +171,8 @@ def cast_integers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Ar
         dtype: The data type's proto name.
 
     Returns:
-        None where only `to_array` can tell: for other types, and integers that do not fit the
-        type or may have been rounded.
+        None if only `to_array` can decide: for other types, and integers that do not fit the type
+        or may have been rounded.
     """
     bounds = _INTEGER_RANGES.get(dtype)
     if bounds is None or not whole or not _within(values, _EXACT_INTEGERS):
@@ -181,7 +182,7 @@ def cast_integers(values: NDArray[np.float64], *, whole: bool, dtype: str) -> Ar
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape that the first element at each depth promises."""
+    """Return the shape given by the first element at each depth."""
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -192,12 +193,12 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def is_b64(value: object) -> bool:
-    """Tell whether ``value`` stands for bytes: an object with the one key ``b64``."""
+    """Whether ``value`` encodes bytes: an object with the single key ``b64``."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
 def _leaf(value: Any) -> Any:
-    """Return the first element at the deepest level; the list itself where that is empty."""
+    """Return the first element at the deepest level, or the innermost empty list."""
     while isinstance(value, list) and value:
         value = value[0]
     return value
@@ -273,10 +274,10 @@ def _boolean(value: Any, dtype: str) -> bool:
 
 
 def to_bytes(value: Any) -> bytes:
-    """Return the bytes of a JSON string, or of an object with the one key ``b64``.
+    """Return the bytes of a JSON string, or of an object with the single key ``b64``.
 
     Raises:
-        StatusError: It is something else.
+        StatusError: The value is something else.
     """
     if isinstance(value, str):
         return _encoded(value)
@@ -292,14 +293,14 @@ def to_bytes(value: Any) -> bytes:
 
 def _encoded(text: str) -> bytes:
     try:
-        # The bytes of a text that is no UTF-8 come as surrogates.
+        # Invalid UTF-8 was parsed as surrogates.
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 
 
 def _decode_b64(text: str) -> bytes:
-    # Padding may be left out.
+    # Padding is optional.
     return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
 
 
@@ -318,7 +319,7 @@ def _type_error(value: Any, dtype: str) -> StatusError:
 
 
 def display_name(dtype: str) -> str:
-    """Return a data type's name as TensorFlow prints it, such as ``float`` or ``int32``."""
+    """Return TensorFlow's display name of a data type, such as ``float`` or ``int32``."""
     return _DISPLAY.get(dtype, dtype.removeprefix("DT_").lower())
 
 

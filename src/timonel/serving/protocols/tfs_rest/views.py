@@ -1,7 +1,7 @@
-"""What a server knows of its models, as the JSON that TensorFlow Serving prints. Pure.
+"""Model status and metadata in TensorFlow Serving's JSON format. Pure.
 
-That JSON is its protos with every field written out. It is made by hand here, so that a server
-without gRPC, whose runtime is another one, need not import TensorFlow for the protos' sake.
+The format has every field of the protos written out. It is built by hand, so that a server without
+gRPC whose runtime is not TensorFlow need not import TensorFlow for the protos.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@]*(?=@)")
 
 
 def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
-    """Return the answer to a question for a model's status."""
+    """Return the status of a model's versions."""
     return {
         "model_version_status": [
             {
@@ -38,7 +38,7 @@ def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
 
 
 def metadata_view(metadata: Metadata) -> dict[str, Any]:
-    """Return the answer to a question for a version's signatures."""
+    """Return the signatures of a version."""
     signatures = {name: _signature(each) for name, each in metadata.signatures.items()}
     return {
         "model_spec": {
@@ -51,7 +51,7 @@ def metadata_view(metadata: Metadata) -> dict[str, Any]:
 
 
 def models_view(plane: DataPlane) -> dict[str, Any]:
-    """Return the list of all models, which TensorFlow Serving does not have."""
+    """Return the list of all models, an extension of TensorFlow Serving's API."""
     return {
         "models": [
             {
@@ -65,8 +65,8 @@ def models_view(plane: DataPlane) -> dict[str, Any]:
 
 def _listed(plane: DataPlane, name: str, status: VersionStatus) -> dict[str, Any]:
     outage = plane.outage(name, status.number)
-    # What is loaded and cannot answer has the state that TensorFlow Serving would give it, and
-    # the reason besides.
+    # A loaded version that cannot answer keeps the state that TensorFlow Serving would report, with
+    # the reason added.
     reason = _reason(status) if outage is None else _failure(outage.code, outage.message)
     return {
         "version": str(status.number),
@@ -77,10 +77,9 @@ def _listed(plane: DataPlane, name: str, status: VersionStatus) -> dict[str, Any
 
 
 def config_text(models: Sequence[ModelSettings], *, as_text: bool) -> bytes:
-    """Return the models that are configured as a ModelServerConfig, in JSON or as a text proto.
+    """Return the configured models as a ModelServerConfig, in JSON or as a text proto.
 
-    The text is what a server can be started with; but for credentials within a URL, which are
-    told to nobody.
+    A server can be started with the text, except for credentials within URLs, which are masked.
     """
     shown = [
         model.model_copy(update={"base_path": _CREDENTIALS.sub("***", model.base_path)})

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol, V2: REST and gRPC as KServe, Triton and Seldon speak it."""
+"""Open Inference Protocol V2: REST and gRPC, as in KServe, Triton and Seldon."""

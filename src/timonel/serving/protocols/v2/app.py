@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over REST, as an ASGI middleware."""
+"""ASGI middleware for the Open Inference Protocol over REST."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _JSON: Final = b"application/json"
 _BINARY: Final = b"application/octet-stream"
 _LENGTH_DIGITS: Final = 18
 _PATIENCE_S: Final = 0.1
-"""Time after which a task watches for the client's disconnection."""
+"""Delay before a task watches for the client's disconnection."""
 _CORS: Final = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
@@ -62,8 +62,8 @@ class Answer(NamedTuple):
     Args:
         status: The HTTP status.
         body: The content.
-        json_length: Length of its JSON in bytes if raw tensors follow; none otherwise.
-        allowed: The URL's methods, if the request had another one.
+        json_length: Length of the JSON in bytes if raw tensors follow; None otherwise.
+        allowed: The URL's methods, if the request used another one.
     """
 
     status: int
@@ -73,12 +73,12 @@ class Answer(NamedTuple):
 
 
 class V2App:
-    """Answers requests below ``/v2`` and passes on all others.
+    """Answer requests below ``/v2`` and pass on all others.
 
     Args:
-        app: Answers the others.
-        plane: Computes requests.
-        pool: Decodes large requests and encodes large responses, outside the event loop.
+        app: Application for all other requests.
+        plane: Data plane that runs the models.
+        pool: Executor for decoding large requests and encoding large responses.
         is_draining: Whether the server is stopping.
         options: CORS and timeout; the dialect has no effect here.
         monitor: Records each request.
@@ -101,7 +101,7 @@ class V2App:
         self._monitor = monitor
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one request."""
+        """Answer a request."""
         path = scope["raw_path"].decode("latin-1") if scope["type"] == "http" else ""
         if not is_v2(path):
             return self._app(scope, receive, send)
@@ -228,12 +228,12 @@ async def _outputs_of(run: Execution, context: RequestContext, receive: Receive)
     """Wait for a model's outputs.
 
     Args:
-        run: The run; cancelled when the client is gone.
-        context: Until when to wait.
-        receive: Gives a message once the client is gone.
+        run: The run; cancelled when the client disconnects.
+        context: The request's context with its deadline.
+        receive: Returns a message when the client disconnects.
 
     Raises:
-        StatusError: The model refused or failed, or time was over.
+        StatusError: The model rejected the request or failed, or the deadline has passed.
     """
     left = _left(context)
     if not await finished(run.future, _PATIENCE_S if left is None else min(left, _PATIENCE_S)):
@@ -257,7 +257,7 @@ async def _cancel_when_gone(future: Future[Any], receive: Receive) -> None:
 
 
 def _left(context: RequestContext) -> float | None:
-    """Return the seconds until a request's deadline; none if it has none."""
+    """Return the seconds until a request's deadline; None without a deadline."""
     return None if context.deadline is None else max(0.0, context.deadline - time.monotonic())
 
 

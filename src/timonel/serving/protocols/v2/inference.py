@@ -1,4 +1,4 @@
-"""Shared by REST and gRPC: run an inference, describe the server and its models."""
+"""Run an inference and describe the server, for REST and gRPC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTENSIONS: Final = ("binary_tensor_data",)
 
 
 def in_time(context: RequestContext, request: InferRequest) -> RequestContext:
-    """Return a context that ends no later than the request's timeout."""
+    """Limit a context's deadline by the request's own timeout."""
     timeout_s = request.parameters.timeout_s
     if timeout_s is None:
         return context
@@ -35,7 +35,7 @@ def start(call: Call, request: InferRequest) -> Execution:
     """Start the signature of a request.
 
     Raises:
-        StatusError: The signature does not exist, or the request does not fit it.
+        StatusError: The signature does not exist, or the request does not match it.
     """
     signature = call.signature(request.parameters.signature_name)
     check_types(signature, request.inputs)
@@ -46,7 +46,7 @@ async def outputs_in_time(run: Execution, context: RequestContext) -> Outputs:
     """Wait for a model's outputs, until the request's deadline.
 
     Raises:
-        StatusError: The model refused or failed, or the deadline has passed.
+        StatusError: The model rejected the request or failed, or the deadline has passed.
     """
     left_s = None if context.deadline is None else max(0.0, context.deadline - time.monotonic())
     if not await finished(run.future, left_s):
@@ -64,7 +64,7 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
     """Return the metadata of a version and its default signature.
 
     Raises:
-        StatusError: It is not loaded, or has no default signature.
+        StatusError: The version is not loaded, or has no default signature.
     """
     metadata = plane.metadata(spec)
     signature = metadata.signatures.get(DEFAULT_SIGNATURE)
@@ -86,7 +86,7 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
 
 
 def is_ready(plane: DataPlane, spec: ModelSpec) -> bool:
-    """Tell whether a version can answer now.
+    """Whether a version can answer now.
 
     Raises:
         StatusError: The model, version or label does not exist.
@@ -108,7 +108,7 @@ def _tensors(specs: Mapping[str, TensorSpec]) -> list[dict[str, Any]]:
         {
             "name": name,
             "datatype": datatype_named(spec.dtype),
-            # The protocol has no word for an open rank.
+            # The protocol cannot express an unknown rank.
             "shape": [-1] if spec.shape is None else list(spec.shape),
         }
         for name, spec in specs.items()

@@ -1,8 +1,8 @@
 """Protos of the Open Inference Protocol.
 
-They are built from a table, without generated code. They live in a pool of their own: clients'
-libraries bring the same names in a file of another name, which one pool does not take twice, and
-a model's Python code may import such a library in the server's process.
+They are built from a table, without generated code, in a descriptor pool of their own: client
+libraries define the same names in another file, which one pool cannot hold twice, and a model's
+Python code may import such a library in the server's process.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def _add_field(message: descriptor_pb2.DescriptorProto, path: str, text: str) -> None:
-    """Add a field in the syntax of .proto files, after its label or kind."""
+    """Add a field in .proto syntax, with an optional label or kind in front."""
     *label, kind, name, _, number = text.split()
     field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
     if label in (["repeated"], ["map"]):
@@ -148,7 +148,7 @@ def _add_field(message: descriptor_pb2.DescriptorProto, path: str, text: str) ->
 
 
 def _add_entry(message: descriptor_pb2.DescriptorProto, kind: str) -> None:
-    """Add the entry message of a map from strings."""
+    """Add the entry message of a map with string keys."""
     entry = message.nested_type.add(name=_ENTRY)
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
@@ -162,7 +162,7 @@ def _add_entry(message: descriptor_pb2.DescriptorProto, kind: str) -> None:
 
 
 POOL: Final = descriptor_pool.DescriptorPool()
-"""The pool of these protos only."""
+"""Descriptor pool with only these protos."""
 POOL.AddSerializedFile(_file().SerializeToString())
 
 

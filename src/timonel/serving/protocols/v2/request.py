@@ -1,7 +1,7 @@
-"""Inference requests and results of either transport, and their parameters. Pure.
+"""Inference requests and results, and their parameters, for REST and gRPC. Pure.
 
-The protocol leaves parameters to each server. Unknown ones are ignored, as other servers do, but
-those that ask for a missing feature are refused.
+The protocol leaves parameters to each server. Unknown ones are ignored, as by other servers, but
+those that request a missing feature are rejected.
 """
 
 from __future__ import annotations
@@ -102,21 +102,21 @@ class InferResult:
 
 
 def spec_of(name: str, version: str = "") -> ModelSpec:
-    """Return the model version that a request names.
+    """Return the model version of a request.
 
     Args:
         name: The model's name.
         version: A number, a label, or empty for the latest.
 
     Raises:
-        StatusError: The number is beyond 64 bits.
+        StatusError: The number exceeds 64 bits.
     """
     if not version:
         return ModelSpec(name)
     if not (version.isascii() and version.isdecimal()):
         return ModelSpec(name, label=version)
     digits = version.lstrip("0") or "0"
-    # Converting digits takes time that grows with their square.
+    # Converting digits takes quadratic time.
     if len(digits) > 19 or int(digits) >= 2**63:
         raise not_found(f"Could not find version {version[:40]} of model {name}")
     return ModelSpec(name, int(digits))
@@ -126,7 +126,7 @@ def request_parameters(parameters: Parameters) -> RequestParameters:
     """Parse the parameters of a request.
 
     Raises:
-        StatusError: One is of the wrong type, or asks for a missing feature.
+        StatusError: A parameter has the wrong type or requests a missing feature.
     """
     if not parameters:
         return NO_PARAMETERS
@@ -143,14 +143,14 @@ def request_parameters(parameters: Parameters) -> RequestParameters:
 
 
 def refuse_unsupported(parameters: Parameters, owner: str) -> None:
-    """Refuse parameters that ask for a missing feature.
+    """Reject parameters that request a missing feature.
 
     Args:
         parameters: Values by name.
-        owner: What they belong to, for the message.
+        owner: Owner of the parameters, for the message.
 
     Raises:
-        StatusError: There is one.
+        StatusError: A parameter requests a missing feature.
     """
     for name, what in _REFUSED.items():
         if parameters.get(name):
@@ -161,15 +161,15 @@ def refuse_unsupported(parameters: Parameters, owner: str) -> None:
 
 
 def is_base64(parameters: Parameters) -> bool:
-    """Tell whether a tensor's strings are in base64."""
+    """Whether a tensor's strings are in base64."""
     return parameters.get(CONTENT_TYPE) == BASE64
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Return the value of the parameter ``name``.
+    """Return the value of the boolean parameter ``name``.
 
     Raises:
-        StatusError: It is neither true nor false.
+        StatusError: The value is not a boolean.
     """
     if not isinstance(value, bool):
         raise _wrong(name, "true or false", value)

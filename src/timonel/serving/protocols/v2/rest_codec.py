@@ -1,7 +1,7 @@
-"""REST codec of inference requests and responses: bodies to arrays and back. Pure.
+"""Decode and encode inference over REST. Pure.
 
-A body is JSON, or JSON followed by the raw contents of tensors. The header `HEADER_LENGTH` then
-has the length of the JSON.
+A body is JSON, or JSON followed by the raw contents of tensors. In the latter case, the header
+`HEADER_LENGTH` has the length of the JSON.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from timonel.serving.signature import Array
 from timonel.serving.status import StatusError, invalid_argument
 
 HEADER_LENGTH: Final = b"inference-header-content-length"
-# Stands for a byte that is no UTF-8, and cannot be written again.
+# Represents a byte of invalid UTF-8, which cannot be encoded again.
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def decode(body: bytes, header_length: int | None = None) -> InferRequest:
-    """Return the request in a body.
+    """Decode a request body.
 
     Args:
-        body: The content, unpacked.
-        header_length: Length of its JSON in bytes; none for all of it.
+        body: The content, uncompressed.
+        header_length: Length of the JSON in bytes; None for the whole body.
 
     Raises:
-        StatusError: It is not a valid request.
+        StatusError: The body is not a valid request.
     """
     if header_length is None:
         header_length = len(body)
@@ -71,19 +71,19 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
         try:
             return _Reader(found, rest).request(found.content)
         except StatusError:
-            # Something is wrong, or somewhere else than expected: the whole text tells what.
+            # Invalid or unusual: parse the whole text for the precise error.
             pass
     return _Reader(None, rest).request(parse(text))
 
 
 def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | None]:
-    """Return the body of a response.
+    """Encode a response body.
 
     Returns:
-        The body, and the length of its JSON in bytes; none for all of it.
+        The body, and the length of its JSON in bytes; None for the whole body.
 
     Raises:
-        StatusError: The protocol has no form for an output.
+        StatusError: The protocol has no data type for an output.
     """
     head: dict[str, Any] = {"model_name": result.model, "model_version": str(result.version)}
     if request.request_id is not None:
@@ -100,10 +100,10 @@ def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | Non
 
 
 class _Reader:
-    """Reads one request.
+    """Reader of one request.
 
     Args:
-        found: Its JSON without large arrays of numbers; none if it still has them.
+        found: The JSON without large arrays of numbers; None if it includes them.
         rest: The bytes after the JSON.
     """
 
@@ -114,7 +114,7 @@ class _Reader:
         self._filled = 0
 
     def request(self, content: Mapping[str, Any]) -> InferRequest:
-        """Return the request that the JSON object describes."""
+        """Decode the request in a JSON object."""
         request_id = content.get("id")
         if request_id is not None:
             request_id = _text(content, "id", "the request")
@@ -207,7 +207,7 @@ def _form(parameters: Parameters, *, default: bool) -> OutputForm:
 
 
 def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) -> Iterator[bytes]:
-    """Yield the JSON of an output, with its values or else with them added to ``contents``."""
+    """Yield the JSON of an output; its values go into the JSON or into ``contents``."""
     described: dict[str, Any] = {
         "name": name,
         "datatype": datatype_of(name, array),
@@ -224,6 +224,6 @@ def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) ->
     if not form.binary and array.dtype != object:
         flat = np.ascontiguousarray(array).reshape(-1)
         yield b',"data":'
-        # bfloat16 is not one of the types that orjson knows.
+        # orjson does not support bfloat16.
         yield from array_text(name, flat.astype(np.float32) if flat.dtype.kind == "V" else flat)
     yield b"}"

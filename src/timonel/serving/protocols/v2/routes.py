@@ -1,6 +1,7 @@
 """URLs of the Open Inference Protocol over REST. Pure.
 
-`timonel.serving.auth.url_rights` reads the same URLs for rights; a property test holds them equal.
+`timonel.serving.auth.url_rights` maps the same URLs to permissions; a property test keeps them in
+sync.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class Route:
 
 
 class MethodNotAllowedError(Exception):
-    """The URL exists for other methods only.
+    """The URL does not support the request's method.
 
     Args:
-        allowed: Its methods.
+        allowed: The supported methods.
     """
 
     def __init__(self, allowed: frozenset[str]) -> None:
@@ -70,7 +71,7 @@ class MethodNotAllowedError(Exception):
 
 
 def is_v2(path: str) -> bool:
-    """Tell whether a path belongs to this protocol."""
+    """Whether a path belongs to this protocol."""
     return path == _ROOT or path.startswith(f"{_ROOT}/")
 
 
@@ -82,8 +83,8 @@ def match(method: str, path: str) -> Route:
         path: The path, still percent-encoded.
 
     Raises:
-        StatusError: No such URL exists.
-        MethodNotAllowedError: The URL exists for other methods only.
+        StatusError: The URL does not exist.
+        MethodNotAllowedError: The URL does not support the method.
     """
     parts = tuple(path.split("/")[2:])
     route = _of_model(parts) if parts[:1] == ("models",) else _of_server(parts)

@@ -1,4 +1,4 @@
-"""gRPC codec of inference requests and responses: messages to arrays and back. Pure."""
+"""Decode and encode inference over gRPC. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FIELDS: Mapping[str, str] = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-"""The field of typed values by data type; 16-bit floats have raw contents only."""
+"""Field for typed values by data type; 16-bit floats have raw contents only."""
 _FLOATS: Final = frozenset({"fp32_contents", "fp64_contents"})
 
 
@@ -55,10 +55,10 @@ _RAW: Final = tag(ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_conte
 
 
 def decode(message: Any) -> InferRequest:
-    """Return the request in a ModelInferRequest.
+    """Decode a ModelInferRequest.
 
     Raises:
-        StatusError: It contradicts itself, or asks for a missing feature.
+        StatusError: The request is inconsistent or requests a missing feature.
     """
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -86,12 +86,12 @@ def decode(message: Any) -> InferRequest:
 
 
 def encode(request: InferRequest, result: InferResult) -> bytes:
-    """Return a serialized ModelInferResponse.
+    """Encode a serialized ModelInferResponse.
 
-    Its contents are raw if those of the request were, or an output has no typed form.
+    Its contents are raw if those of the request were, or if an output has no typed form.
 
     Raises:
-        StatusError: The protocol has no form for an output.
+        StatusError: The protocol has no data type for an output.
     """
     message = ModelInferResponse(model_name=result.model, model_version=str(result.version))
     message.id = request.request_id or ""
@@ -104,7 +104,7 @@ def encode(request: InferRequest, result: InferResult) -> bytes:
             for start in range(0, flat.size, CHUNK):
                 values.extend(flat[start : start + CHUNK].tolist())
     parts: list[bytes] = [message.SerializeToString()]
-    # Behind the message, instead of in it first: large tensors are copied once.
+    # Appended to the serialized message: this way, large tensors are copied only once.
     for array in result.outputs.values() if is_raw else ():
         content = to_raw(array)
         parts += (_RAW, varint(len(content)), content)
@@ -139,7 +139,7 @@ def _tensor(tensor: Any, raw: bytes | None) -> Array:
 def _from_floats(
     name: str, datatype: str, shape: tuple[int, ...], contents: Any, field: str, count: int
 ) -> Array:
-    """Read floats from the serialized field: a list of Python's would take ten times the memory."""
+    """Read floats from the serialized field: a Python list would take ten times the memory."""
     if count != math.prod(shape):
         raise invalid_argument(
             f"expected the data of input {name} to be {math.prod(shape)} values, flat, got {count}"

@@ -30,11 +30,11 @@ _PROBES = frozenset({"ServerLive", "ServerReady"})
 
 
 class InferenceService:
-    """The methods; all of them raise `StatusError`.
+    """The methods of GRPCInferenceService; all raise `StatusError`.
 
     Args:
-        plane: Computes requests.
-        pool: Decodes large requests and encodes large responses.
+        plane: Data plane that runs the models.
+        pool: Executor for decoding large requests and encoding large responses.
         is_draining: Whether the server is stopping.
         monitor: Records each request.
     """
@@ -67,7 +67,7 @@ class InferenceService:
                 name,
                 message_class(METHODS[name][0]),
                 self._pool,
-                # Probes are so frequent that they would hide all other requests.
+                # Probes are so frequent that they would dominate the monitored requests.
                 None if name in _PROBES else self._monitor,
             )
             for name, answer in answers.items()
@@ -79,12 +79,12 @@ class InferenceService:
         return _message("ServerLiveResponse", live=True)
 
     async def ready(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Tell whether all models can answer."""
+        """Answer the readiness probe: whether all models can answer."""
         all_ready = not (self._plane.unready() or self._is_draining())
         return _message("ServerReadyResponse", ready=all_ready)
 
     async def model_ready(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Tell whether a version can answer."""
+        """Return whether a version can answer."""
         spec = spec_of(request.name, request.version)
         return _message("ModelReadyResponse", ready=is_ready(self._plane, spec))
 
@@ -93,7 +93,7 @@ class InferenceService:
         request: Any,  # noqa: ARG002 - a method
         context: RequestContext,  # noqa: ARG002 - a method
     ) -> bytes:
-        """Describe the server."""
+        """Return the metadata of the server."""
         return _message("ServerMetadataResponse", **server_view())
 
     async def model_metadata(
@@ -101,7 +101,7 @@ class InferenceService:
         request: Any,
         context: RequestContext,  # noqa: ARG002 - a method
     ) -> bytes:
-        """Describe a version."""
+        """Return the metadata of a version."""
         spec = spec_of(request.name, request.version)
         return _message("ModelMetadataResponse", **model_view(self._plane, spec))
 

@@ -1,10 +1,10 @@
-"""Tensors of the Open Inference Protocol: types, shapes, raw bytes and lists of values. Pure.
+"""Tensors of the Open Inference Protocol: types, shapes, raw and JSON data. Pure.
 
-Raw contents are in row-major order and little-endian. An element of type BYTES has its length in
-front of it, in four bytes.
+Raw contents are in row-major order and little-endian. Each BYTES element follows its length in four
+bytes.
 
-Lists of values come from JSON and typed protos. A number that the type cannot hold is refused, not
-cut. Only numbers for floating-point types are rounded.
+Lists of values come from JSON and typed protos. A number beyond the range of its type is rejected,
+not truncated. Only numbers for floating-point types are rounded.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _DATATYPES: Mapping[str, str] = {
 NUMPY_OF: Mapping[str, np.dtype[Any]] = {
     datatype: NUMPY_TYPES[dtype] for dtype, datatype in _DATATYPES.items()
 }
-"""The array type of each of the protocol's data types; strings are objects, ``bytes``."""
+"""numpy dtype of each protocol data type; strings are object arrays of ``bytes``."""
 
 _PREFIX: Final = 4
 _MAX_RANK: Final = 64
-"""What numpy takes."""
+"""The limit of numpy."""
 _MAX_ELEMENTS: Final = 2**48
-"""More than any memory holds; numpy refuses larger shapes even where one size is zero."""
+"""More than any memory holds; numpy rejects larger shapes even if one size is zero."""
 _EXACT: Final = 2**53
-"""Below it, no two integers are the same float64."""
+"""Below it, float64 represents each integer uniquely."""
 _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 _BITS: Final = (0, 1)
 
 
 def datatype_named(dtype: str) -> str:
-    """Return the protocol's name of a data type, or TensorFlow's where it has none.
+    """Return the protocol's name of a data type, or TensorFlow's if it has none.
 
     Args:
         dtype: The proto's name, such as ``DT_FLOAT``.
@@ -72,7 +72,7 @@ def datatype_of(name: str, array: Array) -> str:
     """Return the data type of the output ``name``.
 
     Raises:
-        StatusError: The protocol has none for it.
+        StatusError: The protocol has no data type for the array.
     """
     dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
     if dtype not in _DATATYPES:
@@ -84,10 +84,10 @@ def datatype_of(name: str, array: Array) -> str:
 
 
 def numpy_of(name: str, datatype: str) -> np.dtype[Any]:
-    """Return the array type of the input ``name``.
+    """Return the numpy dtype of the input ``name``.
 
     Raises:
-        StatusError: There is no such data type.
+        StatusError: The data type does not exist.
     """
     found = NUMPY_OF.get(datatype)
     if found is None:
@@ -99,10 +99,10 @@ def numpy_of(name: str, datatype: str) -> np.dtype[Any]:
 
 
 def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return the shape of the input ``name``.
+    """Validate the shape of the input ``name``.
 
     Raises:
-        StatusError: It is none.
+        StatusError: The shape is invalid or too large.
     """
     sizes = tuple(shape)
     if len(sizes) > _MAX_RANK:
@@ -121,10 +121,10 @@ def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview) -> Array:
-    """Return the tensor in ``content``, which it may view; it is read-only then.
+    """Decode raw contents. The result may be a read-only view of ``content``.
 
     Raises:
-        StatusError: Type, shape and size do not fit together.
+        StatusError: Type, shape and size do not match.
     """
     target = numpy_of(name, datatype)
     count = math.prod(shape)
@@ -140,7 +140,7 @@ def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview
             f"{datatype} {list(shape)}, got {len(content)}"
         )
     if datatype == "BOOL":
-        # Any byte but 0 is true, and a byte that is neither 0 nor 1 is no bool in memory.
+        # All bytes but 0 are true, and numpy's bool must be 0 or 1 in memory.
         return np.frombuffer(content, np.uint8).astype(np.bool_).reshape(shape)
     flat = np.frombuffer(content, target)
     if not flat.flags.aligned:
@@ -149,7 +149,7 @@ def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview
 
 
 def to_raw(array: Array) -> bytes:
-    """Return a tensor's raw contents."""
+    """Encode a tensor as raw contents."""
     if array.dtype != object:
         return array.tobytes()
     texts: list[bytes] = array.reshape(-1).tolist()
@@ -160,17 +160,17 @@ def to_raw(array: Array) -> bytes:
 def from_values(
     name: str, datatype: str, shape: Sequence[int], data: Any, *, in_base64: bool = False
 ) -> Array:
-    """Return the tensor whose elements are in ``data``.
+    """Decode a list of values.
 
     Args:
         name: The input's name.
-        datatype: Its type.
-        shape: Its shape.
-        data: Its elements in a flat list, or in one that is nested like the shape.
-        in_base64: Whether strings are written in base64.
+        datatype: The input's data type.
+        shape: The input's shape.
+        data: The elements in a flat list, or nested like the shape.
+        in_base64: Whether strings are in base64.
 
     Raises:
-        StatusError: Elements are not of the type, or not as many as the shape says.
+        StatusError: Elements have the wrong type, or their number does not match the shape.
     """
     numpy_of(name, datatype)
     if not isinstance(data, list):
@@ -187,12 +187,12 @@ def from_values(
 
 
 def from_numbers(datatype: str, shape: Sequence[int], numbers: Numbers) -> Array | None:
-    """Return what `from_values` would, or none where only that can tell.
+    """Return the result of `from_values`, or None if only that can decide.
 
     Args:
-        datatype: The input's type.
-        shape: Its shape.
-        numbers: Its elements, read as float64, flat or nested like the shape.
+        datatype: The input's data type.
+        shape: The input's shape.
+        numbers: The elements, read as float64, flat or nested like the shape.
     """
     given = numbers.values.shape
     if given not in {(math.prod(shape),), tuple(shape)} or datatype in {BYTES, "BOOL"}:
@@ -209,11 +209,10 @@ def from_numbers(datatype: str, shape: Sequence[int], numbers: Numbers) -> Array
 
 
 def to_texts(array: Array, *, in_base64: bool) -> tuple[list[str], bool]:
-    """Return an array of strings as texts, in row-major order.
+    """Return an array of strings as text, in row-major order.
 
     Returns:
-        The texts, and whether they are in base64: because that was asked for, or because one of
-        them is no UTF-8.
+        The texts, and whether they are in base64: on request, or because a string is not UTF-8.
     """
     values: list[bytes] = array.reshape(-1).tolist()
     if not in_base64:
@@ -232,7 +231,7 @@ def as_objects(texts: Sequence[bytes]) -> Array:
 
 
 def check_types(signature: Signature, inputs: Mapping[str, Array]) -> None:
-    """Check the data types of those inputs that the signature has.
+    """Check the data types of inputs that the signature has.
 
     Raises:
         StatusError: An input has another type than declared.
@@ -309,7 +308,7 @@ def _bytes(name: str, value: Any, *, in_base64: bool) -> bytes:
     try:
         if in_base64:
             return base64.b64decode(value.encode("ascii"), validate=True)
-        # Bytes that are no UTF-8 come as surrogates.
+        # Invalid UTF-8 was parsed as surrogates.
         return value.encode("utf-8", "surrogateescape")
     except (binascii.Error, UnicodeEncodeError):
         kind = "base64" if in_base64 else "text"
@@ -317,7 +316,7 @@ def _bytes(name: str, value: Any, *, in_base64: bool) -> bytes:
 
 
 def _check_types(name: str, datatype: str, flat: list[Any], *allowed: type) -> None:
-    # Exactly these: a bool is an int to Python.
+    # Exactly these types: in Python, a bool is an int.
     if not set(map(type, flat)) <= set(allowed):
         raise _unfit(name, datatype, next(value for value in flat if type(value) not in allowed))
 
