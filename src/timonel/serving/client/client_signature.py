@@ -1,4 +1,4 @@
-"""What a model's default signature wants of a client, read from its metadata. Pure."""
+"""A model's default signature, as clients read it from the metadata. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IMAGE_NAMES = ("_bytes", "image")
 
 
 class Kind(Enum):
-    """What one instance is made of."""
+    """Kind of instance that a model expects."""
 
     IMAGE = "an encoded image"
     ROW = "a row of named values"
@@ -24,7 +24,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the signature; sizes of its shape are -1 where open, none if the rank is."""
+    """An input of a signature.
+
+    Unknown sizes of the shape are -1; the shape is None for an unknown rank.
+    """
 
     name: str
     dtype: str
@@ -32,7 +35,7 @@ class Input:
 
     @property
     def instance_shape(self) -> tuple[int, ...]:
-        """The shape without the batch."""
+        """The shape without the batch dimension."""
         return self.shape[1:] if self.shape else ()
 
     def __str__(self) -> str:
@@ -42,7 +45,7 @@ class Input:
 
 @dataclass(frozen=True)
 class ClientSignature:
-    """A version's default signature, as a client sees it."""
+    """Default signature of a version."""
 
     model: str
     version: int
@@ -51,7 +54,7 @@ class ClientSignature:
 
     @property
     def kind(self) -> Kind:
-        """What one instance is made of."""
+        """Kind of instance that the model expects."""
         if len(self.inputs) > 1:
             return Kind.ROW
         only = self.inputs[0]
@@ -61,17 +64,17 @@ class ClientSignature:
 
     @property
     def description(self) -> str:
-        """The inputs in words."""
+        """The inputs as text, for messages."""
         return ", ".join(map(str, self.inputs))
 
 
 def is_image(name: str, dtype: str) -> bool:
-    """Whether an input takes encoded images, as far as its name tells."""
+    """Guess by the name of an input whether it takes encoded images."""
     return dtype == STRING and any(part in name for part in _IMAGE_NAMES)
 
 
 def wanted_from(metadata: Mapping[str, Any]) -> ClientSignature:
-    """Return what the answer to ``GET /v1/models/<name>/metadata`` says.
+    """Parse the response to ``GET /v1/models/<name>/metadata``.
 
     Raises:
         ServingError: The model has no default signature with inputs.

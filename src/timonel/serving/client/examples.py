@@ -1,4 +1,4 @@
-"""A line for the shell that asks a running server, made from the model's own signature."""
+"""Generate shell commands that query a running server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timonel.serving.handle import Server
 from timonel.serving.signature import STRING
 
 _INLINE_VALUES = 64
-# Nests a value by one dimension after the other, innermost first.
+# Nests a value into lists, innermost dimension first.
 _AWK = (
     """BEGIN {{ x = "{value}"; n = split("{sizes}", d, " "); for (i = n; i; i--) {{ s = x; """
     """for (j = 1; j < d[i]; j++) s = s "," x; x = "[" s "]" }} """
@@ -23,12 +23,12 @@ _AWK = (
 
 
 def curl_example(server: Server | str, model: str, *, image: str = "some_image.png") -> str:
-    """Return a ready-to-paste ``curl`` line for a model's default signature.
+    """Return a ready-to-paste ``curl`` command for a model's default signature.
 
     Args:
         server: A running server, or its REST address.
         model: The model's name.
-        image: The image file that the line sends, where the model takes images.
+        image: Image file to send, if the model takes images.
 
     Raises:
         ServingError: The server cannot be reached, or does not serve the model.
@@ -46,9 +46,9 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
 def curl_line(
     url: str, wanted: ClientSignature, *, image: str = "some_image.png", options: str = ""
 ) -> str:
-    """Return the line that asks ``url`` for what ``wanted`` describes, with options of curl."""
+    """Return a command that sends an example for ``wanted`` to ``url``, with curl options."""
     if wanted.kind is Kind.IMAGE:
-        # Through a pipe: an image is longer than a command line may be.
+        # Through a pipe: an image exceeds the length limit of a command line.
         file = shlex.quote(image)
         return (
             """(printf '{"instances": [{"b64": "'; base64 -w0 < """

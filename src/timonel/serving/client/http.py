@@ -1,4 +1,4 @@
-"""A client's connection to a REST server, with the standard library only."""
+"""Client connection to a REST server, with the standard library only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HttpError(ServingError):
 
     Args:
         status: The HTTP status.
-        message: The server's own words.
+        message: The server's error message.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -27,11 +27,11 @@ class HttpError(ServingError):
 
 
 class Connection:
-    """One connection that is kept open between requests. Not thread-safe.
+    """A connection that is kept open between requests. Not thread-safe.
 
     Args:
         url: The server, such as ``http://127.0.0.1:8501``.
-        caller: Who asks.
+        caller: The client's credentials.
     """
 
     def __init__(self, url: str, caller: Credentials = ANONYMOUS) -> None:
@@ -61,12 +61,12 @@ class Connection:
 
         Raises:
             HttpError: The server answered with an error.
-            ServingError: It does not answer, or not with JSON.
+            ServingError: The server does not answer, or not with JSON.
         """
         return self._request("GET", path, None)
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Send JSON to ``path`` and return the JSON that comes back; errors as of `get`."""
+        """Send JSON to ``path`` and return the JSON response. Raises the errors of `get`."""
         return self._request("POST", path, json.dumps(content).encode())
 
     def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From what a person has (image files, a CSV, JSON, arrays) to the instances of a request."""
+"""Convert image files, CSV, JSON and arrays to instances of a request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Instance:
-    """One thing to predict: where it came from, and its JSON form."""
+    """An input of a prediction: its source and JSON form."""
 
     source: str
     value: Any
@@ -43,16 +43,16 @@ def instances(
     """Return one instance per image, row or tensor in ``inputs``.
 
     Args:
-        inputs: Paths of images, of a CSV or of JSON; encoded images as bytes; rows as dicts;
-            JSON text; a DataFrame of pandas; an array or nested lists. What `convert` takes for a
-            missing number in a CSV is NaN here.
-        wanted: What the model takes.
+        inputs: Paths of images, a CSV or JSON; encoded images as bytes; rows as dicts; JSON text; a
+            pandas DataFrame; an array or nested lists. Cells of a CSV that `convert` treats as
+            missing numbers become NaN.
+        wanted: The model's signature.
         tell: Called with a line on how a CSV was read, if that is not obvious.
 
     Raises:
         NotFoundError: A file does not exist.
-        DataError: A file is no image, CSV or JSON.
-        InputError: The model takes something else, or other columns.
+        DataError: A file is not an image, CSV or JSON.
+        InputError: The model takes another kind of input, or other columns.
     """
     if wanted.kind is Kind.IMAGE:
         found = [_image(item, wanted) for item in _as_list(inputs)]
@@ -66,12 +66,13 @@ def instances(
 
 
 def check_files(inputs: object) -> None:
-    """Check that what is surely a file's name is one of a file, before anything slow is started.
+    """Check that files exist before anything slow starts.
 
-    A model may take texts: only a path object, or the ending of an image or a table, is sure.
+    Strings may also be texts for the model: only path objects and names with the suffix of an image
+    or a table are checked.
 
     Raises:
-        NotFoundError: There is no such file.
+        NotFoundError: A file does not exist.
     """
     for item in _as_list(inputs):
         if not isinstance(item, str | os.PathLike) or _is_json(os.fspath(item)):
@@ -135,7 +136,7 @@ def _rows_of_text(
 
 
 def _rows_of_csv(path: Path, wanted: ClientSignature, tell: Tell) -> Iterator[Instance]:
-    # Arrow takes 100 ms to import: only where a CSV is read.
+    # Arrow takes 100 ms to import: import it only to read a CSV.
     from timonel.data.sources.csvfile import describe_separator, read_rows  # noqa: PLC0415
 
     if not path.exists():
@@ -167,7 +168,7 @@ def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        # One object a line is a common form of many rows.
+        # JSON lines are a common form of many rows.
         try:
             value = [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError:

@@ -1,7 +1,7 @@
-"""Asking a model from Python or the command line, without TensorFlow.
+"""Query a model from Python or the command line, without TensorFlow.
 
-A running server of the workspace is found by its document. Where none serves the model, one is
-started for the length of the call.
+A running server of the workspace is found by its record. If none serves the model, a temporary
+server is started for the call.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one input.
+    """Prediction of a model for one input.
 
     Args:
-        source: The input: a file, a row.
+        source: The input: a file or a row.
         model: The model's name.
         version: The version that answered.
-        label: The likeliest class, if it is a classifier.
-        scores: The score of every class, highest first; by number if the classes have no names.
-        value: The number, if it is a regression.
-        outputs: Everything the model gave, by output name.
+        label: The most likely class, for a classifier.
+        scores: The score of every class, highest first; by index if the classes have no names.
+        value: The number, for a regression.
+        outputs: All outputs of the model, by name.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Target:
-    """Where to ask, and for what."""
+    """Server and model of a prediction."""
 
     url: str
     model: str
@@ -76,34 +76,34 @@ def predict(
     api_key: str | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
 ) -> list[Prediction]:
-    """Ask a model.
+    """Predict with a model of the workspace or a running server.
 
     Args:
-        model_or_url: A model of the workspace (``digits``, ``digits/3``), a folder of versions,
-            or a server (``http://127.0.0.1:8501``, with ``/v1/models/<name>`` if it has several).
-        inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON or
-            dicts or a DataFrame for a model of rows; an array or nested lists for one of tensors.
-        workspace: The workspace, or where it is.
-        version: The version to ask; otherwise the one the server prefers.
-        notify: Called with a line when something takes long for a reason worth telling, and with
-            the number of missing values in a CSV.
+        model_or_url: A model of the workspace (``digits``, ``digits/3``), a folder of versions, or
+            a server (``http://127.0.0.1:8501``, with ``/v1/models/<name>`` if it has several).
+        inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON, dicts
+            or a DataFrame for a model of rows; an array or nested lists for one of tensors.
+        workspace: The workspace or its path.
+        version: The version to use; by default the server's choice.
+        notify: Called with a line when a step is slow, and with the number of missing values in a
+            CSV.
         api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
-        tls_ca: The file with the authorities that vouch for the server; by default the variable
+        tls_ca: File with the certificate authorities of the server; by default the variable
             TIMONEL_TLS_CA, or else the system's.
 
     Returns:
-        One prediction per image or row, in their order.
+        One prediction per image or row, in order.
 
     Raises:
-        NotFoundError: There is no such model, version or file.
-        InputError: The model takes something else, or other columns.
-        DataError: A file is no image, or cannot be read as CSV or JSON.
-        ServingError: The server cannot be reached, or refused.
+        NotFoundError: The model, version or file does not exist.
+        InputError: The model takes another kind of input, or other columns.
+        DataError: A file is not an image, or cannot be read as CSV or JSON.
+        ServingError: The server cannot be reached, or rejected the request.
     """
     tell = notify or (lambda line: _LOG.info("%s", line))
 
     def before_loading(line: str) -> None:
-        # Loading takes seconds: not for a file that is not there.
+        # Loading takes seconds: check for missing files first.
         check_files(inputs)
         tell(line)
 
@@ -147,7 +147,7 @@ def _serves(url: str, model: str, version: int | None, caller: Credentials) -> b
             link.get(f"{model_path(model, version)}/metadata")
     except ServingError as error:
         if isinstance(error, HttpError) and error.status in {401, 403}:
-            # Loading it here would go round the server's rules.
+            # Loading the model here would bypass the server's access control.
             raise
         return False
     return True
@@ -193,7 +193,8 @@ def _ask(link: Connection, target: _Target, inputs: object, tell: Notify) -> lis
         try:
             rows = _post(link, wanted, things)
         except HttpError as error:
-            # The version was replaced since its metadata was read: all answers come from one.
+            # The version was replaced after its metadata was read. Retry, as all answers must come
+            # from one version.
             if error.status == 404 and target.version is None and attempt < _SWAPS - 1:
                 continue
             raise
@@ -232,7 +233,7 @@ def _post(link: Connection, wanted: ClientSignature, things: Sequence[Instance])
 
 
 def _labels(link: Connection, wanted: ClientSignature) -> Sequence[str]:
-    """Return the class names, which a server of ours lists and TensorFlow Serving does not."""
+    """Return the class names, which timonel servers list and TensorFlow Serving does not."""
     try:
         models = link.get("/v1/models")["models"]
     except HttpError:

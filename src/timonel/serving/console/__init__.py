@@ -1,1 +1,1 @@
-"""The server's web page and its OpenAPI document."""
+"""Web page and OpenAPI document of a server."""

@@ -1,1 +1,1 @@
-"""What a server offers, as an OpenAPI document: every loaded model with its own schema."""
+"""OpenAPI document of a server, with schemas of all loaded models."""

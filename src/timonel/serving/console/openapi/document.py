@@ -1,4 +1,4 @@
-"""An OpenAPI 3.1 document of a server. Pure: what the server knows in, a JSON value out."""
+"""Build the OpenAPI 3.1 document of a server. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from timonel.serving.console.openapi.tensors import TooLargeError
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
 
 INLINE: Final = 4096
-"""Elements of a tensor that an example within the document writes out; larger ones are apart."""
+"""Largest tensor, in elements, in an inline example; larger examples have URLs of their own."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A loaded version: its number and signatures."""
+    """Number and signatures of a loaded version."""
 
     number: int
     signatures: Mapping[str, Signature]
@@ -36,12 +36,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Model:
-    """A model.
+    """A model and its loaded versions.
 
     Args:
-        name: Its name.
-        versions: Those that are loaded, in any order.
-        labels: Names of versions.
+        name: The model's name.
+        versions: The loaded versions, in any order.
+        labels: Version numbers by label.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Model:
 
 
 def document(models: Sequence[Model], facts: Facts) -> dict[str, Any]:
-    """Return the document of a server with the given models."""
+    """Build the OpenAPI document of a server with the given models."""
     writer = _Writer(open_inference=facts.open_inference)
     for model in models:
         writer.add(model)
@@ -78,7 +78,7 @@ def document(models: Sequence[Model], facts: Facts) -> dict[str, Any]:
 
 
 class _Writer:
-    """Collects paths and components, model by model."""
+    """Collector of paths and components."""
 
     def __init__(self, *, open_inference: bool) -> None:
         self._open_inference = open_inference
@@ -95,7 +95,7 @@ class _Writer:
         }
 
     def add(self, model: Model) -> None:
-        """Write one model: its latest version, its labels, and each version by number."""
+        """Add a model: its latest version, its labels, and each version by number."""
         base = f"/v1/models/{quote(model.name, safe='')}"
         self._reads(base, model.name, "Status", "", "The state of every version")
         by_number = {version.number: version for version in model.versions}
@@ -168,12 +168,12 @@ class _Writer:
 
 
 def example_path(name: str, version: int, signature: str) -> str:
-    """Return where a request is that is too large for the document."""
+    """Return the path of an example that is too large for the document."""
     return f"/openapi/examples/{quote(name, safe='')}/{version}/{quote(signature, safe='')}"
 
 
 def _ordered(signatures: Mapping[str, Signature]) -> list[Signature]:
-    """Return signatures, the default one first."""
+    """Sort signatures by name, with the default one first."""
     return sorted(signatures.values(), key=lambda each: (each.name != DEFAULT_SIGNATURE, each.name))
 
 

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's paths of a loaded version. Pure."""
+"""OpenAPI paths of a version for the Open Inference Protocol. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def infer_paths(
     Args:
         base: The path of the model, or of one of its versions.
         name: The model's name.
-        signature: Its default signature.
-        which: Which version that is, in words.
-        most: Elements of a tensor that an example writes out.
+        signature: The version's default signature.
+        which: A description of the version, for summaries.
+        most: The largest tensor, in elements, in an example.
     """
     content: dict[str, Any] = {"schema": _request(signature)}
     made = _example(signature, most)
@@ -51,7 +51,7 @@ def infer_paths(
 
 
 def infer_schemas() -> dict[str, Schema]:
-    """Return the components that `infer_paths` refers to."""
+    """Return the component schemas that `infer_paths` refers to."""
     output = record({**_TENSOR["properties"]})
     output["properties"]["data"] = {"type": "array"}
     return {
@@ -112,7 +112,7 @@ def _input(name: str, spec: TensorSpec) -> Schema:
 
 
 def _example(signature: Signature, most: int) -> dict[str, Any] | None:
-    """Return a request; none where it would be large, or JSON cannot carry its types."""
+    """Return an example request; None if it is too large or JSON cannot carry its types."""
     specs = signature.inputs.items()
     if not all(has_json(spec) for _, spec in specs):
         return None

@@ -1,4 +1,4 @@
-"""Pieces that every part of the document is made of. Pure."""
+"""Building blocks of the OpenAPI document. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ERRORS: Final = {
 
 
 def identifier(text: str) -> str:
-    """Return a text in letters, digits and ``_``; different texts stay different."""
+    """Encode text in letters, digits and ``_``; distinct texts stay distinct."""
     return _UNSAFE.sub(lambda found: f"_{ord(found[0]):x}_", text)
 
 
@@ -29,17 +29,17 @@ def ref(kind: str, name: str) -> dict[str, str]:
 
 
 def any_of(schemas: Sequence[Schema]) -> Schema:
-    """Return the schema of what fits one of several."""
+    """Return the schema of values that match one of several schemas."""
     return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
 
 
 def record(properties: Mapping[str, Any]) -> Schema:
-    """Return the schema of an object that has all of the given properties."""
+    """Return the schema of an object with the given properties, all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties)}
 
 
 def read(path: str, tag: str, summary: str, schema: Schema) -> dict[str, Any]:
-    """Return what can be done with a path that is only read."""
+    """Return the path item of a GET operation."""
     operation = {
         "operationId": identifier(path),
         "summary": summary,
@@ -52,14 +52,14 @@ def read(path: str, tag: str, summary: str, schema: Schema) -> dict[str, Any]:
 def post(
     path: str, tag: str, summary: str, content: Mapping[str, Any], answer: Schema
 ) -> dict[str, Any]:
-    """Return what can be done with a path that takes JSON.
+    """Return the path item of a POST operation with a JSON request.
 
     Args:
         path: The path.
-        tag: What it belongs to.
-        summary: What it does.
+        tag: The tag of the operation.
+        summary: The summary of the operation.
         content: The schema of the request, and examples.
-        answer: The schema of the answer.
+        answer: The schema of the response.
     """
     operation = {
         "operationId": identifier(path),
@@ -72,13 +72,13 @@ def post(
 
 
 def responses(schema: Schema) -> dict[str, Any]:
-    """Return the answers of an operation that gives JSON or an error."""
+    """Return the responses of an operation that returns JSON or an error."""
     answers: dict[str, Any] = {"200": {"description": "OK", "content": {JSON: {"schema": schema}}}}
     return answers | {code: ref("responses", f"Error_{code}") for code in _ERRORS}
 
 
 def errors() -> dict[str, Any]:
-    """Return the components that `responses` refers to."""
+    """Return the component responses that `responses` refers to."""
     content = {JSON: {"schema": ref("schemas", "Error")}}
     return {
         f"Error_{code}": {"description": text, "content": content} for code, text in _ERRORS.items()

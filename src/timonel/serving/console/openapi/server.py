@@ -1,4 +1,4 @@
-"""Paths about the server itself, and schemas of what it tells of its models. Pure."""
+"""OpenAPI paths of the server itself, and schemas of model state. Pure."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ METADATA: Final = record(
 
 @dataclass(frozen=True)
 class Facts:
-    """What a document says besides its models.
+    """Server facts in a document, besides its models.
 
     Args:
         release: The server's version.
-        is_closed: Whether credentials are asked for.
-        lists: Whether the server lists its models and tells its configuration.
-        metrics_path: Where metrics are; none for nowhere.
-        open_inference: Whether the Open Inference Protocol is spoken.
+        is_closed: Whether credentials are required.
+        lists: Whether the server lists its models and their configuration.
+        metrics_path: The path of the metrics; None for no metrics.
+        open_inference: Whether the server supports the Open Inference Protocol.
     """
 
     release: str
@@ -65,7 +65,7 @@ class Facts:
 
 
 def server_paths(facts: Facts) -> dict[str, Any]:
-    """Return the paths that are about no single model."""
+    """Return the paths that are not about a single model."""
     paths: dict[str, Any] = {}
     for path, summary in {
         "/livez": "Whether the process lives",

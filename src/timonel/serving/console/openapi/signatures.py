@@ -1,4 +1,4 @@
-"""What can be asked of a signature over REST: schemas of requests and answers, examples. Pure."""
+"""Schemas and examples of REST requests and responses of signatures. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXAMPLE: Final = {
 
 
 def verbs(signature: Signature) -> tuple[str, ...]:
-    """Return which of `VERBS` a signature answers."""
+    """Return the `VERBS` that a signature supports."""
     found = []
     if (
         signature.inputs
@@ -46,7 +46,7 @@ def verbs(signature: Signature) -> tuple[str, ...]:
 
 
 def request_schema(verb: str, signature: Signature) -> Schema:
-    """Return the schema of a request for one signature."""
+    """Return the schema of a request for a signature."""
     if verb != "predict":
         examples = {"type": "array", "items": _EXAMPLE, "minItems": 1}
         return _request(signature, {"examples": examples, "context": _EXAMPLE}, ["examples"])
@@ -60,7 +60,7 @@ def request_schema(verb: str, signature: Signature) -> Schema:
 
 
 def answer_schema(verb: str, signature: Signature) -> Schema:
-    """Return the schema of an answer of one signature."""
+    """Return the schema of a response of a signature."""
     if verb == "classify":
         pair = {"type": "array", "prefixItems": [{"type": "string"}, {"type": "number"}]}
         results: Schema = {"type": "array", "items": {"type": "array", "items": pair}}
@@ -78,20 +78,20 @@ def answer_schema(verb: str, signature: Signature) -> Schema:
 def examples(
     verb: str, signature: Signature, most: int, large: Large | None = None
 ) -> dict[str, Any]:
-    """Return requests that a signature takes as far as types and shapes go, by form.
+    """Return example requests by form, valid in types and shapes.
 
     Args:
         verb: One of `VERBS`.
-        signature: What is asked.
-        most: How many elements of a tensor are written out.
-        large: Returns what stands for a tensor of more; by default that is an error.
+        signature: The signature.
+        most: The largest tensor, in elements, to write out.
+        large: Returns a placeholder for a larger tensor; by default that is an error.
 
     Raises:
         TooLargeError: A tensor has more elements.
     """
     named = {} if signature.name == DEFAULT_SIGNATURE else {"signature_name": signature.name}
     if verb != "predict":
-        # Which features there are is the graph's own business.
+        # Only the graph knows its features.
         return {"examples": {**named, "examples": [{"feature": [1.0]}]}}
     value = functools.partial(example, most=most, large=large)
     found = {}
@@ -142,5 +142,5 @@ def _object(properties: Schema) -> Schema:
 
 
 def _bare(named: dict[str, Any]) -> Any:
-    """Leave out the name of a single tensor, as people do."""
+    """Omit the name of a single tensor, as is common."""
     return next(iter(named.values())) if len(named) == 1 else named

@@ -1,4 +1,4 @@
-"""Tensors of signatures as JSON Schemas, and examples of them. Pure."""
+"""JSON Schemas and examples of signature tensors. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL_PNG: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAASUlEQVR42mNggAMWDh4BEQkZBgYOAQkFDQMLBgYe"
     "CRUDG48QBgYBBQOHgIQCBgYRDZuAlIoeBgYJA4+EigkrGBhkLEIKelYcAQABlwxBTVvBigAAAABJRU5ErkJggg=="
 )
-"""A picture of 8 by 8 grey pixels, in base64: enough for a model that decodes images."""
+"""Image of 8 by 8 grey pixels in base64: enough for a model that decodes images."""
 _TEXT: Final = {"type": "string"}
 _BYTES: Final = {
     "type": "object",
@@ -43,21 +43,21 @@ _BYTES: Final = {
 
 
 class TooLargeError(ValueError):
-    """An example would have more elements than are worth writing out."""
+    """An example would have too many elements to write out."""
 
 
 def has_json(spec: TensorSpec) -> bool:
-    """Whether REST can carry a tensor's values: TensorFlow Serving has no JSON for some types."""
+    """Whether JSON can carry a tensor's values; TensorFlow Serving lacks it for some types."""
     return spec.dtype in _INTEGERS | _FORMATS.keys() | {"DT_BOOL", STRING}
 
 
 def has_rows(specs: Mapping[str, TensorSpec]) -> bool:
-    """Whether tensors fall into rows: each has a first dimension, or may have one."""
+    """Whether all tensors have, or may have, a first dimension."""
     return all(spec.shape is None or len(spec.shape) > 0 for spec in specs.values())
 
 
 def title(spec: TensorSpec) -> str:
-    """Return a data type and shape in words: ``float [?, 28, 28]``."""
+    """Describe data type and shape, such as ``float [?, 28, 28]``."""
     if spec.shape is None:
         return f"{display_name(spec.dtype)} of any shape"
     sizes = ", ".join("?" if size < 0 else str(size) for size in spec.shape)
@@ -68,8 +68,8 @@ def tensor(spec: TensorSpec, *, as_row: bool = False) -> Schema:
     """Return the schema of a tensor as nested lists.
 
     Args:
-        spec: The tensor; one that `has_json`.
-        as_row: Leave out the first dimension.
+        spec: The tensor; `has_json` must hold.
+        as_row: Omit the first dimension.
     """
     schema = _element(spec.dtype)
     if spec.shape is None:
@@ -84,17 +84,17 @@ def tensor(spec: TensorSpec, *, as_row: bool = False) -> Schema:
 def example(
     name: str, spec: TensorSpec, *, as_row: bool = False, most: int, large: Large | None = None
 ) -> Any:
-    """Return a value that a tensor may have: one row, where the batch is open.
+    """Return an example value of a tensor; one row if the batch size is unknown.
 
     Args:
-        name: What clients call it.
-        spec: The tensor; one that `has_json`.
-        as_row: Leave out the first dimension.
-        most: How many elements are written out.
-        large: Returns what stands for a tensor of more; by default that is an error.
+        name: The tensor's name in requests.
+        spec: The tensor; `has_json` must hold.
+        as_row: Omit the first dimension.
+        most: The largest tensor, in elements, to write out.
+        large: Returns a placeholder for a larger tensor; by default that is an error.
 
     Raises:
-        TooLargeError: There are more elements.
+        TooLargeError: The tensor has more elements.
     """
     declared = spec.shape if spec.shape is not None else (-1,)
     sizes = [1 if size < 0 else size for size in (declared[1:] if as_row else declared)]

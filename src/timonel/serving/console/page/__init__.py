@@ -1,1 +1,1 @@
-"""The page at ``/``: what a server has, how it does, and a form to try a model."""
+"""Web page at ``/``: models, traffic plots, and a form to try a model."""

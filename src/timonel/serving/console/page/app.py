@@ -1,4 +1,4 @@
-"""The page and the server's description in front of a REST application."""
+"""ASGI middleware for the web page and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class _Answer(NamedTuple):
 
 
 class PageApp:
-    """Answers requests for the page and the description, and hands all others on.
+    """Answer requests for the page and the description, and pass on all others.
 
     Args:
-        app: Answers the others.
-        description: Knows the models.
-        pool: Where large answers are made.
-        sampler: Keeps the history of what the page plots; none serves no page.
+        app: Application for all other requests.
+        description: Description of the models.
+        pool: Executor for large responses.
+        sampler: History for the page's plots; None to serve no page.
         is_draining: Whether the server has been asked to stop.
     """
 
@@ -78,7 +78,7 @@ class PageApp:
         self._started = time.time()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one request."""
+        """Answer a request, or pass it to the application."""
         if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
             return self._app(scope, receive, send)
         return self._read(scope, receive, send)

@@ -1,4 +1,4 @@
-"""What a server can say of itself: its models as those see them who may, and its OpenAPI."""
+"""Description of a server: visible models and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from timonel.serving.settings.grants import Action
 from timonel.serving.status import StatusError, not_found
 
 LARGEST: Final = 2_000_000
-"""Elements of a tensor up to which an example is made."""
+"""Largest tensor, in elements, for which an example is generated."""
 
 
 class Description:
-    """Describes a server. Thread-safe but for `seen`, which belongs to the task of a request.
+    """Description of a server. Thread-safe except for `seen`, which belongs to a request's task.
 
     Args:
-        plane: Where the models are.
-        facts: What is not about a model.
+        plane: Data plane with the models.
+        facts: Server facts besides the models.
     """
 
     def __init__(self, plane: DataPlane, facts: Facts) -> None:
@@ -34,7 +34,7 @@ class Description:
 
     @property
     def is_closed(self) -> bool:
-        """Whether credentials are asked for."""
+        """Whether credentials are required."""
         return self._facts.is_closed
 
     @property
@@ -43,12 +43,12 @@ class Description:
         return self._facts.release
 
     def seen(self, action: Action) -> tuple[str, ...]:
-        """Return the models that whoever sent the present request may do ``action`` with."""
+        """Return the models on which the current request's sender may do ``action``."""
         names = self.plane.models()
         return tuple(name for name in names if viewer_may(action, name, is_closed=self.is_closed))
 
     def labels(self, name: str) -> dict[str, int]:
-        """Return the names of a model's versions."""
+        """Return a model's version numbers by label."""
         return dict(self.plane.version_labels(name))
 
     def document(self, names: Sequence[str]) -> bytes:
@@ -57,10 +57,10 @@ class Description:
         return orjson.dumps(document(models, self._facts))
 
     def example(self, name: str, version: int, signature: str) -> bytes:
-        """Return a Predict request for a signature of a loaded version.
+        """Return an example Predict request for a signature of a loaded version.
 
         Raises:
-            StatusError: There is no such signature.
+            StatusError: The version or signature does not exist.
             TooLargeError: A tensor is larger than `LARGEST`.
         """
         found = self.plane.metadata(ModelSpec(name, version)).signatures.get(signature)
@@ -75,6 +75,6 @@ class Description:
             try:
                 metadata = self.plane.metadata(ModelSpec(name, status.number))
             except StatusError:
-                continue  # not loaded, or not any more
+                continue  # not loaded, or no longer
             found.append(Version(status.number, metadata.signatures))
         return found

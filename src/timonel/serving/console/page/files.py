@@ -1,4 +1,4 @@
-"""The page's own files: read once, served from memory."""
+"""Static files of the page, served from memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES: Final = {
 
 
 class File(NamedTuple):
-    """A file as it goes over the wire."""
+    """A static file with its HTTP headers."""
 
     content: bytes
     content_type: bytes
@@ -25,7 +25,7 @@ class File(NamedTuple):
 
 
 def static_files() -> Mapping[str, File]:
-    """Return the page's files by path."""
+    """Read the page's files, by path."""
     folder = importlib.resources.files("timonel.serving.console.page") / "static"
     files = {}
     for path, name in STATIC.items():

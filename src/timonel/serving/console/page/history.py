@@ -1,6 +1,6 @@
-"""The last minutes of a server's traffic, second by second, for plots.
+"""Traffic history of the last minutes, second by second, for plots.
 
-Taken only while somebody looks: a server that nobody looks at pays nothing for it.
+Recorded only while someone views the page; other servers have no cost.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor, Recent, Traffic
 
 POINTS: Final = 300
-"""How many points are kept."""
+"""Number of points to keep."""
 ALL: Final = ""
-"""The name under which the traffic of all models is kept."""
+"""Key of the traffic of all models together."""
 _DIGITS: Final = 16
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class Point(NamedTuple):
-    """One model's traffic between two moments.
+    """Traffic of a model in one interval.
 
     Args:
-        rate: Requests answered each second.
-        errors: Those of them that failed, each second.
-        p50: The median latency, in milliseconds; none without requests, like all that follows.
-        p95: The 95th percentile.
-        p99: The 99th percentile.
-        decode: The mean of that stage, in milliseconds.
-        queue: The same.
-        compute: The same.
-        encode: The same.
-        batch: The mean rows of a batch; none without batches.
+        rate: Responses per second.
+        errors: Failed responses per second.
+        p50: The median latency in milliseconds; None without requests, as for the fields below.
+        p95: The 95th percentile of the latency.
+        p99: The 99th percentile of the latency.
+        decode: Mean duration of the stage in milliseconds.
+        queue: Mean duration of the stage in milliseconds.
+        compute: Mean duration of the stage in milliseconds.
+        encode: Mean duration of the stage in milliseconds.
+        batch: Mean rows per batch; None without batches.
     """
 
     rate: float = 0.0
@@ -56,7 +56,7 @@ _QUIET: Final = Point()
 
 @dataclass
 class _Moment:
-    """All models' points at one moment; models without traffic are left out."""
+    """Points of all models with traffic at one time."""
 
     number: int
     at: float
@@ -64,11 +64,11 @@ class _Moment:
 
 
 class History:
-    """Points, oldest first. For one thread.
+    """Traffic points, oldest first. For one thread.
 
     Args:
-        monitor: Where the figures come from.
-        identity: Tells it from those of servers before this one.
+        monitor: Source of the counts.
+        identity: Distinguishes the history from those of earlier servers.
     """
 
     def __init__(self, monitor: Monitor, identity: str | None = None) -> None:
@@ -81,7 +81,7 @@ class History:
         self._clock = 0.0
 
     def begin(self, clock: float) -> None:
-        """Count from now on: what was before belongs to no point."""
+        """Start counting; earlier traffic is ignored."""
         self._before = self._monitor.traffic()
         self._last = next(reversed(self._monitor.recent()), None)
         self._clock = clock
@@ -90,8 +90,8 @@ class History:
         """Add a point for the time since the last one.
 
         Args:
-            clock: The present time on a clock that never goes back.
-            at: The present time in seconds since 1970, for people.
+            clock: The current time of a monotonic clock, in seconds.
+            at: The current time in seconds since the epoch, for display.
         """
         elapsed = max(clock - self._clock, 1e-3)
         now = self._monitor.traffic()
@@ -107,12 +107,12 @@ class History:
         self._before, self._clock = now, clock
 
     def since(self, name: str, mark: str = "") -> dict[str, Any]:
-        """Return the points of a model that came after a mark, as columns.
+        """Return the points of a model after a mark, as columns.
 
         Args:
-            name: The model; `ALL` for all of them.
-            mark: What ``mark`` was in the last answer. One of another server, or none, gets
-                everything, and ``whole`` says so.
+            name: The model; `ALL` for all models.
+            mark: The ``mark`` of the last response. With none, or with one of another server, all
+                points are returned and ``whole`` is true.
         """
         identity, _, number = mark.partition("-")
         is_ours = identity == self._identity and number.isascii() and number.isdigit()
@@ -128,11 +128,11 @@ class History:
         }
 
     def latest(self, name: str) -> Point:
-        """Return a model's last point."""
+        """Return a model's latest point."""
         return self._moments[-1].points.get(name, _QUIET) if self._moments else _QUIET
 
     def _fresh(self) -> list[Recent]:
-        """Return the requests since the last point, as far as they are still there."""
+        """Return the requests since the last point, as far as still recorded."""
         recent = self._monitor.recent()
         fresh = []
         for each in reversed(recent):
@@ -145,12 +145,12 @@ class History:
 
 
 def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: float) -> Point:
-    """Return the traffic between two moments.
+    """Compute the traffic between two times.
 
     Args:
-        now: What was counted at the later one.
-        before: What was counted at the earlier one.
-        recent: The requests between them, or the last of them.
+        now: The counts at the later time.
+        before: The counts at the earlier time.
+        recent: The requests between them, or the latest of those.
         elapsed: Seconds between them.
     """
     batches = now.batches - before.batches
@@ -174,7 +174,7 @@ def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: floa
 
 
 def quantiles(values: Iterable[float]) -> tuple[float | None, ...]:
-    """Return the 50th, 95th and 99th percentile: each one of the values; none without any."""
+    """Return the 50th, 95th and 99th percentile; each is one of the values, or None."""
     ordered = sorted(values)
     if not ordered:
         return (None,) * len(_QUANTILES)
@@ -192,5 +192,5 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def _rounded(value: float) -> float:
-    # Enough for a plot, and short on the wire.
+    # Precise enough for a plot, and short in JSON.
     return float(f"{value:.4g}")

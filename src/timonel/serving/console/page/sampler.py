@@ -1,4 +1,4 @@
-"""Takes a point of the history each second, for as long as somebody looks."""
+"""Record traffic history once a second while the page is viewed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from timonel.serving.telemetry.monitor import Monitor
 
 PERIOD_S: Final = 1.0
 LINGER_S: Final = 600.0
-"""For how long points are taken after the last look, so that a page that comes back has them."""
+"""Seconds of sampling after the last view, so that a page that is reopened has the history."""
 _LOG = logging.getLogger(__name__)
 
 
 class Sampler:
-    """Keeps a history. For one event loop; its task ends with that.
+    """Record a history while it is viewed. For one event loop; the task ends with it.
 
     Args:
-        monitor: Where the figures come from.
+        monitor: Source of the counts.
         clock: Monotonic seconds.
     """
 
@@ -32,7 +32,7 @@ class Sampler:
         self._task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """Note that somebody looks at the history; the first look begins it."""
+        """Note a view of the history; the first one starts sampling."""
         self._looked = self._clock()
         if self._task is None or self._task.done():
             self.history.begin(self._clock())
@@ -42,8 +42,8 @@ class Sampler:
         while self._clock() - self._looked < LINGER_S:
             await asyncio.sleep(PERIOD_S)
             try:
-                # A millisecond or less, in the event loop: another thread would hold up more.
+                # Takes at most a millisecond in the event loop; another thread would delay it more.
                 self.history.take(self._clock(), time.time())
-            except Exception:  # noqa: BLE001 - told in the log; the next look begins anew
+            except Exception:  # noqa: BLE001 - logged; the next view restarts sampling
                 _LOG.exception("the page's plots end here")
                 return

@@ -1,4 +1,4 @@
-"""What the page is told, as JSON values. Pure."""
+"""JSON views for the page. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timonel.serving.inference import DataPlane, Metadata
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 
 _WRITTEN_OUT: Final = 256
-"""Elements of a tensor up to which the form shows every one."""
+"""Largest tensor, in elements, that the form writes out."""
 _NOT_IN_JSON: Final = "has a data type that JSON cannot carry; ask it over gRPC"
 _ONE_SIDED: Final = "takes or gives nothing"
 
@@ -21,7 +21,7 @@ _ONE_SIDED: Final = "takes or gives nothing"
 def model_view(
     plane: DataPlane, name: str, labels: dict[str, int], latest: Point
 ) -> dict[str, Any]:
-    """Return a model's versions and how it does now."""
+    """Return a model's versions and current traffic."""
     return {
         "name": name,
         "now": {"rate": latest.rate, "errors": latest.errors, "p99": latest.p99},
@@ -46,13 +46,13 @@ def _trouble(plane: DataPlane, name: str, version: int, message: str) -> dict[st
 
 
 def form_view(metadata: Metadata, classes: Sequence[str]) -> dict[str, Any]:
-    """Return what the form for one version needs: its signatures, each with an example.
+    """Return the data of a version's form: its signatures with examples.
 
     Args:
         metadata: The version's signatures.
-        classes: The names of its classes, if it has any.
+        classes: The names of its classes, if any.
     """
-    # One without either, such as a SavedModel's own initialiser, is of no use to anybody.
+    # Signatures without inputs and outputs, such as a SavedModel's initializer, are useless here.
     useful = [each for each in metadata.signatures.values() if each.inputs or each.outputs]
     ordered = sorted(useful, key=lambda each: (each.name != DEFAULT_SIGNATURE, each.name))
     return {
@@ -76,7 +76,7 @@ def _signature(signature: Signature) -> dict[str, Any]:
 
 
 def _placeholder(spec: TensorSpec, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return what stands for a large tensor in the form, which writes it out when it sends."""
+    """Return the placeholder of a large tensor, which the form expands when it sends a request."""
     return {"$fill": 0 if "INT" in spec.dtype else 0.5, "$shape": list(sizes)}
 
 
@@ -85,7 +85,7 @@ def _tensors(specs: Any) -> list[dict[str, str]]:
 
 
 def _image_input(signature: Signature) -> str | None:
-    """Return the one input that takes an encoded image, if there is no other."""
+    """Return the name of a single input that takes an encoded image; else None."""
     if len(signature.inputs) != 1:
         return None
     ((name, spec),) = signature.inputs.items()

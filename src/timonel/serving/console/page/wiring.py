@@ -1,4 +1,4 @@
-"""The page put together from a server's settings."""
+"""Create the web page from a server's settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def with_page(
     *,
     is_draining: Callable[[], bool],
 ) -> App:
-    """Return a REST application that has the page and ``/openapi.json`` too, if wanted.
+    """Add the page and ``/openapi.json`` to a REST application, if enabled.
 
     Args:
-        app: Answers everything else.
-        settings: What is wanted.
-        plane: Where the models are.
-        monitor: Where the plots' figures come from.
-        pool: Where large answers are made.
+        app: Application for all other requests.
+        settings: The server's settings.
+        plane: Data plane with the models.
+        monitor: Source of the plots' data.
+        pool: Executor for large responses.
         is_draining: Whether the server has been asked to stop.
     """
     lists = DIALECTS[settings.dialect].lists_models

@@ -34,12 +34,12 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RequestParameters:
-    """Parameters of a request that this server knows.
+    """Supported request parameters.
 
     Args:
         signature_name: The signature to run; empty for the default one.
-        timeout_s: Seconds until the request expires; none for no limit.
-        binary_output: Whether outputs without a parameter of their own are raw.
+        timeout_s: Seconds until the request expires; None for no limit.
+        binary_output: Whether outputs are raw by default.
     """
 
     signature_name: str = ""
@@ -55,8 +55,8 @@ class OutputForm:
     """Encoding of an output.
 
     Args:
-        binary: Whether it is written as raw bytes instead of JSON.
-        base64: Whether strings in JSON are written in base64, even if they are UTF-8.
+        binary: Whether to write raw bytes instead of JSON.
+        base64: Whether to write strings in JSON in base64, even if they are UTF-8.
     """
 
     binary: bool = False
@@ -69,10 +69,10 @@ class InferRequest:
 
     Args:
         inputs: Arrays by input name.
-        outputs: Requested outputs and their encodings, in this order; empty for all.
-        request_id: The client's id, returned in the response; none if it has none.
-        parameters: Its parameters.
-        is_raw: Whether a gRPC request has raw contents; its response has them too.
+        outputs: Requested outputs and their encodings, in order; empty for all.
+        request_id: The client's request id, returned in the response; None if absent.
+        parameters: The request's parameters.
+        is_raw: Whether a gRPC request has raw contents, so that its response has them, too.
     """
 
     inputs: Mapping[str, Array]
@@ -91,7 +91,7 @@ class InferResult:
     """The outputs of a version.
 
     Args:
-        model: The model's name as the client gave it.
+        model: The model's name as given by the client.
         version: The version that answered.
         outputs: Arrays by output name.
     """

@@ -52,7 +52,7 @@ _METHODS: Mapping[Action, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Route:
-    """An action, and the model version it is for, if any."""
+    """An action and its model version, if any."""
 
     action: Action
     spec: ModelSpec | None = None
