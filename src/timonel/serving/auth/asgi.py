@@ -176,7 +176,7 @@ class _Whole:
         if message.get("more_body", False):
             return
         body = self._body
-        if body:  # there is none for HEAD
+        if body:  # HEAD responses have none
             body = self.replaced(self._start["status"], body)
         if body != self._body:
             headers = [(n, v) for n, v in self._start["headers"] if n != b"content-length"]
@@ -217,6 +217,6 @@ def cut_listing(body: bytes, principal: Principal) -> bytes:
     content: Any = json.loads(body)
     models = content.get("models") if isinstance(content, dict) else content
     if not isinstance(models, list):
-        raise ValueError("expected a list of models")  # noqa: TRY004 - of a document, not of ours
+        raise ValueError("expected a list of models")  # noqa: TRY004 - a value of the document
     seen = [model for model in models if principal.may(Action.STATUS, model["name"])]
     return orjson.dumps({**content, "models": seen} if isinstance(content, dict) else seen)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from timonel.serving.auth.token_verifier import TokenRecogniser
 
 OWNER = Principal("owner", (Grant(frozenset({Action.STATUS, Action.METADATA}), EVERYTHING.models),))
-"""The process that started the server: may read status and metadata, to report on the server."""
+"""The process that started the server.
+
+It may read status and metadata, to report on the server.
+"""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _may_answer(self) -> bool:
-        """Whether an error response would not interfere with another response."""
+        """Whether this request is unanswered and earlier responses are complete."""
         if self.cycle is None:
             return True
         if self._part is Part.BODY:

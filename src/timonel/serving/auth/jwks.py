@@ -1,4 +1,4 @@
-"""Signing keys of a token issuer, read from a file or fetched and cached."""
+"""Signing keys of a token issuer, from a file or URL."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Cached:
 
 
 class FileKeys:
-    """Keys from a file that is reloaded on change. For one event loop.
+    """Keys from a file that is reloaded on change.
+
+    For one event loop.
 
     Raises:
         TimonelError: The file cannot be read.
@@ -91,7 +93,9 @@ class FileKeys:
 
 
 class FetchedKeys:
-    """Keys fetched in a thread, one fetch at a time. For one event loop.
+    """Keys fetched in a thread, one fetch at a time.
+
+    For one event loop.
 
     Args:
         fetch: Returns the JWKS document; blocks.
@@ -113,7 +117,7 @@ class FetchedKeys:
         """
         keys = self._cached.usable(now, self._settings.stale_s)
         if header.algorithm not in self._settings.algorithms:
-            return keys  # no key could help
+            return keys  # no key can verify it
         if not find_keys(keys, header):
             if self._task is not None or self._cached.may_try(now):
                 # Shielded: a cancelled request must not cancel the fetch for other requests.

@@ -29,7 +29,9 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
 def change_entries(
     path: Path, change: Callable[[tuple[Entry, ...]], Sequence[Entry]]
 ) -> tuple[Entry, ...]:
-    """Change the entries of a key file under a lock; create a missing file.
+    """Change the entries of a key file under a lock.
+
+    A missing file is created.
 
     Args:
         path: The file.

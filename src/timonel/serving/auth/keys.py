@@ -66,7 +66,11 @@ class Entry:
 def new_key(
     name: str, grants: Sequence[Grant], *, now: float, expires: float | None = None
 ) -> tuple[str, Entry]:
-    """Create a key. Returns the key, which is not stored, and its entry."""
+    """Create an API key and its entry.
+
+    Returns:
+        The key, which is not stored anywhere, and the entry.
+    """
     identity = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_hex(_SALT_BYTES)
@@ -99,7 +103,7 @@ class Keyring:
         self._by_id = {entry.id: entry for entry in entries}
 
     def recognise(self, key: str, now: float) -> Principal | None:
-        """Return the principal of a key; None if it is wrong, revoked or expired."""
+        """Return the principal of a valid key; None for other keys."""
         identity, _, secret = key.removeprefix(PREFIX).partition("_")
         entry = self._by_id.get(identity)
         salt = entry.salt if entry and entry.salt else _NOBODY_SALT

@@ -12,7 +12,7 @@ _MOST_BUCKETS = 10_000
 
 @dataclass(frozen=True)
 class Bucket:
-    """Token bucket state: the tokens left at a time of a monotonic clock, in seconds."""
+    """Tokens left in a bucket at a time of a monotonic clock."""
 
     tokens: float
     at: float
@@ -55,7 +55,11 @@ class Throttle:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def take(self, name: str, now: float) -> float:
-        """Take a token for ``name``; return the seconds to wait, 0 if granted."""
+        """Take a token for ``name``.
+
+        Returns:
+            The seconds to wait; 0 if a token was taken.
+        """
         if self._rate is None:
             return 0.0
         bucket, wait_s = take(self._rate, self._buckets.pop(name, None), now)
@@ -77,7 +81,10 @@ class Slots:
         self.taken = 0
 
     def take(self) -> bool:
-        """Take a slot if one is free. The caller must `give` it back."""
+        """Take a slot if one is free.
+
+        The caller must `give` it back.
+        """
         if self._most is not None and self.taken >= self._most:
             return False
         self.taken += 1

@@ -1,4 +1,6 @@
-"""Refuse requests that a browser sends for another site. Pure, except for the ASGI wrapper.
+"""Refuse requests that a browser sends for another site.
+
+Pure, except for the ASGI wrapper.
 
 A server on a loopback address without keys trusts every client that can reach it, and any web page
 that a user of the machine opens can make the browser send requests to it:
@@ -95,9 +97,9 @@ def refused(
 
 @functools.lru_cache(256)
 def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
-    """Whether a ``Host`` header names this server, or is missing.
+    """Whether a ``Host`` header names this server.
 
-    Browsers always send the header.
+    A missing header is accepted, as browsers always send it.
     """
     if hosts is None or not host:
         return True

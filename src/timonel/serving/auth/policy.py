@@ -39,7 +39,7 @@ class Principal:
         )
 
     def may_everywhere(self, action: Action) -> bool:
-        """Whether the principal may do ``action`` with every model, and thus with the server."""
+        """Whether the principal may do ``action`` with every model and the server."""
         return any(action in grant.actions and grant.models == EVERY_MODEL for grant in self.grants)
 
 
@@ -48,7 +48,7 @@ VIEWER: ContextVar[Principal | None] = ContextVar("viewer", default=None)
 
 
 def viewer_may(action: Action, model: str, *, is_closed: bool) -> bool:
-    """Whether the sender of the current request may do ``action`` with a model.
+    """Whether the current request's sender may do ``action`` with a model.
 
     Args:
         action: The action.
@@ -65,15 +65,15 @@ class Scope(Enum):
     """Access level that a request needs."""
 
     PUBLIC = "public"
-    """Anyone may ask, whatever the settings: the response is the same from every server."""
+    """Anyone may ask: the response is the same from every server."""
     OPEN = "open"
     """Anyone may ask, as for health checks."""
     KNOWN = "known"
     """Any principal may ask; the response names no model."""
     VIEW = "view"
-    """Any principal may ask; the response covers only the models it may see (`VIEWER`)."""
+    """Any principal may ask; the response covers models visible to `VIEWER`."""
     LISTING = "listing"
-    """Any principal may ask; the response is filtered to models whose status it may see."""
+    """Any principal may ask; the response lists models whose status it may see."""
     MODELS = "models"
     """The action must be allowed on every named model."""
     SERVER = "server"

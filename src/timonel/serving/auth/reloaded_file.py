@@ -12,7 +12,7 @@ LOOK_S = 1.0
 
 
 def stamp(path: Path) -> Stamp:
-    """Return inode, size and mtime of a file; None if it does not exist."""
+    """Return inode, size and mtime of a file; None if missing."""
     try:
         found = path.stat()
     except OSError:
@@ -46,7 +46,9 @@ class ReloadedFile(Generic[T]):
         self.value = read()
 
     def refreshed(self, now: float) -> T:
-        """Return the value, reloaded if a file has changed; checks once a second.
+        """Return the value, reloaded if a file has changed.
+
+        Files are checked at most once a second.
 
         Args:
             now: Seconds of a monotonic clock.

@@ -64,7 +64,7 @@ METHODS: Mapping[str, Reader] = {
 """Resource by method. Other methods need every permission."""
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # no types
+class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped
     """Reject unauthorized calls.
 
     Args:
@@ -188,7 +188,7 @@ def _refuse(context: Any, error: StatusError) -> None:
     refuse(context, error.code, error.message, metadata)
 
 
-async def _unimplemented(request: Any, context: Any) -> None:  # noqa: ARG001 - a behaviour
+async def _unimplemented(request: Any, context: Any) -> None:  # noqa: ARG001 - a gRPC handler
     raise StatusError(Code.UNIMPLEMENTED, "Method not found!")
 
 

@@ -15,7 +15,7 @@ from timonel.errors import SpecError
 from timonel.serving.auth.tls import Pem
 
 _FIELDS = {"server_key": 9, "server_cert": 9, "custom_ca": 9, "client_verify": 8}
-"""Field types by name, ordered by field number: 9 is a string, 8 is a bool."""
+"""Field types by name, in field-number order: 9 is string, 8 is bool."""
 
 
 def parse_ssl_config(text: str, origin: str) -> Pem:

@@ -110,20 +110,26 @@ def read_header(token: str) -> Header:
 
 
 def find_keys(keys: Sequence[SigningKey], header: Header) -> list[SigningKey]:
-    """Return the keys that match a header; several if tokens do not name one."""
+    """Return the keys that match a header.
+
+    Several keys match if tokens do not name one.
+    """
     return [key for key in keys if key.fits(header)]
 
 
 def verify(
     token: str, keys: Sequence[SigningKey], settings: JwtSettings, now: float
 ) -> tuple[Principal, float]:
-    """Verify a token. Returns its principal and its expiry time, including the leeway.
+    """Verify a token.
 
     Args:
         token: The token in compact form.
         keys: The issuer's keys.
         settings: The required claims.
         now: Seconds since the epoch.
+
+    Returns:
+        The principal, and the expiry time including the leeway.
 
     Raises:
         TokenError: The token is not valid at this time.

@@ -31,8 +31,9 @@ STATIC = {
     "/page/request.js": "request.js",
     "/page/versions.js": "versions.js",
 }
-"""Files of the console page, by path. The page asks for a key, so it loads without one; its data
-does not.
+"""Files of the console page, by path.
+
+The page asks for a key, so it loads without one; its data does not.
 """
 _VIEWS = frozenset({"/openapi.json", "/page/live"})
 _ABOUT_MODEL = re.compile(r"/(?:page/models|openapi/examples)/([^/]+)/\d+(?:/[^/]+)?\Z", re.ASCII)

@@ -46,7 +46,10 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
 def curl_line(
     url: str, wanted: ClientSignature, *, image: str = "some_image.png", options: str = ""
 ) -> str:
-    """Return a command that sends an example for ``wanted`` to ``url``, with curl options."""
+    """Return a command that sends an example for ``wanted`` to ``url``.
+
+    ``options`` are options of curl.
+    """
     if wanted.kind is Kind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.
         file = shlex.quote(image)

@@ -66,7 +66,12 @@ class Connection:
         return self._request("GET", path, None)
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Send JSON to ``path`` and return the JSON response. Raises the errors of `get`."""
+        """Send JSON to ``path`` and return the JSON response.
+
+        Raises:
+            HttpError: The server answered with an error.
+            ServingError: The server does not answer, or not with JSON.
+        """
         return self._request("POST", path, json.dumps(content).encode())
 
     def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:

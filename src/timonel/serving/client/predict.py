@@ -233,7 +233,7 @@ def _post(link: Connection, wanted: ClientSignature, things: Sequence[Instance])
 
 
 def _labels(link: Connection, wanted: ClientSignature) -> Sequence[str]:
-    """Return the class names, which timonel servers list and TensorFlow Serving does not."""
+    """Return the class names; none from TensorFlow Serving, which lacks them."""
     try:
         models = link.get("/v1/models")["models"]
     except HttpError:

@@ -23,7 +23,10 @@ _NAME = "tensorflow"
 
 @contextlib.contextmanager
 def _bare_package() -> Iterator[None]:
-    """Replace TensorFlow by an empty package with its path, unless it is loaded."""
+    """Replace TensorFlow by an empty package, unless it is loaded.
+
+    The empty package has TensorFlow's path.
+    """
     spec = None if _NAME in sys.modules else importlib.util.find_spec(_NAME)
     if spec is None:
         yield

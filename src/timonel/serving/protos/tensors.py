@@ -21,18 +21,19 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.wire import read_varint, tag, varint
 
 MAX_BYTES = 2**31
-"""Size limit of a decoded array: as much as fits into a message.
+"""Size limit of a decoded array: that of a message.
 
 A proto of ten bytes may request any size, as its last value is repeated to fill its shape.
 """
 
 MAX_REPEATED_BYTES = 2**23
-"""Size limit of an array whose missing values are filled with its last one: without it, a request
-of sixty bytes could cost minutes of a model's time.
+"""Size limit of an array filled with its last value.
+
+Without it, a request of sixty bytes could cost minutes of a model's time.
 """
 
 MAX_STRINGS = 500_000
-"""Limit of strings in a tensor. Each is a Python object, however short."""
+"""Limit of strings in a tensor, each a Python object."""
 
 MAX_DIMENSIONS = 254
 """TensorFlow's own limit."""
@@ -246,7 +247,7 @@ def _in_memory(flat: Array, dtype: str) -> Array:
 
 
 def packed(raw: bytes, number: int) -> memoryview:
-    """Return the bytes of a packed field of a serialized message, by field number.
+    """Return the bytes of a serialized packed field, by field number.
 
     Raises:
         ValueError: The message has no such field.
@@ -277,7 +278,7 @@ def _texts(values: Any) -> Array:
 
 
 def _filled(flat: Array, size: int) -> Array:
-    """Truncate the values to ``size`` or repeat the last one, as the proto specifies."""
+    """Truncate the values to ``size``, or repeat the last one."""
     if len(flat) >= size:
         return flat[:size]
     if size * flat.itemsize > MAX_REPEATED_BYTES:

@@ -23,7 +23,7 @@ from timonel.serving.console.openapi.tensors import TooLargeError
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
 
 INLINE: Final = 4096
-"""Largest tensor, in elements, in an inline example; larger examples have URLs of their own."""
+"""Largest tensor in an inline example, in elements."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Writer:
         }
 
     def add(self, model: Model) -> None:
-        """Add a model: its latest version, its labels, and each version by number."""
+        """Add a model: latest version, labels, and each version by number."""
         base = f"/v1/models/{quote(model.name, safe='')}"
         self._reads(base, model.name, "Status", "", "The state of every version")
         by_number = {version.number: version for version in model.versions}
@@ -168,7 +168,7 @@ class _Writer:
 
 
 def example_path(name: str, version: int, signature: str) -> str:
-    """Return the path of an example that is too large for the document."""
+    """Return the path of an example too large for the document."""
     return f"/openapi/examples/{quote(name, safe='')}/{version}/{quote(signature, safe='')}"
 
 

@@ -112,7 +112,10 @@ def _input(name: str, spec: TensorSpec) -> Schema:
 
 
 def _example(signature: Signature, most: int) -> dict[str, Any] | None:
-    """Return an example request; None if it is too large or JSON cannot carry its types."""
+    """Return an example request.
+
+    None if it is too large, or JSON cannot carry its types.
+    """
     specs = signature.inputs.items()
     if not all(has_json(spec) for _, spec in specs):
         return None

@@ -31,7 +31,7 @@ SMALL_PNG: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAASUlEQVR42mNggAMWDh4BEQkZBgYOAQkFDQMLBgYe"
     "CRUDG48QBgYBBQOHgIQCBgYRDZuAlIoeBgYJA4+EigkrGBhkLEIKelYcAQABlwxBTVvBigAAAABJRU5ErkJggg=="
 )
-"""Image of 8 by 8 grey pixels in base64: enough for a model that decodes images."""
+"""Image of 8 by 8 grey pixels in base64, for image models."""
 _TEXT: Final = {"type": "string"}
 _BYTES: Final = {
     "type": "object",
@@ -47,7 +47,7 @@ class TooLargeError(ValueError):
 
 
 def has_json(spec: TensorSpec) -> bool:
-    """Whether JSON can carry a tensor's values; TensorFlow Serving lacks it for some types."""
+    """Whether TensorFlow Serving's JSON can carry a tensor's data type."""
     return spec.dtype in _INTEGERS | _FORMATS.keys() | {"DT_BOOL", STRING}
 
 
@@ -84,7 +84,9 @@ def tensor(spec: TensorSpec, *, as_row: bool = False) -> Schema:
 def example(
     name: str, spec: TensorSpec, *, as_row: bool = False, most: int, large: Large | None = None
 ) -> Any:
-    """Return an example value of a tensor; one row if the batch size is unknown.
+    """Return an example value of a tensor.
+
+    Unknown sizes, such as the batch size, are 1.
 
     Args:
         name: The tensor's name in requests.

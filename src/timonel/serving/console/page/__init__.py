@@ -1,1 +1,1 @@
-"""Web page at ``/``: models, traffic plots, and a form to try a model."""
+"""Web page at ``/``: models, traffic plots and a request form."""

@@ -47,11 +47,11 @@ class _Answer(NamedTuple):
     status: int
     body: bytes
     content_type: bytes = _JSON
-    headers: Headers = []  # noqa: RUF012 - a NamedTuple's default, never changed
+    headers: Headers = []  # noqa: RUF012 - a NamedTuple's default, never mutated
 
 
 class PageApp:
-    """Answer requests for the page and the description, and pass on all others.
+    """Answer requests for the page and OpenAPI; pass on all others.
 
     Args:
         app: Application for all other requests.

@@ -21,7 +21,9 @@ LARGEST: Final = 2_000_000
 
 
 class Description:
-    """Description of a server. Thread-safe except for `seen`, which belongs to a request's task.
+    """Description of a server.
+
+    Thread-safe except for `seen`, which belongs to a request's task.
 
     Args:
         plane: Data plane with the models.

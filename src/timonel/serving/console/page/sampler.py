@@ -13,12 +13,14 @@ from timonel.serving.telemetry.monitor import Monitor
 
 PERIOD_S: Final = 1.0
 LINGER_S: Final = 600.0
-"""Seconds of sampling after the last view, so that a page that is reopened has the history."""
+"""Seconds of sampling after the last view, for pages that are reopened."""
 _LOG = logging.getLogger(__name__)
 
 
 class Sampler:
-    """Record a history while it is viewed. For one event loop; the task ends with it.
+    """Record a history while it is viewed.
+
+    For one event loop; the sampling task ends with it.
 
     Args:
         monitor: Source of the counts.

@@ -76,7 +76,7 @@ def _signature(signature: Signature) -> dict[str, Any]:
 
 
 def _placeholder(spec: TensorSpec, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return the placeholder of a large tensor, which the form expands when it sends a request."""
+    """Return a placeholder, which the form expands on sending."""
     return {"$fill": 0 if "INT" in spec.dtype else 0.5, "$shape": list(sizes)}
 
 
@@ -85,7 +85,7 @@ def _tensors(specs: Any) -> list[dict[str, str]]:
 
 
 def _image_input(signature: Signature) -> str | None:
-    """Return the name of a single input that takes an encoded image; else None."""
+    """Return the name of a single image input; None otherwise."""
     if len(signature.inputs) != 1:
         return None
     ((name, spec),) = signature.inputs.items()

@@ -107,7 +107,7 @@ class ModelService:
         return encoded
 
     def _counters(self, names: frozenset[str]) -> dict[str, int]:
-        """Return the first sample, such as of the first model, of each named counter."""
+        """Return the first sample of each named counter, by name."""
         if self._monitor is None or not names:
             return {}
         firsts = [

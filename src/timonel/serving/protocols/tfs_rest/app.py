@@ -52,8 +52,9 @@ from timonel.serving.telemetry.monitor import Monitor
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 0.1
-"""Delay before a task watches for the client's disconnection. Creating a task for each quick
-request would cost more than it saves.
+"""Delay before a task watches for the client's disconnection.
+
+Creating a task for each quick request would cost more than it saves.
 """
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
@@ -187,7 +188,7 @@ class RestApp:
                 raise malformed("GET", target)
             return config_text(self._plane.configuration(), as_text=route.as_text)
         if route.action is Action.STATUS:
-            # A label is ignored, as by TensorFlow Serving.
+            # A label is ignored, as in TensorFlow Serving.
             return orjson.dumps(
                 status_view(self._plane.status(route.spec.name, route.spec.version))
             )

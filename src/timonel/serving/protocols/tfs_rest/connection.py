@@ -30,7 +30,7 @@ _CACHED_HEADS = 1024
 _EXCLUDED = frozenset(
     {b"connection", b"content-encoding", b"expect", b"origin", b"transfer-encoding"}
 )
-"""Headers that exclude a request from the fast path, such as those of encoded bodies."""
+"""Headers that exclude a request from the fast path."""
 
 
 def predict_protocol(
@@ -131,7 +131,7 @@ class _PredictHttp(BoundedHttp):
     """The head of a request whose body is arriving."""
     _pieces: list[bytes]
     _missing = 0
-    """Bytes of that body still to come; negative if later bytes came with it."""
+    """Bytes of that body still to come; negative after surplus bytes."""
     _request: PredictRequest | None = None
     _early = b""
     """Bytes received while a request is running."""
@@ -187,7 +187,7 @@ class _PredictHttp(BoundedHttp):
         return cycle is not None and not cycle.response_complete
 
     def _take(self, head: Head, data: bytes) -> None:
-        """Add a piece of a body; answer the request once the body is complete."""
+        """Add a piece of a body; answer the complete request."""
         self._pieces.append(data)
         self._missing -= len(data)
         if self._missing > 0:

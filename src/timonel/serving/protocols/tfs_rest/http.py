@@ -123,7 +123,10 @@ async def body_of(receive: Receive) -> bytes:
 
 
 def unzip(body: bytes) -> bytes:
-    """Decompress gzip; return nothing for corrupt or too large data, as TensorFlow Serving does."""
+    """Decompress gzip.
+
+    Corrupt or too large data gives nothing, as in TensorFlow Serving.
+    """
     stream = zlib.decompressobj(wbits=31)
     try:
         plain = stream.decompress(body, _UNZIPPED_LIMIT)
@@ -133,12 +136,12 @@ def unzip(body: bytes) -> bytes:
 
 
 def content_type(headers: Headers) -> str:
-    """Return the content type of a request's body; empty if it has none."""
+    """Return the content type of a request's body; empty if absent."""
     return header(headers, b"content-type").decode("latin-1")
 
 
 def is_preflight(headers: Headers) -> bool:
-    """Whether a browser sends a request for a page of another origin."""
+    """Whether the headers have an origin, as in a CORS preflight."""
     origin = header(headers, b"origin")
     return b"http://" in origin or b"https://" in origin
 

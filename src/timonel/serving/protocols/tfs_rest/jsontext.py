@@ -31,17 +31,19 @@ _UINT64_DIGITS = 20
 _MAX_DIGITS = 10_000
 """A double has at most 309 digits before the point."""
 MAX_TOKENS = 500_000
-"""Limit of commas, colons and opening brackets in a text. Arrays of numbers read by `read_outline`
-do not count.
+"""Limit of commas, colons and opening brackets in a text.
+
+Arrays of numbers read by `read_outline` do not count.
 """
 STEP_BYTES = 2**20
 _TOKENS = (b",", b":", b"[", b"{")
 _LENIENT_BYTES = 2**21
-"""Longer texts must be strict JSON, except for NaN and Infinity in regular arrays of numbers: the
-lenient parser is slow on some texts.
+"""Size limit of the lenient parser, which is slow on some texts.
+
+Longer texts must be strict JSON, except for NaN and Infinity in regular arrays of numbers.
 """
 _END_BYTES = 1024
-"""Bytes at each end of a long text that are searched for the outer braces."""
+"""Bytes searched for the outer braces at each end of a long text."""
 _large = threading.Lock()
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _LARGEST_PLAIN, _SMALLEST_PLAIN = 21, -6
@@ -98,13 +100,13 @@ def parse_strictly(text: bytes) -> Any:
 
 
 def contains(text: bytes, word: bytes) -> bool:
-    """Search a text for a word, in steps that let other threads run."""
+    """Search a text in steps that let other threads run."""
     steps = range(0, len(text), STEP_BYTES)
     return any(text.find(word, start, start + STEP_BYTES + len(word)) >= 0 for start in steps)
 
 
 def echo(value: object) -> str:
-    """Format a value as indented JSON for an error message, truncated if long."""
+    """Format a value as indented JSON for errors, truncated if long."""
     if isinstance(value, float):
         return _short_number(value)
     pieces: list[str] = []
@@ -130,7 +132,7 @@ def type_name(value: object) -> str:
 
 
 def _pretty(value: object, margin: str) -> Iterator[str]:
-    """Yield the pieces of a value; ``margin`` is a newline with the indentation."""
+    """Yield the pieces of a value; ``margin`` is newline and indentation."""
     if isinstance(value, dict):
         members = ((f"{_quote(name)}: ", member) for name, member in value.items())
         yield from _enclosed("{}", members, margin)
@@ -162,7 +164,10 @@ def _quote(text: str) -> str:
 
 
 def _short_number(value: float) -> str:
-    """Format a number with 6 digits if exact, else with 9 (float32) or 17 (float64)."""
+    """Format a number with 6 digits if that is exact.
+
+    Otherwise with 9 (float32) or 17 (float64).
+    """
     if not math.isfinite(value):
         return json.dumps(value)
     dtype = np.float32 if abs(value) <= _FLOAT32_MAX else np.float64
@@ -208,7 +213,7 @@ def _check_tokens(text: bytes) -> None:
 
 
 def _check_ends(body: bytes) -> None:
-    """Reject a long text that cannot be an object, which the strict parser finds out slowly."""
+    """Reject long texts that cannot be objects; the strict parser is slow."""
     ends = body[:_END_BYTES].lstrip(_SPACE)[:1] + body[-_END_BYTES:].rstrip(_SPACE)[-1:]
     if ends != b"{}":
         raise invalid_argument(

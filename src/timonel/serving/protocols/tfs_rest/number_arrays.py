@@ -42,7 +42,7 @@ _Read = Callable[[bytes, int, int], tuple[bytes, tuple[int, ...], bool] | None]
 
 try:
     from timonel.serving.protocols.tfs_rest import _numbers
-except ImportError:  # there was no compiler
+except ImportError:  # built without a compiler
     NATIVE: _Read | None = None
 else:
     NATIVE = _numbers.read
@@ -58,7 +58,10 @@ _MIN_BYTES = 1024
 """Below this size, the usual parser is as fast."""
 _MAX_RANK = 32
 _KEPT_BYTES = 8 * 2**20
-"""A parser keeps about ten bytes for every byte of the largest text it has read."""
+"""Largest text after which a parser is kept.
+
+A parser keeps about ten bytes for every byte of that text.
+"""
 _HOLE = "\0"
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 _BEFORE_ARRAY = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)")
@@ -103,7 +106,10 @@ class Outline:
 
 
 def read_outline(body: bytes) -> Outline | None:
-    """Split a request; None without large arrays of numbers or if it may be invalid."""
+    """Split a request into an outline and arrays of numbers.
+
+    None if it has no large array of numbers, or may be invalid.
+    """
     # A string with a zero byte, always an escape in JSON, could look like a placeholder.
     if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
         return None
@@ -132,7 +138,7 @@ def read_outline(body: bytes) -> Outline | None:
 def decode_outline(
     outline: Outline, specs: Specs, allocate: Allocate = allocate_plainly
 ) -> dict[str, Array] | None:
-    """Return tensors by input name; None if only the slow path can decide."""
+    """Return tensors by input name; None leaves it to the slow path."""
     content = outline.content
     if ("instances" in content) == ("inputs" in content):
         return None
@@ -154,7 +160,7 @@ def decode_outline(
 
 
 def _arrays(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of large arrays without strings that are members' values."""
+    """Yield start and end of large member arrays without strings."""
     # If the text is mostly strings, the usual parser is as fast.
     strings_left = len(body) // _MIN_BYTES
     opened = body.find(b'"')
@@ -198,7 +204,7 @@ def _end_of_string(body: bytes, start: int) -> int:
 
 
 def _read(body: bytes, start: int, end: int) -> Numbers | None:
-    """Return the numbers in a part that starts with a bracket, if they are regular."""
+    """Read a regular array of numbers; None if it is irregular."""
     if NATIVE is None:
         return _parse(body[start:end])
     found = NATIVE(body, start, end)
@@ -231,7 +237,7 @@ def _flat(text: bytes) -> NDArray[np.float64]:
 
 
 def _shape(structure: bytes) -> tuple[int, ...] | None:
-    """Return the shape of an array reduced to brackets and commas, if it is regular."""
+    """Return the shape of a regular array reduced to brackets and commas."""
     rank = len(structure) - len(structure.lstrip(b"["))
     if not 0 < rank <= _MAX_RANK:
         return None
@@ -258,7 +264,10 @@ def _columns(outline: Outline, value: Any, specs: Specs) -> dict[str, Any] | Non
 
 
 def _columns_of_rows(outline: Outline, value: Any, specs: Specs) -> dict[str, Any] | None:
-    """Return the values of each input as a column; arrays that hold all rows stay as they are."""
+    """Return the values of each input as a column.
+
+    Arrays that hold all rows stay as they are.
+    """
     if isinstance(value, Numbers):
         return dict.fromkeys(specs, value) if len(specs) == 1 else None
     if not isinstance(value, list):
@@ -283,7 +292,10 @@ def _array(outline: Outline, column: Any, spec: TensorSpec, allocate: Allocate) 
 
 
 def _maker(spec: TensorSpec, shape: tuple[int, ...], allocate: Allocate) -> Allocate:
-    """Return the allocator of an input: one that will be rejected must not take shared memory."""
+    """Return the allocator of an input.
+
+    An input that will be rejected must not take shared memory.
+    """
     return allocate if fits(spec.shape, shape) else allocate_plainly
 
 

@@ -153,7 +153,7 @@ class PredictRequest:
         self._by_size(len(body), partial(self._prepare, body), self._start)
 
     def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Run ``work``, in a pool if the size is large, then pass on its result."""
+        """Run ``work``, in a pool for large sizes, then ``then``."""
         if size > AT_ONCE_BYTES:
             self._in_pool(size, work, then)
             return
@@ -170,7 +170,7 @@ class PredictRequest:
 
     def _resume(self, then: Callable[[T], None], future: Future[T]) -> None:
         if self._reply is None:
-            self._release()  # if it was cancelled while the pool acquired the version
+            self._release()  # if cancelled while the pool acquired the version
             return
         self._pending = None
         error = future.exception()
@@ -180,7 +180,10 @@ class PredictRequest:
             then(future.result())
 
     def _prepare(self, body: bytes) -> Callable[[], Execution]:
-        """Return a function that starts the model. May run in a thread of the pool."""
+        """Return a function that starts the model.
+
+        May run in a thread of the pool.
+        """
         if self._route.action is Action.PREDICT:
             return self._prepare_predict(body)
         content = parse(body)

@@ -33,7 +33,7 @@ Specs = Mapping[str, TensorSpec]
 
 
 _UNSAID = frozenset({"text/plain", "application/octet-stream"})
-"""Content types of JSON from clients that set none, such as a browser's ``fetch``."""
+"""Content types that clients such as ``fetch`` send by default, even for JSON."""
 _START = 256
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _CHARSETS = _UTF8 | {"ascii", "iso-8859-1", "latin-1", "utf-16", "windows-1252"}

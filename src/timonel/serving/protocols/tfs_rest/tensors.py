@@ -21,13 +21,13 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 
 try:
     from timonel.serving.protocols.tfs_rest import _numbers
-except ImportError:  # there was no compiler
+except ImportError:  # built without a compiler
     NARROW: Callable[[Any, Any], None] | None = None
 else:
     NARROW = _numbers.narrow
 
 Allocate = Callable[[Sequence[int], str], Array]
-"""Creates an uninitialized array from a shape and a data type's proto name."""
+"""Creates an uninitialized array from shape and dtype name."""
 
 
 _MAX_RANK = 32
@@ -49,8 +49,10 @@ _EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
 FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 """Floating-point types that JSON numbers can be read into."""
 _HELD, _SMALL = 500, 8192
-"""Copy size limits in elements. To copy more than the first, numpy releases the GIL, which costs an
-event loop two thread switches; beyond the second, that pays off.
+"""Limits, in elements, between which arrays are copied in parts.
+
+To copy more than the first, numpy releases the GIL, which costs an event loop two thread switches;
+beyond the second, that pays off.
 """
 _DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
 
@@ -146,7 +148,10 @@ def to_array_fast(value: Any, dtype: str) -> Array | None:
 
 
 def write_floats(values: NDArray[np.float64], target: Array) -> Array:
-    """Write the values into ``target``, of the same shape and one of `FLOATS`; return it."""
+    """Write the values into ``target`` and return it.
+
+    ``target`` has the same shape and one of `FLOATS`.
+    """
     contiguous = target.flags.c_contiguous and values.flags.c_contiguous
     if NARROW is not None and contiguous and target.dtype == np.float32:
         NARROW(values, target)
@@ -198,7 +203,10 @@ def is_b64(value: object) -> bool:
 
 
 def _leaf(value: Any) -> Any:
-    """Return the first element at the deepest level, or the innermost empty list."""
+    """Return the first element at the deepest level.
+
+    An empty list if the list at that level is empty.
+    """
     while isinstance(value, list) and value:
         value = value[0]
     return value
@@ -274,7 +282,7 @@ def _boolean(value: Any, dtype: str) -> bool:
 
 
 def to_bytes(value: Any) -> bytes:
-    """Return the bytes of a JSON string, or of an object with the single key ``b64``.
+    """Return the bytes of a JSON string or ``b64`` object.
 
     Raises:
         StatusError: The value is something else.
@@ -319,7 +327,7 @@ def _type_error(value: Any, dtype: str) -> StatusError:
 
 
 def display_name(dtype: str) -> str:
-    """Return TensorFlow's display name of a data type, such as ``float`` or ``int32``."""
+    """Return TensorFlow's name of a data type, such as ``float``."""
     return _DISPLAY.get(dtype, dtype.removeprefix("DT_").lower())
 
 

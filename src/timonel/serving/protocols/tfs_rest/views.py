@@ -77,9 +77,14 @@ def _listed(plane: DataPlane, name: str, status: VersionStatus) -> dict[str, Any
 
 
 def config_text(models: Sequence[ModelSettings], *, as_text: bool) -> bytes:
-    """Return the configured models as a ModelServerConfig, in JSON or as a text proto.
+    """Return the configured models as a ModelServerConfig.
 
-    A server can be started with the text, except for credentials within URLs, which are masked.
+    A server can be started with the text form, except for credentials within URLs, which are
+    masked.
+
+    Args:
+        models: The configured models.
+        as_text: Whether to write a text proto instead of JSON.
     """
     shown = [
         model.model_copy(update={"base_path": _CREDENTIALS.sub("***", model.base_path)})

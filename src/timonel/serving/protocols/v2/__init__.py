@@ -1,1 +1,4 @@
-"""Open Inference Protocol V2: REST and gRPC, as in KServe, Triton and Seldon."""
+"""Open Inference Protocol V2 over REST and gRPC.
+
+KServe, Triton and Seldon support the same protocol.
+"""

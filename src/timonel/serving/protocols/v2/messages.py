@@ -128,7 +128,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def _add_field(message: descriptor_pb2.DescriptorProto, path: str, text: str) -> None:
-    """Add a field in .proto syntax, with an optional label or kind in front."""
+    """Add a field in .proto syntax after its label or kind."""
     *label, kind, name, _, number = text.split()
     field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
     if label in (["repeated"], ["map"]):

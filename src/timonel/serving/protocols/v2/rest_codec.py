@@ -207,7 +207,7 @@ def _form(parameters: Parameters, *, default: bool) -> OutputForm:
 
 
 def _output(name: str, array: Array, form: OutputForm, contents: list[bytes]) -> Iterator[bytes]:
-    """Yield the JSON of an output; its values go into the JSON or into ``contents``."""
+    """Yield the JSON of an output; binary values go into ``contents``."""
     described: dict[str, Any] = {
         "name": name,
         "datatype": datatype_of(name, array),

@@ -47,7 +47,10 @@ _FIELDS: Mapping[str, str] = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-"""Field for typed values by data type; 16-bit floats have raw contents only."""
+"""Field for typed values by data type.
+
+16-bit floats have raw contents only.
+"""
 _FLOATS: Final = frozenset({"fp32_contents", "fp64_contents"})
 
 
@@ -139,7 +142,10 @@ def _tensor(tensor: Any, raw: bytes | None) -> Array:
 def _from_floats(
     name: str, datatype: str, shape: tuple[int, ...], contents: Any, field: str, count: int
 ) -> Array:
-    """Read floats from the serialized field: a Python list would take ten times the memory."""
+    """Read floats from the serialized field.
+
+    A Python list would take ten times the memory.
+    """
     if count != math.prod(shape):
         raise invalid_argument(
             f"expected the data of input {name} to be {math.prod(shape)} values, flat, got {count}"

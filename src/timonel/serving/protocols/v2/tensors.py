@@ -46,13 +46,16 @@ _DATATYPES: Mapping[str, str] = {
 NUMPY_OF: Mapping[str, np.dtype[Any]] = {
     datatype: NUMPY_TYPES[dtype] for dtype, datatype in _DATATYPES.items()
 }
-"""numpy dtype of each protocol data type; strings are object arrays of ``bytes``."""
+"""numpy dtype by protocol data type; BYTES are objects."""
 
 _PREFIX: Final = 4
 _MAX_RANK: Final = 64
 """The limit of numpy."""
 _MAX_ELEMENTS: Final = 2**48
-"""More than any memory holds; numpy rejects larger shapes even if one size is zero."""
+"""More than any memory holds.
+
+numpy rejects larger shapes even if one size is zero.
+"""
 _EXACT: Final = 2**53
 """Below it, float64 represents each integer uniquely."""
 _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
@@ -60,7 +63,7 @@ _BITS: Final = (0, 1)
 
 
 def datatype_named(dtype: str) -> str:
-    """Return the protocol's name of a data type, or TensorFlow's if it has none.
+    """Return the protocol's name of a data type, else TensorFlow's.
 
     Args:
         dtype: The proto's name, such as ``DT_FLOAT``.
