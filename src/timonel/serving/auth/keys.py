@@ -103,7 +103,7 @@ class Keyring:
         self._by_id = {entry.id: entry for entry in entries}
 
     def recognise(self, key: str, now: float) -> Principal | None:
-        """Return the principal of a valid key; None for other keys."""
+        """Return a key's principal; None if wrong, revoked or expired."""
         identity, _, secret = key.removeprefix(PREFIX).partition("_")
         entry = self._by_id.get(identity)
         salt = entry.salt if entry and entry.salt else _NOBODY_SALT

@@ -112,8 +112,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
             try:
                 async with _Admission(self._control, context) as admission:
                     await admission.identify()
-                    # Parse only now: unauthorized clients must not cause the cost of a large
-                    # request.
+                    # Parse only now, so that unauthorized clients cannot cause expensive parsing.
                     request = await parsed(request)
                     admission.authorize(_resource(reader, request))
                     return await behaviour(request, context)

@@ -145,7 +145,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _read(settings: TlsSettings) -> Pem:
-    # gRPC reports unusable files only on the first connection; OpenSSL does now.
+    # OpenSSL reports unusable files here; gRPC would only on the first connection.
     _context(settings)
     try:
         return Pem(

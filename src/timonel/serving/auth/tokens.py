@@ -132,7 +132,7 @@ def verify(
         The principal, and the expiry time including the leeway.
 
     Raises:
-        TokenError: The token is not valid at this time.
+        TokenError: The token is invalid, expired or not yet valid.
     """
     header = read_header(token)
     if header.algorithm not in settings.algorithms:

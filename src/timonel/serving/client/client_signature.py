@@ -69,7 +69,7 @@ class ClientSignature:
 
 
 def is_image(name: str, dtype: str) -> bool:
-    """Guess by the name of an input whether it takes encoded images."""
+    """Guess by dtype and name whether an input takes encoded images."""
     return dtype == STRING and any(part in name for part in _IMAGE_NAMES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _INT32 = range(-(2**31), 2**31)
-# 2 GiB, the limit of protobuf. Unlike -1, gRPC does not take it as unlimited.
+# 2 GiB, the limit of protobuf. gRPC treats -1 as unlimited, but not this number.
 _MAX_MESSAGE = 2**31 - 1
 
 ChannelArguments = tuple[tuple[str, int | str], ...]

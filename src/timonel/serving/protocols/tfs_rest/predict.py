@@ -153,7 +153,7 @@ class PredictRequest:
         self._by_size(len(body), partial(self._prepare, body), self._start)
 
     def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Run ``work``, in a pool for large sizes, then ``then``."""
+        """Run ``work``, in a pool if large, and pass on its result."""
         if size > AT_ONCE_BYTES:
             self._in_pool(size, work, then)
             return

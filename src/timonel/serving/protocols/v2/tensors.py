@@ -50,7 +50,7 @@ NUMPY_OF: Mapping[str, np.dtype[Any]] = {
 
 _PREFIX: Final = 4
 _MAX_RANK: Final = 64
-"""The limit of numpy."""
+"""numpy's limit."""
 _MAX_ELEMENTS: Final = 2**48
 """More than any memory holds.
 
