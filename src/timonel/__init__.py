@@ -1,4 +1,4 @@
-"""timonel: from a folder of images or a CSV to a versioned TensorFlow endpoint.
+"""Convert data, train TensorFlow models as jobs, publish versions, serve them.
 
     import timonel
 

@@ -1,4 +1,4 @@
-"""``python -m timonel`` is the command ``timonel``."""
+"""Run the command line with ``python -m timonel``."""
 
 from timonel.cli.entry import main
 

@@ -1,3 +1,3 @@
-"""The version of the package, read by the build and by ``timonel --version``."""
+"""Package version, read by the build and by ``timonel --version``."""
 
 __version__ = "0.1.0"

@@ -1,21 +1,20 @@
-"""The errors a caller may catch, as one tree.
+"""Exception tree that callers may catch.
 
-Every message says what was expected, what came, and what to do, in one line. The command line
-prints that line and exits with the class's ``exit_code``; anything outside this tree is a defect
-and keeps its traceback.
+Every message states the problem and the remedy in one line. The command line prints that line and
+exits with the class's ``exit_code``; any other exception is a bug and keeps its traceback.
 
     TimonelError                      exit 1
-    ├── InputError                    exit 2   the request cannot be carried out as it was made
-    │   ├── NotFoundError             exit 2   something named does not exist
-    │   ├── AlreadyExistsError        exit 2   something to be made is there already
+    ├── InputError                    exit 2   the request cannot be fulfilled as given
+    │   ├── NotFoundError             exit 2   a named object does not exist
+    │   ├── AlreadyExistsError        exit 2   the object to create already exists
     │   ├── SpecError                 exit 2   a specification or an option is wrong
     │   └── MissingExtraError         exit 2   an optional package is needed
     ├── DataError                     exit 3   raw files, shards or records cannot be used
-    │   └── CorruptError              exit 3   a digest or checksum does not fit
+    │   └── CorruptError              exit 3   a digest or checksum does not match
     ├── FormatError                   exit 4   a file on disk has a format this release cannot read
     ├── JobError                      exit 5   a job ended without success
     │   ├── UserCodeError             exit 5   the user's own program raised
-    │   └── EngineError               exit 6   the engine could not do what it was asked
+    │   └── EngineError               exit 6   the engine could not fulfil a request
     ├── ModelError                    exit 7   a model cannot be exported, checked or loaded
     ├── ServingError                  exit 8   a server cannot start or answer
     └── Interrupted                   exit 130 the user pressed Ctrl-C
@@ -44,17 +43,17 @@ class TimonelError(Exception):
 
 
 class InputError(TimonelError):
-    """The request cannot be carried out as it was made."""
+    """The request cannot be fulfilled as given."""
 
     exit_code = 2
 
 
 class NotFoundError(InputError):
-    """Something that was named does not exist."""
+    """A named object does not exist."""
 
 
 class AlreadyExistsError(InputError):
-    """Something that was to be made exists already."""
+    """The object to create already exists."""
 
 
 class SpecError(InputError):
@@ -65,8 +64,8 @@ class MissingExtraError(InputError):
     """A feature needs a package that is installed as an extra.
 
     Args:
-        feature: What the user asked for.
-        extra: The name of the extra that brings the package.
+        feature: The feature the user requested.
+        extra: The name of the extra that installs the package.
     """
 
     def __init__(self, feature: str, extra: str) -> None:
@@ -78,7 +77,7 @@ class MissingExtraError(InputError):
         self.extra = extra
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        # An exception is unpickled from its arguments, which here are not those of its class.
+        # Exceptions are unpickled from ``args``, which differ from this class's parameters.
         return type(self), (self.feature, self.extra)
 
 
@@ -89,7 +88,7 @@ class DataError(TimonelError):
 
 
 class CorruptError(DataError):
-    """Content does not fit the digest or checksum that was recorded for it."""
+    """Content does not match its recorded digest or checksum."""
 
 
 class FormatError(TimonelError):
@@ -105,11 +104,11 @@ class JobError(TimonelError):
 
 
 class UserCodeError(JobError):
-    """The user's own program raised; its traceback has been shown already."""
+    """The user's own program raised; its traceback has already been shown."""
 
 
 class EngineError(JobError):
-    """The engine could not do what it was asked to."""
+    """The engine could not fulfil a request."""
 
     exit_code = 6
 
@@ -127,12 +126,12 @@ class ServingError(TimonelError):
 
 
 class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
-    """The user stopped the work; what was finished is kept, nothing is half-written.
+    """The user stopped the work; finished parts are kept, nothing is half-written.
 
     Args:
         message: What was expected and what came.
         hint: What to do about it; printed after the message.
-        is_told: The user has been told so, by a command that was interrupted together with this.
+        is_told: A command that was interrupted as well has already told the user.
     """
 
     exit_code = 130

@@ -1,4 +1,4 @@
-"""How states and numbers look, wherever they are shown: terminal, notebook, pipe."""
+"""Display styles of states and numbers in terminals, notebooks and pipes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STATUS_STYLES = {
 
 
 def number(value: float) -> str:
-    """Return a number with four significant digits: ``0.9667``, ``152.1``, ``3.2e-05``."""
+    """Format a number with four significant digits: ``0.9667``, ``152.1``, ``3.2e-05``."""
     return f"{value:.4g}"
 
 
 def from_here(place: str | Path) -> str:
-    """Return a path as somebody would type it from the present folder, if it is below that."""
+    """Return a path relative to the current directory if it is below it."""
     path, here = Path(place), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

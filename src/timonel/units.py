@@ -1,7 +1,7 @@
-"""Quantities as people write them: ``16GB``, ``64MiB``, ``2h``, ``90s``.
+"""Parse and format sizes and durations: ``16GB``, ``64MiB``, ``2h``, ``90s``.
 
-Both ways are plain functions. Pydantic models take the annotated types ``ByteSize`` and
-``Seconds``, which accept a number or such a text.
+Pydantic models use the annotated types ``ByteSize`` and ``Seconds``, which accept a number or such
+a string.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
 
 
 def parse_bytes(text: str | float) -> int:
-    """Return the number of bytes that ``text`` names.
+    """Parse a size to a number of bytes.
 
     Args:
         text: A number of bytes, or a number with a decimal (kB, MB, ...) or binary (KiB, ...) unit.
 
     Raises:
-        SpecError: The text is no quantity of bytes.
+        SpecError: The text is not a size.
     """
     return int(_parse(text, _BYTES, "a size such as 64MB or 1.5GiB"))
 
 
 def parse_seconds(text: str | float) -> float:
-    """Return the seconds that ``text`` names: ``90``, ``90s``, ``1.5h``, ``2d``.
+    """Parse a duration to seconds: ``90``, ``90s``, ``1.5h``, ``2d``.
 
     Raises:
-        SpecError: The text is no duration.
+        SpecError: The text is not a duration.
     """
     return float(_parse(text, _SECONDS, "a duration such as 90s, 5m or 2h"))
 
 
 def format_bytes(count: float) -> str:
-    """Return ``count`` bytes in the largest decimal unit that leaves a number of at least one."""
+    """Format a number of bytes in the largest decimal unit that gives at least 1."""
     for unit in ("B", "kB", "MB", "GB"):
-        # What rounding would make 1000 of this unit is 1 of the next.
+        # A value that rounds to 1000 of this unit is 1 of the next.
         if abs(count) < (999.5 if unit == "B" else 999.95):
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
@@ -71,7 +71,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration for people: ``0.4s``, ``12s``, ``3m 05s``, ``2h 10m``, ``3d 4h``."""
+    """Format a duration for display: ``0.4s``, ``12s``, ``3m 05s``, ``2h 10m``, ``3d 4h``."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     whole = round(seconds)
@@ -95,7 +95,7 @@ def _parse(
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in units:
         raise SpecError(f"expected {expected}, got {text!r}")
-    # Whole numbers stay exact, however many bytes they are.
+    # Whole numbers stay exact, even beyond the precision of a float.
     number = match.group(1)
     value = (int(number) if number.isdigit() else float(number)) * units[unit]
     if not math.isfinite(value):
@@ -108,7 +108,7 @@ def _as_value_error(parse: object) -> BeforeValidator:
         try:
             return parse(value)  # type: ignore[operator]
         except SpecError as error:
-            # Pydantic collects ValueErrors of all fields into one report.
+            # Pydantic collects the ValueErrors of all fields in one report.
             raise ValueError(str(error)) from error
 
     return BeforeValidator(validate)

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, for messages that are written or read without building them."""
+"""Protobuf wire format, for reading and writing messages without message objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _BYTE = [bytes((value,)) for value in range(128)]
 
 
 def varint(value: int) -> bytes:
-    """Return a whole number as protobuf writes it; a negative one in 64 bits."""
+    """Encode an integer as a protobuf varint, negative ones in 64 bits."""
     if 0 <= value <= 0x7F:
         return _BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
@@ -19,16 +19,16 @@ def varint(value: int) -> bytes:
 
 
 def tag(number: int) -> bytes:
-    """Return what stands before a field of text, bytes or a message: its length comes next."""
+    """Return the tag of a length-delimited field (text, bytes or message)."""
     return varint(number << 3 | 2)
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the whole number that begins at an offset, and the offset behind it.
+    """Decode the varint at an offset; return it and the offset after it.
 
     Raises:
-        IndexError: The bytes end before the number does.
-        ValueError: It has more than 64 bits.
+        IndexError: The varint is truncated.
+        ValueError: The varint has more than 64 bits.
     """
     byte = raw[at]
     at += 1

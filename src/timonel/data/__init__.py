@@ -1,4 +1,4 @@
-"""Data: raw files to sharded records, and records to batches for training.
+"""Convert raw files to sharded records, and load them as batches for training.
 
 ``load`` and ``preprocess`` need TensorFlow, which is imported on first use.
 """

@@ -1,8 +1,8 @@
-"""The split of each record: as the source assigns it, or divided by fractions.
+"""Assign records to splits: as the source does, or by fractions.
 
-Records of identical content are a leak if they are in several splits. A division keeps them in one
-split. Where the source assigns the splits, its held-out records stay and their copies in the
-splits before are left out.
+Identical records in several splits leak held-out data. A division by fractions keeps duplicates in
+one split. Where the source assigns the splits, its held-out records stay and their copies in
+earlier splits are left out.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from timonel.errors import DataError
 
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
 _FEW = 10
-"""So few records without a split go to train: they cannot be divided."""
+"""With fewer unassigned records than this, all go to train: too few to divide."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Records by split.
+    """Records of each split.
 
     Args:
         splits: The records of each split, in order.
-        fractions: The shares asked for; if the source assigned the splits, the shares there are.
+        fractions: The requested fractions, or the actual ones if the source assigned the splits.
         given: The splits that the source assigned.
         left_out: Copies of held-out records: key and reason.
     """
@@ -45,13 +45,13 @@ def assign(
     fractions: tuple[float, float, float] | None,
     seed: int,
 ) -> Assignment:
-    """Return the split of each record.
+    """Assign each record to a split.
 
     Args:
         entries: All records.
-        labels: The classes, which are divided in proportion; empty for a regression.
-        fractions: Shares of the splits; None to take the splits of the source, if it has any.
-        seed: Another seed gives another division and order.
+        labels: The classes, for stratified division; empty for a regression.
+        fractions: Fractions of the splits; None to use the splits of the source, if it has any.
+        seed: Seed of division and order.
 
     Raises:
         DataError: The source assigns no records to train, or a label only to other splits.
@@ -72,7 +72,7 @@ def assign(
             splits[split].extend(records)
     _check(splits, labels)
     if not splits["validation"]:
-        # Training needs one, and the test split stays as the source has it.
+        # Training needs a validation split; the test split stays as the source has it.
         divided = _divide(splits["train"], labels, (0.9, 0.1, 0.0), seed)
         splits["train"], splits["validation"] = divided["train"], divided["validation"]
     train, validation, test = (len(splits[split]) / len(kept) for split in SPLITS)
@@ -81,7 +81,7 @@ def assign(
 
 
 def find_duplicates(entries: Sequence[Entry]) -> list[Duplicate]:
-    """Return the groups of identical records, those with more than one label first."""
+    """Return groups of identical records, those with conflicting labels first."""
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.group is not None:
@@ -116,7 +116,7 @@ def _divide(
 
 
 def _without_copies(entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[str, str]]]:
-    """Leave out a record if a split after its own has an identical one."""
+    """Leave out records that have an identical copy in a later split."""
     rank = {split: index for index, split in enumerate(SPLITS)}
     held: dict[str, Entry] = {}
     for entry in entries:

@@ -1,6 +1,6 @@
-"""Numbers and missing values in the cells of a CSV file, without Arrow.
+"""Parse numbers and missing values in CSV cells, without Arrow.
 
-A conversion applies the same words and patterns to whole columns, see `sources.inference`.
+`sources.inference` applies the same words and patterns to whole columns.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import math
 import re
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
-"""Words, in lower case, that stand for a missing value."""
+"""Lower-case words that stand for a missing value."""
 
 PLAIN_NUMBERS = "write plain numbers such as 1234.50, without currency, percent or thousands signs"
-"""The cure of a column of numbers that are written in another way."""
+"""Advice for a column of numbers in an unsupported notation."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 FLOAT32_MAX = 3.4028235e38
-"""A number beyond this counts as infinite, and as missing."""
+"""Larger numbers count as infinite, and so as missing."""
 
 _NUMBER = re.compile(NUMBER, re.ASCII)
 
 
 def is_missing(text: str) -> bool:
-    """Tell whether a cell is empty or says that its value is missing."""
+    """Tell whether a cell is empty or marks its value as missing."""
     return text.strip().lower() in MISSING
 
 

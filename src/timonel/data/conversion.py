@@ -1,8 +1,8 @@
-"""From raw files to a dataset, without TensorFlow.
+"""Convert raw files to a dataset, without TensorFlow.
 
     scan the source -> divide into splits -> cut into shards -> read, verify, write -> manifest
 
-Equal input and seed give equal shards, to the byte.
+The same input and seed give byte-identical shards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 _PROGRESS_INTERVAL_S = 0.1
 _NAMED = 20
-"""So many skipped records and ignored files are named in the manifest; the others are counted."""
+"""Limit on the skipped records and ignored files named in the manifest; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -78,33 +78,34 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Convert images in folders, or a CSV file, to sharded TFRecords with a manifest.
+    """Convert images or a CSV file to sharded TFRecords with a manifest.
 
-    Every image is decoded once, to be sure that training can; its bytes are stored as they are.
-    The destination appears whole or not at all.
+    Every image is decoded once to check that training can decode it; its bytes are stored
+    unchanged. The destination is published atomically.
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
             and ``test`` of such folders; a CSV file of rows, or of image files with their labels.
-        destination: The folder to make.
-        kind: ``images``, ``table``, or ``auto`` to look.
-        label: The column of a CSV file that holds the label.
-        splits: Fractions of train, validation and test, each label in proportion; by default what
-            the source assigns, else 0.8, 0.1, 0.1.
-        seed: Another seed gives another division and order.
-        shards: Number of shards of the training split; by size if not given.
-        shard_bytes: About how large a shard may become.
-        overwrite: Replace a dataset that is at the destination.
-        skip_bad: Leave out records that cannot be used, and count them, instead of failing.
-        columns: Types of a CSV file's columns, where the inferred ones are wrong: ``numeric``
+        destination: The folder to create.
+        kind: ``images``, ``table``, or ``auto`` to detect it.
+        label: The label column of a CSV file.
+        splits: Fractions of train, validation and test, stratified by label; by default the
+            splits of the source, else 0.8, 0.1, 0.1.
+        seed: Seed of division and order.
+        shards: Number of shards of the training split; by default computed from the size.
+        shard_bytes: Approximate maximum size of a shard.
+        overwrite: Replace an existing dataset at the destination.
+        skip_bad: Skip and count unusable records instead of failing.
+        columns: Types of a CSV file's columns that override the inferred ones: ``numeric``
             (``float``, ``int``), ``categorical`` (``string``), ``split`` or ``drop``.
-        task: ``classification`` or ``regression``, where the inferred one is wrong.
-        folders: Whether the folders at the top name ``labels`` or ``splits``.
-        workspace: Where the run is recorded.
-        progress: Called with the number of records done and in all, at most ten times a second.
+        task: ``classification`` or ``regression``, to override the inferred task.
+        folders: Whether the top-level folders name ``labels`` or ``splits``.
+        workspace: The workspace that records the run.
+        progress: Called with the number of converted and of all records, at most ten times a
+            second.
 
     Raises:
-        InputError: The places or the options are wrong.
+        InputError: A path or an option is wrong.
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
@@ -133,7 +134,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
     started = time.monotonic()
     replace = request.overwrite or request.target.exists()
-    sweep(request.target.parent)  # what a conversion that was killed has left aside
+    sweep(request.target.parent)  # leftovers of killed conversions
     with publish_dir(request.target, replace=replace) as folder:
         assignment, plan = _plan(request, scan)
         ticker = _Ticker(plan.records, request.progress)
@@ -161,7 +162,10 @@ def _plan(request: _Request, scan: Scan) -> tuple[Assignment, Plan]:
 
 
 def sort_labels(labels: set[str]) -> list[str]:
-    """Return class names in the order of their numbers: 2 before 10 if all are whole numbers."""
+    """Return class names in the order of their numbers.
+
+    Labels sort numerically if all are whole numbers, else alphabetically.
+    """
     if all(label.isdecimal() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
@@ -271,14 +275,14 @@ def _input(request: _Request, facts: Description) -> Artifact:
 
 
 def _refer(workspace: Workspace, dataset: Dataset) -> None:
-    """Note in the workspace where the dataset of this digest is."""
+    """Record in the workspace where the dataset with this digest is."""
     name = dataset.digest.removeprefix("sha256:")
     body = {"id": dataset.manifest.id, "digest": dataset.digest, "uri": dataset.uri}
     write_document(workspace.datasets / f"{name}.json", "dataset-reference", body)
 
 
 class _Ticker:
-    """Counts records and passes the count on, at most ten times a second."""
+    """Count records and report progress at most ten times a second."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total = total

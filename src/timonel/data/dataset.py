@@ -1,4 +1,4 @@
-"""A converted dataset: a folder with shards and a manifest, read without TensorFlow."""
+"""Converted dataset: a folder with shards and a manifest, read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from timonel.tracking import Artifact
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """A dataset that exists. Immutable; safe to use from several threads."""
+    """Converted dataset on disk. Immutable and thread-safe."""
 
     uri: str
     manifest: Manifest
 
     @classmethod
     def open(cls, uri: str | os.PathLike[str]) -> Self:
-        """Read the manifest of the dataset at ``uri``; its records are not read.
+        """Read the manifest of the dataset at ``uri``, but no records.
 
         Raises:
-            NotFoundError: There is no dataset.
-            CorruptError: Its manifest cannot be understood.
-            FormatError: Another release wrote it.
+            NotFoundError: No dataset is at ``uri``.
+            CorruptError: The manifest is invalid.
+            FormatError: The manifest's format is not supported by this release.
         """
         folder = local_path(uri)
         return cls(str(folder), read_manifest(folder))
@@ -43,26 +43,26 @@ class Dataset:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Folder of the dataset."""
         return Path(self.uri)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes, by number; empty for a regression."""
+        """Class names in the order of their numbers; empty for a regression."""
         return self.manifest.labels
 
     @property
     def digest(self) -> str:
-        """The digest of the content: shards, schema and labels."""
+        """Digest of shards, schema and labels."""
         return self.manifest.digest
 
     @property
     def task(self) -> Task:
-        """What the labels are good for."""
+        """Learning task: classification or regression."""
         return self.manifest.task
 
     def count(self, split: str | None = None) -> int:
-        """Return the number of records of a split, or of all."""
+        """Return the number of records of a split, or of all splits."""
         if split is None:
             return sum(self.manifest.counts.values())
         return self.manifest.counts.get(check_split(split), 0)
@@ -72,7 +72,7 @@ class Dataset:
         return tuple(self.path / s.name for s in self.manifest.of_split(check_split(split)))
 
     def payloads(self, split: str) -> Iterator[bytes]:
-        """Yield the serialised tf.train.Examples of a split, in order, each checked.
+        """Yield the serialised tf.train.Examples of a split, in order, with checksums verified.
 
         Raises:
             CorruptError: A record is damaged; the message names shard and byte.
@@ -81,9 +81,9 @@ class Dataset:
             yield from read_records(shard)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the features of each record of a split, in order, each checked.
+        """Yield the features of each record of a split, in order, with checksums verified.
 
-        A feature of one value is that value, others are lists. Text is bytes, as in TensorFlow,
+        A feature with one value is a scalar, others are lists. Text is bytes, as in TensorFlow,
         except for the key.
 
         Raises:
@@ -98,23 +98,23 @@ class Dataset:
             yield example
 
     def keys(self, split: str) -> list[str]:
-        """Return the keys of a split's records, in the order in which evaluation sees them."""
+        """Return the record keys of a split, in evaluation order."""
         return [example[KEY_FEATURE] for example in self.examples(split)]
 
     def verify(self) -> None:
-        """Check that every shard has the digest that the manifest names.
+        """Check every shard against its digest in the manifest.
 
         Raises:
-            CorruptError: One has not, or is missing.
+            CorruptError: A shard differs from its digest or is missing.
         """
         for shard in self.manifest.shards:
             verify_file(self.path / shard.name, shard.digest)
 
     def check_sizes(self) -> None:
-        """Check that every shard is there and as long as the manifest says; takes no reading.
+        """Check that every shard exists with its recorded size, without reading it.
 
         Raises:
-            CorruptError: One is not.
+            CorruptError: A shard is missing or has another size.
         """
         for shard in self.manifest.shards:
             path = self.path / shard.name
@@ -126,7 +126,7 @@ class Dataset:
                 raise _damaged(path, shard.bytes, f"{size}")
 
     def artifact(self) -> Artifact:
-        """Return the dataset as something that a run reads or makes."""
+        """Return the dataset as an artifact for run records."""
         metadata = {"records": self.count(), "task": self.task, "labels": len(self.labels)}
         return Artifact("dataset", self.uri, self.digest, self.path.name, metadata)
 
@@ -139,10 +139,10 @@ def _damaged(path: Path, size: int, found: str) -> CorruptError:
 
 
 def check_split(split: str) -> Split:
-    """Return ``split`` if there is such a one.
+    """Return ``split`` as a validated split name.
 
     Raises:
-        SpecError: There is not.
+        SpecError: ``split`` is not a known split.
     """
     for known in SPLITS:
         if split == known:

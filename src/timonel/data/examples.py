@@ -1,8 +1,8 @@
-"""tf.train.Example without TensorFlow.
+"""Encode and decode tf.train.Example without TensorFlow.
 
-Encoding is written out by hand, with features sorted by name, so that the same values give the
-same bytes under every release of protobuf. Decoding uses protobuf with a private pool: importing
-TensorFlow later registers its own messages of these names in the default one.
+The encoder is hand-written and sorts features by name, so that the same values give the same
+bytes under every protobuf release. The decoder uses a private descriptor pool, because TensorFlow
+registers messages of the same names in the default pool when it is imported.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
 
     Args:
         features: By name: bytes or text, whole numbers, or floats; one or a sequence of one type.
-            An empty sequence is a feature that is known and has no value.
+            An empty sequence encodes a feature without values.
     """
     entries = []
     for name in sorted(features):
         value = features[name]
         if type(value) is float:
-            # Rows are mostly single floats, of which only the last four bytes differ.
+            # Rows are mostly single floats, whose encodings differ in the last four bytes only.
             entries.append(_float_head(name) + _FLOAT.pack(value))
         else:
             entry = _field(1, name.encode()) + _field(2, _encode_feature(value))
@@ -45,10 +45,10 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
 
 
 def decode_example(payload: bytes) -> dict[str, list[Any]]:
-    """Return the features of a serialised tf.train.Example: lists of bytes, ints or floats.
+    """Decode a serialised tf.train.Example to lists of bytes, ints or floats.
 
     Raises:
-        CorruptError: The payload is no tf.train.Example.
+        CorruptError: The payload is not a tf.train.Example.
     """
     example = _example_class()()
     try:
@@ -80,7 +80,7 @@ def _encode_feature(feature: Feature) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    # 2: a length follows, then so many bytes.
+    # Wire type 2: length-delimited.
     return b"".join((_TAG[number], varint(len(content)), content))
 
 
@@ -97,7 +97,7 @@ def _example_class() -> type[Any]:
 
 
 def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
-    """Return the messages of tensorflow/core/example/{example,feature}.proto."""
+    """Return the message types of tensorflow/core/example/{example,feature}.proto."""
     file = descriptor_pb2.FileDescriptorProto(
         name="timonel/example.proto", package=_PACKAGE, syntax="proto3"
     )

@@ -1,4 +1,4 @@
-"""From a dataset to batches: ``timonel.data.load``."""
+"""Load a dataset as batches: ``timonel.data.load``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMED = f"{ENVIRONMENT_VARIABLE}_"
 
 _PREFETCHED_BATCHES = 2
 _AUTO_SIDE = 128
-"""Half the time of 180 pixels, and MobileNetV2 has weights for this size."""
+"""Takes half the time of 180 pixels, and MobileNetV2 has weights for this size."""
 
 
 def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
@@ -58,38 +58,39 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
 ) -> Any:
     """Return a ``tf.data.Dataset`` of (x, y) batches of one split.
 
-    Images are float32 [B, H, W, C]. Rows are float32 [B, F]: z-scores of numbers (0 where one is
-    missing) and one-hot words, with the figures and words of the training split. Labels are int64
-    [B], one-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and ``regression``.
+    Images are float32 [B, H, W, C]. Rows are float32 [B, F]: z-scores of numbers (0 for a missing
+    value) and one-hot categories, based on statistics and vocabulary of the training split. Labels
+    are int64 [B], one-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and
+    ``regression``.
 
-    Within a job each worker gets its part of every global batch, decoded by itself alone. In
-    training (``shuffle``) all of these have the full size; in evaluation every record is read by
-    exactly one worker. No batch is empty, and all workers have equally many.
+    In a distributed job, each worker decodes only its part of every global batch. In training
+    (``shuffle``) all global batches have full size; in evaluation every record is read by exactly
+    one worker. No batch is empty, and all workers have the same number of batches.
 
-    The dataset has the labels as ``class_names``, in the order of their numbers, and for a
-    regression mean, std, minimum and maximum of the training split's labels as ``target``.
+    The dataset has the attributes ``class_names``, the labels in the order of their numbers, and
+    ``target``, for a regression the mean, std, minimum and maximum of the training split's labels.
 
     Args:
-        path: A converted dataset; by default what ``--data`` has named.
+        path: A converted dataset; by default the one given with ``--data``.
         split: ``train``, ``validation`` or ``test``.
-        batch_size: Rows of a global batch, of all workers together; of one replica's part in a job
-            with ``--batch-size-is per-replica``.
-        image_size: Height and width; may be left out if all images have one size. ``auto`` is that
-            size, or a square of the median side, at most 128 pixels wide and high.
+        batch_size: Rows of a global batch, over all workers; rows per replica in a job with
+            ``--batch-size-is per-replica``.
+        image_size: Height and width; optional if all images have one size. ``auto`` is that
+            size, or a square of the median side, scaled down to at most 128 pixels per side.
         channels: 1 or 3, or 4 for PNG only; by default 1 if all images are grey, else 3.
-        scale: Pixels from 0 to 255 are multiplied by it.
-        offset: Added after that.
-        method: How images are resized.
-        features: One vector per row, or a dict of each column's part.
+        scale: Factor for pixels from 0 to 255.
+        offset: Added to the scaled pixels.
+        method: Interpolation method for resizing.
+        features: One vector per row, or a dict with one array per column.
         label_mode: ``auto`` is ``int`` for classes and ``regression`` for numbers.
-        shuffle: Whether each epoch has an order of its own; by default for ``train`` only.
-        seed: Another seed gives other orders.
+        shuffle: Shuffle each epoch; by default for ``train`` only.
+        seed: Seed of the shuffle.
         memory: A split up to this size is kept in memory, a larger one is read while training.
-        name: Which dataset of ``--data NAME=URI``, if ``path`` is not given and there are several.
+        name: The dataset of ``--data NAME=URI`` to load if ``path`` is not given.
 
     Raises:
-        NotFoundError: There is no dataset.
-        InputError: The options do not fit the dataset, or it has fewer records than workers.
+        NotFoundError: The dataset was not given or does not exist.
+        InputError: The options do not fit the dataset, or it has fewer records than replicas.
         CorruptError: A shard is damaged.
     """
     dataset = Dataset.open(path if path is not None else _from_environment(name))
@@ -124,7 +125,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     stream = Stream(_record(dataset, wanted, schedule, preprocessing, mode, name), schedule)
     result = _pipeline(dataset, stream, open_store(dataset, wanted, parse_bytes(memory)))
     session.register(result, stream)
-    # As Keras' image_dataset_from_directory does, so that scripts need not count classes.
+    # Like Keras' image_dataset_from_directory, so that scripts need not count classes.
     result.class_names = list(dataset.labels)
     result.target = dataset.manifest.target
     return result
@@ -137,13 +138,13 @@ def _pipeline(dataset: Dataset, stream: Stream, fetch: Fetch) -> Any:
         found = fetch(tf.boolean_mask(rows, rows >= 0))
         return inputs(found), labels(found[LABEL_FEATURE])
 
-    # Of AUTOTUNE, one and two batches per core at a time, one was the fastest on a busy machine
+    # Of AUTOTUNE and one or two batches per core, one was the fastest on a busy machine
     # (photographs: 0.75 s an epoch against 1.3 s of both others) and needs the least memory.
     cores = len(os.sched_getaffinity(0))
     result = steps_of(stream).map(batch, num_parallel_calls=cores, deterministic=True)
     result = result.prefetch(_PREFETCHED_BATCHES)
     options = tf.data.Options()
-    # Nothing here is left to be tuned, and a tuner holds up the end of an epoch: the iterators of
+    # Nothing is left to tune, and the autotuner delays the end of an epoch: the iterators of
     # MultiWorkerMirroredStrategy wait for its sleep, of up to a minute, when they are destroyed.
     options.autotune.enabled = False
     if stream.schedule.shard.count > 1:
@@ -153,7 +154,7 @@ def _pipeline(dataset: Dataset, stream: Stream, fetch: Fetch) -> Any:
 
 
 def steps_of(stream: Stream) -> Any:
-    """Yield the record numbers int64 [width] of each step of an epoch."""
+    """Return a dataset of the record numbers int64 [width] of each step of an epoch."""
     shape = (stream.schedule.steps, stream.schedule.width)
 
     def begin(_: Any) -> Any:
@@ -190,7 +191,7 @@ def _from_environment(name: str | None) -> str:
         return found
     named = {key: uri for key, uri in sorted(os.environ.items()) if key.startswith(_NAMED)}
     if name is None and len(named) == 1:
-        return next(iter(named.values()))  # there is nothing else that it can mean
+        return next(iter(named.values()))  # unambiguous
     if name is None and named:
         choice = " or ".join(f"load(name={key.removeprefix(_NAMED).lower()!r})" for key in named)
         raise NotFoundError(

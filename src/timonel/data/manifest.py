@@ -1,4 +1,4 @@
-"""The manifest: what a dataset folder says of itself in ``manifest.json``."""
+"""Dataset manifest, stored as ``manifest.json`` in the dataset's folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KIND = "dataset"
 
 
 class Shard(Stored):
-    """One file of records."""
+    """File of records."""
 
     name: str
     split: Split
@@ -29,14 +29,14 @@ class Shard(Stored):
 
 
 class Skipped(Stored):
-    """A raw record that could not be used."""
+    """Unusable raw record."""
 
     key: str
     reason: str
 
 
 class Duplicate(Stored):
-    """Records of identical content."""
+    """Group of identical records."""
 
     digest: str
     keys: tuple[str, ...]
@@ -44,7 +44,7 @@ class Duplicate(Stored):
 
 
 class SourceInfo(Stored):
-    """Where the records came from."""
+    """Source of the records."""
 
     plugin: str
     uri: str
@@ -65,7 +65,7 @@ class SourceInfo(Stored):
 
 
 class Target(Stored):
-    """The label of a regression over the training split."""
+    """Statistics of a regression label over the training split."""
 
     mean: float
     std: float
@@ -74,7 +74,7 @@ class Target(Stored):
 
 
 class Manifest(Stored):
-    """All that is known of a dataset without reading its records."""
+    """Metadata of a dataset, available without reading its records."""
 
     id: str
     digest: str
@@ -105,8 +105,8 @@ class Manifest(Stored):
 def content_digest(body: Mapping[str, Any]) -> str:
     """Return the digest of a dataset's content.
 
-    It covers the shards and what a reader needs to make sense of them. Where the data came from
-    and which run made it are left out: the same content has the same digest.
+    It covers the shards and what is needed to read them, but not the source or the run, so that
+    the same content always has the same digest.
     """
     covered = {key: body[key] for key in ("task", "schema", "labels", "shards")}
     return digest_bytes(json.dumps(covered, sort_keys=True, ensure_ascii=False).encode())
@@ -121,9 +121,9 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of the dataset in ``folder``.
 
     Raises:
-        NotFoundError: The folder holds no dataset.
-        CorruptError: The manifest cannot be understood.
-        FormatError: Another release wrote it.
+        NotFoundError: The folder contains no dataset.
+        CorruptError: The manifest is invalid.
+        FormatError: The manifest's format is not supported by this release.
     """
     path = folder / MANIFEST_NAME
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Where a conversion may read from and write to."""
+"""Check the source and destination paths of a conversion."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from timonel.storage.atomic import exists
 
 
 def check_paths(source: object, destination: object) -> None:
-    """Check that source and destination are paths with names in UTF-8.
+    """Check that source and destination are paths with UTF-8 names.
 
     Raises:
-        InputError: One is something else, such as a DataFrame.
+        InputError: One is not a path, such as a DataFrame, or its name is not UTF-8.
     """
     for what, path in (("source", source), ("destination", destination)):
         if hasattr(path, "to_csv"):
@@ -35,10 +35,10 @@ def check_paths(source: object, destination: object) -> None:
 
 
 def check_places(location: Path, target: Path) -> None:
-    """Check that neither place lies inside the other.
+    """Check that source and destination do not contain each other.
 
     Raises:
-        InputError: One does.
+        InputError: One contains the other, or they are the same.
     """
     inner, outer = location.resolve(), target.resolve()
     if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
@@ -49,14 +49,14 @@ def check_places(location: Path, target: Path) -> None:
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a dataset may be put at ``target``.
+    """Check that a dataset may be written to ``target``.
 
-    Only a dataset or an empty folder may be replaced: nobody loses photographs to a typo. Nor may
-    it lie inside another dataset, with which it would be moved and removed.
+    Only a dataset or an empty folder may be replaced, so that a typo does not delete photographs.
+    The target must not be inside another dataset, which may be replaced as a whole.
 
     Raises:
-        InputError: It would be inside another dataset.
-        AlreadyExistsError: Something else is there, or ``overwrite`` is false.
+        InputError: The target is inside another dataset.
+        AlreadyExistsError: The target has other content, or ``overwrite`` is false.
     """
     outer = _dataset_around(target)
     if outer is not None:
@@ -86,20 +86,20 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 
 def _dataset_around(target: Path) -> Path | None:
-    """Return the folder above ``target`` that is a dataset, if there is one."""
+    """Return the nearest parent folder of ``target`` that is a dataset, or None."""
     for folder in target.resolve().parents:
         try:
             read_document(folder / MANIFEST_NAME, "dataset")
         except FormatError:
             return folder
         except TimonelError:
-            continue  # none, or a file of that name that others have made
+            continue  # no manifest, or a foreign file of that name
         else:
             return folder
     return None
 
 
 def _own_files(folder: Path) -> set[str]:
-    """Return the names of the files that a dataset's folder is made of."""
+    """Return the names of the files that belong to a dataset."""
     manifest = read_manifest(folder)
     return {MANIFEST_NAME, *(shard.name for shard in manifest.shards)}

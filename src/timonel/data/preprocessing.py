@@ -1,6 +1,6 @@
-"""What was done to records before a model saw them, as values that fit into JSON.
+"""Preprocessing of records, as JSON-compatible values.
 
-`timonel.data.preprocess` carries it out, in training and inside the exported model alike.
+`timonel.data.preprocess` applies it, both in training and inside the exported model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class _Value(BaseModel):
 
 
 class ImagePreprocessing(_Value):
-    """Encoded images to float32 [B, height, width, channels]."""
+    """Preprocessing of encoded images to float32 [B, height, width, channels]."""
 
     kind: Literal["image"] = "image"
     channels: Literal[1, 3, 4]
@@ -30,7 +30,7 @@ class ImagePreprocessing(_Value):
 
 
 class Normalise(_Value):
-    """A number, less the mean, by the standard deviation; one that is missing becomes 0."""
+    """Z-score of a number: minus the mean, divided by the standard deviation; 0 if missing."""
 
     kind: Literal["normalise"] = "normalise"
     column: str
@@ -39,12 +39,12 @@ class Normalise(_Value):
 
     @property
     def width(self) -> int:
-        """Places in the vector."""
+        """Number of features."""
         return 1
 
 
 class OneHot(_Value):
-    """A word as a vector with a 1; the first place is for words outside the vocabulary."""
+    """One-hot encoding of a word; index 0 is for words outside the vocabulary."""
 
     kind: Literal["one-hot"] = "one-hot"
     column: str
@@ -52,7 +52,7 @@ class OneHot(_Value):
 
     @property
     def width(self) -> int:
-        """Places in the vector."""
+        """Number of features."""
         return len(self.vocabulary) + 1
 
 
@@ -60,7 +60,7 @@ ColumnTransform = Annotated[Normalise | OneHot, Field(discriminator="kind")]
 
 
 class TablePreprocessing(_Value):
-    """Named columns to float32 [B, F], in the order of the columns."""
+    """Preprocessing of named columns to float32 [B, F], in column order."""
 
     kind: Literal["table"] = "table"
     columns: tuple[ColumnTransform, ...]
@@ -70,7 +70,7 @@ class TablePreprocessing(_Value):
 
     @property
     def width(self) -> int:
-        """Length of the vector (F)."""
+        """Length of the feature vector (F)."""
         return sum(column.width for column in self.columns)
 
 
@@ -82,10 +82,10 @@ _ADAPTER: TypeAdapter[Preprocessing] = TypeAdapter(
 
 
 def parse_preprocessing(value: dict[str, Any] | str) -> Preprocessing:
-    """Read what ``model_dump(mode="json")`` or ``model_dump_json()`` has written.
+    """Parse the output of ``model_dump(mode="json")`` or ``model_dump_json()``.
 
     Raises:
-        CorruptError: It is neither an image's nor a table's.
+        CorruptError: ``value`` is not the preprocessing of images or a table.
     """
     try:
         if isinstance(value, str):
@@ -99,12 +99,12 @@ def parse_preprocessing(value: dict[str, Any] | str) -> Preprocessing:
 def table_preprocessing(
     schema: TableSchema, features: Literal["vector", "columns"] = "vector"
 ) -> TablePreprocessing:
-    """Return how to make a vector of a row: z-scores of numbers, one-hot words."""
+    """Return the preprocessing of rows: z-scores of numbers, one-hot words."""
     columns: list[Normalise | OneHot] = []
     for column in schema.columns:
         if isinstance(column, CategoricalColumn):
             columns.append(OneHot(column=column.name, vocabulary=column.vocabulary))
         else:
-            # A constant column says nothing; its z-score is 0, not infinite.
+            # A constant column carries no information; its z-score is 0, not infinite.
             columns.append(Normalise(column=column.name, mean=column.mean, std=column.std or 1.0))
     return TablePreprocessing(columns=tuple(columns), features=features)

@@ -1,4 +1,4 @@
-"""TFRecord framing: how records follow each other in a file.
+"""TFRecord framing.
 
 Each record is its length (uint64), the masked CRC-32C of that length, the payload, and the masked
 CRC-32C of the payload, all little-endian.
@@ -21,19 +21,19 @@ _CRC = struct.Struct("<I")
 _HEADER_BYTES = 12
 _MASK_DELTA = 0xA282EAD8
 FRAME_BYTES = 16
-"""What framing adds to a payload."""
+"""Bytes that framing adds to a payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a record's payload lies in its shard."""
+    """Position of a record's payload in its shard, in bytes."""
 
     offset: int
     length: int
 
 
 def frame(payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return header, payload and footer of a record, to be written one after another."""
+    """Return header, payload and footer of a record, in file order."""
     length = _LENGTH.pack(len(payload))
     return length + _CRC.pack(masked_crc(length)), payload, _CRC.pack(masked_crc(payload))
 
@@ -45,10 +45,10 @@ def masked_crc(content: bytes) -> int:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """Yield the payloads of a shard in file order, each checked.
+    """Yield the payloads of a shard in file order, with checksums verified.
 
     Raises:
-        CorruptError: A checksum does not fit, or the file is cut off or missing.
+        CorruptError: A checksum is wrong, or the file is truncated or missing.
     """
     with _mapped(path) as content:
         for span in _spans(content, path):
@@ -56,20 +56,20 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def read_index(path: Path) -> list[Span]:
-    """Return where the payloads of a shard lie, reading its headers only.
+    """Return the payload positions of a shard, reading its headers only.
 
     Raises:
-        CorruptError: A header's checksum does not fit, or the file is cut off or missing.
+        CorruptError: A header's checksum is wrong, or the file is truncated or missing.
     """
     with _mapped(path) as content:
         return list(_spans(content, path))
 
 
 def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
-    """Return the payload of ``framed``, which is a payload and its checksum.
+    """Return the payload of ``framed``, a payload followed by its checksum.
 
     Raises:
-        CorruptError: The checksum does not fit.
+        CorruptError: The checksum is wrong.
     """
     payload, found = framed[: span.length], framed[span.length :]
     if len(found) != 4 or _CRC.unpack(found)[0] != masked_crc(payload):
@@ -93,7 +93,7 @@ def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
 
 
 class _mapped:  # noqa: N801 - used as a with statement's word
-    """The content of a file, mapped into memory; an empty file cannot be mapped."""
+    """Context manager for a file's memory-mapped content; ``b""`` for an empty file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A dataset in a few plain values, for whoever prints them."""
+"""Summary of a dataset as plain values for display."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Report:
-    """What a terminal shows of a dataset.
+    """Summary of a dataset for display.
 
     Args:
-        title: One line: what it is and how much.
-        header: Names of the table's columns.
-        rows: One per label, the sum last.
-        facts: Name and value of whatever else is worth knowing.
-        columns: Of a table: name, role, values and note of each column of the source.
-        warnings: What the user should look at.
+        title: One line with record count, size and number of shards.
+        header: Column names of the label table.
+        rows: One row per label, then the totals.
+        facts: Names and values of other properties.
+        columns: For tables: name, role, values and note of each source column.
+        warnings: Problems for the user to check.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Report:
 
 
 def summarise(dataset: Dataset) -> Report:
-    """Return what to show of a dataset."""
+    """Return the summary of a dataset."""
     manifest = dataset.manifest
     what = "images" if isinstance(manifest.record_schema, ImageSchema) else "rows"
     size = format_bytes(sum(shard.bytes for shard in manifest.shards))
@@ -122,7 +122,7 @@ def _values(column: Column | None) -> str:
 
 
 def warnings_of(dataset: Dataset) -> tuple[str, ...]:
-    """Return one line for each thing of a dataset that the user should look at."""
+    """Return one line per problem of a dataset that the user should check."""
     manifest = dataset.manifest
     source = manifest.source
     warnings = list(source.warnings)
@@ -132,7 +132,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         names = ", ".join(f"{column.name} ({column.note})" for column in dropped[:_NAMED])
         more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
         line = f"{_counted(len(dropped), 'column')} dropped: {names}{more}"
-        # Numbers that have to be written anew are of no use as they are.
+        # Columns of formatted numbers need new values: another column type does not help.
         usable = [column.name for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
         if usable:
             line += f": keep one with --columns {usable[0]}=categorical, or =float for numbers"

@@ -1,13 +1,13 @@
-"""Which records each worker reads at each step of each epoch: pure functions.
+"""Deterministic schedule of the records each worker reads, as pure functions.
 
-The order of an epoch is a function of (seed, epoch) alone, the same on every worker, machine and
-release of NumPy. Step ``s`` of ``n`` workers takes the same records as step ``s`` of one worker
-with the same batch size. So a run may stop at any step and go on there, with more or fewer workers.
+The order of an epoch depends on (seed, epoch) alone and is the same on every worker, machine and
+NumPy release. Step ``s`` of ``n`` workers takes the same records as step ``s`` of one worker with
+the same batch size, so a run can stop at any step and resume there with more or fewer workers.
 
     n records, B rows per global batch, T replicas of all workers
 
     one replica     ceil(n / B) steps, the last one may be smaller
-    training        floor(n / B) steps of exactly B rows; what is left over differs by epoch
+    training        floor(n / B) steps of exactly B rows; the records left over differ by epoch
     evaluation      ceil(n / B) steps, each record once, each replica with at least one row
 """
 
@@ -24,18 +24,18 @@ from timonel.errors import InputError
 
 Indices = npt.NDArray[np.int64]
 ABSENT = -1
-"""Fills up a step that has fewer rows than the widest one."""
+"""Padding of steps that have fewer rows than the widest one."""
 
 
 @dataclass(frozen=True)
 class InputShard:
-    """Which part of every global batch this process takes.
+    """This process's part of every global batch.
 
     Args:
-        index: This worker's number.
+        index: Index of this worker.
         count: Number of workers.
         replicas: Number of replicas (devices) of each worker.
-        per_replica: A batch size that is asked for is the one of a replica, not of all together.
+        per_replica: Requested batch sizes are per replica instead of global.
     """
 
     index: int = 0
@@ -53,22 +53,21 @@ class InputShard:
         return self.count * self.replicas
 
     def global_batch(self, size: int) -> int:
-        """Return the size of a global batch where ``size`` is asked for."""
+        """Return the global batch size for a requested ``size``."""
         return size * self.total if self.per_replica else size
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which records a worker reads when.
+    """Records that a worker reads at each step.
 
     Args:
         records: Number of records of the split.
         batch: Rows of a global batch.
         shard: This worker's part.
-        shuffle: Whether each epoch has an order of its own. If so this is training: under several
-            replicas all batches have exactly ``batch`` rows. If not, it is evaluation: every
-            record is read exactly once.
-        seed: Another seed gives other orders.
+        shuffle: Shuffle each epoch, for training: with several replicas all batches have exactly
+            ``batch`` rows. False is for evaluation: every record is read exactly once.
+        seed: Seed of the shuffle.
 
     Raises:
         InputError: The batch cannot be divided among the replicas, or the records cannot.
@@ -106,11 +105,11 @@ class Schedule:
 
     @property
     def is_even(self) -> bool:
-        """Whether all of this worker's batches are equally wide."""
+        """Whether all of this worker's batches have the same width."""
         return bool(np.all(self._sizes[:, self.shard.index] == self.width))
 
     def order(self, epoch: int) -> Indices:
-        """Return the records [n] in the order of an epoch, for all workers together."""
+        """Return the global record order [n] of an epoch."""
         if not self.shuffle:
             return np.arange(self.records, dtype=np.int64)
         return permutation(self.records, self.seed, epoch)
@@ -118,7 +117,7 @@ class Schedule:
     def rows(self, epoch: int, step: int = 0) -> Indices:
         """Return this worker's records [steps - step, width] from a step of an epoch onwards.
 
-        A batch that is narrower than the widest one ends with `ABSENT`.
+        Batches narrower than the widest one are padded with `ABSENT`.
         """
         sizes = self._sizes
         ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)[step:, self.shard.index]
@@ -139,15 +138,15 @@ class Schedule:
         return self._evaluation_sizes()
 
     def _training_sizes(self) -> Indices:
-        # A split smaller than one batch is one batch, as wide as the replicas can share.
+        # A split smaller than one batch is one batch, rounded down to a multiple of the replicas.
         rows = min(self.batch, self.records // self.shard.total * self.shard.total)
         steps = self.records // rows
         return np.full((steps, self.shard.count), rows // self.shard.count, np.int64)
 
     def _evaluation_sizes(self) -> Indices:
-        # Rows come in units of one per replica. The few that are left over go to the last batch,
-        # which a strategy splits into parts of ceil(rows / replicas): with fewer units than this
-        # the last replica would get none.
+        # Each batch gets a multiple of ``replicas`` rows. The remainder goes to the last batch,
+        # which a strategy splits into parts of ceil(rows / replicas): with fewer than ``least``
+        # units the last replica would get no rows.
         workers, replicas = self.shard.count, self.shard.replicas
         units, rest = divmod(self.records, replicas)
         least = replicas - rest if rest else 1
@@ -171,11 +170,11 @@ class Schedule:
 
 
 def permutation(count: int, seed: int, epoch: int) -> Indices:
-    """Return the numbers below ``count`` in an order that (seed, epoch) decides."""
+    """Return a permutation of ``range(count)`` determined by (seed, epoch)."""
     key = hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8).digest()
     mixed = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed += np.frombuffer(key, "<u8")
-    # SplitMix64's finaliser: NumPy promises no stable stream of random numbers, this is one.
+    # SplitMix64's finaliser, because NumPy does not promise stable random streams.
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)

@@ -1,6 +1,6 @@
-"""What the records of a dataset hold, and what was measured of them at conversion.
+"""Schemas of dataset records, with statistics measured at conversion.
 
-Stored in the manifest; read leniently, as a later release may know more.
+Stored in the manifest; unknown fields are ignored, because a later release may write more.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ KEY_FEATURE = "key"
 LABEL_FEATURE = "label"
 IMAGE_FEATURE = "image"
 COLUMN_PREFIX = "column/"
-"""Before a column's name in a record, so that no column can be taken for the key or the label."""
+"""Prefix of column names in a record, so that no column collides with the key or the label."""
 
 
 def split_named(name: str) -> Split | None:
-    """Return the split that a folder or a value of a column names, such as ``val``, or None."""
+    """Return the split that a folder name or column value means, such as ``val``, or None."""
     return _SPLIT_NAMES.get(name.strip().lower())
 
 
 def parse_column_type(word: str) -> ColumnType:
-    """Return the column type that ``word`` names; ``float`` and ``string`` are aliases.
+    """Return the column type for ``word``; ``float`` and ``string`` are aliases.
 
     Raises:
-        SpecError: There is no such type.
+        SpecError: The type is unknown.
     """
     found = _COLUMN_TYPES.get(word.strip().lower())
     if found is None:
@@ -58,13 +58,13 @@ def parse_column_type(word: str) -> ColumnType:
 
 
 class Stored(BaseModel):
-    """Base of what is read back from a file that another release may have written."""
+    """Base of values read from files that another release may have written."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
 class Spread(Stored):
-    """How a whole number is spread over the records."""
+    """Distribution of an integer over the records."""
 
     minimum: int
     median: int
@@ -72,7 +72,7 @@ class Spread(Stored):
 
 
 class ImageSchema(Stored):
-    """Records of one encoded image each."""
+    """Schema of records with one encoded image each."""
 
     type: Literal["images"] = "images"
     height: Spread
@@ -83,7 +83,7 @@ class ImageSchema(Stored):
 
 
 class NumericColumn(Stored):
-    """A column of numbers; the figures are of the training split, without missing values."""
+    """Numeric column; statistics are of the training split, without missing values."""
 
     type: Literal["numeric"] = "numeric"
     name: str
@@ -95,12 +95,12 @@ class NumericColumn(Stored):
 
     @property
     def feature(self) -> str:
-        """The column's name in a record."""
+        """Name of the column in a record."""
         return COLUMN_PREFIX + self.name
 
 
 class CategoricalColumn(Stored):
-    """A column of words; its vocabulary is that of the training split, sorted."""
+    """Categorical column; the vocabulary is that of the training split, sorted."""
 
     type: Literal["categorical"] = "categorical"
     name: str
@@ -110,7 +110,7 @@ class CategoricalColumn(Stored):
 
     @property
     def feature(self) -> str:
-        """The column's name in a record."""
+        """Name of the column in a record."""
         return COLUMN_PREFIX + self.name
 
 
@@ -118,7 +118,7 @@ Column = Annotated[NumericColumn | CategoricalColumn, Field(discriminator="type"
 
 
 class ColumnRole(Stored):
-    """How a conversion uses one column of its source, and why."""
+    """How a conversion uses one column of its source, with the reason."""
 
     name: str
     role: Literal["label", "numeric", "categorical", "split", "image", "drop"]
@@ -127,7 +127,7 @@ class ColumnRole(Stored):
 
 
 class TableSchema(Stored):
-    """Records of one row each."""
+    """Schema of records with one table row each."""
 
     type: Literal["table"] = "table"
     label: str = Field(description="The name of the column that holds the label.")

@@ -1,7 +1,7 @@
-"""What this process has loaded, and which part of it falls to this worker.
+"""Record of the datasets this process has loaded, and its input shard.
 
-Whoever runs the training tells the shard before the user's program calls ``load`` and reads
-afterwards what was loaded and how it was transformed. Imports no TensorFlow.
+The training runtime configures the shard before the user's program calls ``load``, and reads
+afterwards what was loaded and how it was preprocessed. Does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LabelMode = Literal["int", "onehot", "binary", "regression"]
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """One call of ``load``: what, and what was done to it.
+    """Record of one ``load`` call and its preprocessing.
 
     Args:
         batch_size: Rows of a global batch.
@@ -69,38 +69,38 @@ class LoadRecord:
 
 
 class Stream:
-    """The position of one loaded dataset: which epoch its next iterator yields, from which step.
+    """Position in one loaded dataset: epoch and first step of its next iterator.
 
-    Without `seek` iterators yield epoch 0, 1, 2, ... from their start. Thread-safe.
+    Without `seek`, iterators yield epochs 0, 1, 2, ... from the first step. Thread-safe.
     """
 
     def __init__(self, record: LoadRecord | None, schedule: Schedule) -> None:
         self._record = record
         self.schedule = schedule
         self.listener: Callable[[int, int], None] = lambda *_: None
-        """Told by each new iterator with which epoch and step it begins."""
+        """Called by each new iterator with its first epoch and step."""
         self._lock = threading.Lock()
         self._epoch = 0
         self._step = 0
 
     @property
     def record(self) -> LoadRecord:
-        """What was loaded; a stream over other data than ``load``'s has none."""
+        """Record of the load; streams over data from other sources have none."""
         assert self._record is not None
         return self._record
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iterator yields."""
+        """Epoch of the next iterator."""
         return self._epoch
 
     def seek(self, epoch: int, step: int = 0) -> None:
-        """Let the next iterator yield ``epoch`` from ``step`` onwards; later ones follow."""
+        """Start the next iterator at ``epoch`` and ``step``; later ones continue from there."""
         with self._lock:
             self._epoch, self._step = epoch, step
 
     def begin(self) -> Indices:
-        """Return the rows of the epoch that begins now; called by each new iterator."""
+        """Return the rows of the next epoch and advance; called by each new iterator."""
         with self._lock:
             epoch, step = self._epoch, self._step
             self._epoch, self._step = epoch + 1, 0
@@ -112,31 +112,31 @@ loads: list[LoadRecord] = []
 """Every load of this process, in order."""
 
 streams: list[Stream] = []
-"""The streams of these loads, in the same order."""
+"""Streams of these loads, in the same order."""
 
 on_load: list[Callable[[LoadRecord], None]] = []
-"""Called with each new record."""
+"""Callbacks for each new record."""
 
 faults: list[DataError] = []
-"""What reading records has raised inside TensorFlow, which passes on no more than the text."""
+"""Errors from reading records inside TensorFlow, which passes on their text only."""
 
 _shard = InputShard()
 _by_dataset: weakref.WeakKeyDictionary[Any, Stream] = weakref.WeakKeyDictionary()
 
 
 def configure(shard: InputShard) -> None:
-    """Set the part that later loads of this process take."""
+    """Set the input shard of later loads in this process."""
     global _shard  # noqa: PLW0603 - one process trains in one cluster
     _shard = shard
 
 
 def input_shard() -> InputShard:
-    """Return the part that loads of this process take."""
+    """Return the input shard of loads in this process."""
     return _shard
 
 
 def reset() -> None:
-    """Forget all loads and callbacks, and take whole datasets again."""
+    """Forget all loads and callbacks, and reset the input shard."""
     configure(InputShard())
     loads.clear()
     streams.clear()
@@ -146,7 +146,7 @@ def reset() -> None:
 
 
 def register(dataset: Any, stream: Stream) -> None:
-    """Note what ``load`` is about to return."""
+    """Record a dataset that ``load`` is about to return."""
     _by_dataset[dataset] = stream
     streams.append(stream)
     loads.append(stream.record)
@@ -155,16 +155,16 @@ def register(dataset: Any, stream: Stream) -> None:
 
 
 def stream_of(dataset: Any) -> Stream | None:
-    """Return the stream of a dataset that ``load`` returned, not of one derived from it."""
+    """Return the stream of a dataset returned by ``load``; None for derived datasets."""
     return _by_dataset.get(dataset)
 
 
 def is_sharded(dataset: Any) -> bool:
-    """Tell whether a tf.data.Dataset yields one worker's part already.
+    """Tell whether a tf.data.Dataset yields one worker's part only.
 
-    ``load`` turns TensorFlow's auto-sharding off if it shards. That option travels with the
-    dataset through the user's ``map``, ``cache`` and ``prefetch``, so it is what is looked at. A
-    user who has set it himself has said the same.
+    ``load`` turns TensorFlow's auto-sharding off when it shards. This checks that option, because
+    it is kept through the user's ``map``, ``cache`` and ``prefetch``. If the user turned
+    auto-sharding off, the dataset counts as sharded too.
     """
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return getattr(policy, "name", None) == "OFF"

@@ -1,8 +1,7 @@
-"""Dividing records into splits: a pure function of keys, labels, fractions and a seed.
+"""Divide records into splits, as a function of keys, labels, fractions and seed.
 
-Which split a record falls into, and its place there, come from a hash of its key and the seed:
-they do not depend on the order in which records were found, on the machine, or on a library's
-random numbers.
+A record's split and its position there come from a hash of its key and the seed. They do not
+depend on the order in which records were found, the machine, or a library's random numbers.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from timonel.errors import DataError, SpecError
 
 
 class Keyed(Protocol):
-    """Whatever has a key."""
+    """Object with a key."""
 
     @property
     def key(self) -> str:
-        """Unique among all records."""
+        """Key, unique among all records."""
 
 
 K = TypeVar("K", bound=Keyed)
 
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
-    """Return the fractions of train, validation and test.
+    """Validate the fractions of train, validation and test; missing ones are 0.
 
     Raises:
-        SpecError: They are not one to three numbers that add up to 1 with some for training.
+        SpecError: The fractions are not one to three numbers that add up to 1, or train gets none.
     """
     values = [float(fraction) for fraction in fractions]
     valid = 1 <= len(values) <= 3 and all(0 <= value <= 1 for value in values)
@@ -50,19 +49,19 @@ def divide(
     seed: int,
     followers: Mapping[str, Sequence[K]] | None = None,
 ) -> dict[Split, list[K]]:
-    """Divide records into splits, each label in proportion, each split in a shuffled order.
+    """Divide records into stratified splits, each in shuffled order.
 
-    Rounding is carried from label to label, so that the splits' sizes come out right even where
-    every label has a handful of records. Each label is in the training split.
+    Rounding errors are carried from label to label, so that split sizes match the fractions even
+    if every label has only a few records. The training split contains every label.
 
     Args:
         strata: Records by label.
-        fractions: The shares of train, validation and test.
-        seed: Another seed gives another division.
-        followers: Records outside the strata that belong into the split of the record of a key.
+        fractions: Fractions of train, validation and test.
+        seed: Seed of the division.
+        followers: Records outside the strata, by the key of the record whose split they join.
 
     Raises:
-        DataError: There are fewer records than splits that should have some.
+        DataError: There are too few records for the requested splits.
     """
     wanted = [split for split, fraction in zip(SPLITS, fractions, strict=True) if fraction > 0]
     total = sum(len(records) for records in strata.values())
@@ -87,7 +86,7 @@ def divide(
 def shuffled(records: Sequence[K], seed: int) -> list[K]:
     """Return records in the order of a split.
 
-    The second half of the rank orders a split, so that its order says nothing of the division.
+    Sorts by the second half of the rank, so that the order is independent of the division.
     """
     return sorted(records, key=lambda record: (_rank(record.key, seed)[8:], record.key))
 
@@ -109,7 +108,8 @@ def _largest_remainder(total: int, quotas: Sequence[float]) -> list[int]:
         counts[0] = 1
     while sum(counts) != total:
         over = sum(counts) > total
-        # A carry may have put the floors above the total: take back where it hurts least.
+        # A carry may have raised the sum of the floors above the total: reduce the count with the
+        # smallest gap.
         candidates = [i for i, n in enumerate(counts) if not over or n > (1 if i == 0 else 0)]
         gaps = {i: quotas[i] - counts[i] for i in candidates}
         chosen = (
@@ -122,7 +122,7 @@ def _largest_remainder(total: int, quotas: Sequence[float]) -> list[int]:
 
 
 def _fill_empty(sizes: list[list[int]], fractions: Sequence[float]) -> list[list[int]]:
-    """Give every split that was asked for a record, from the label with the most in training."""
+    """Give each empty requested split a record of the label with the most in training."""
     for index, fraction in enumerate(fractions):
         if fraction > 0 and not any(counts[index] for counts in sizes):
             donor = max(sizes, key=lambda counts: counts[0])

@@ -1,7 +1,7 @@
 """Random access to the records of a split, as TensorFlow operations.
 
-A small split is parsed once and kept in memory. Of a larger one only the places of its records
-are; each batch is read from the shards, so that a worker reads no other worker's records.
+A small split is parsed once and kept in memory. For a larger one, only the record positions are
+kept, and each batch is read from the shards, so that a worker reads only its own records.
 
 Features are named as in the records; N records in all, B of them in a batch.
 """
@@ -25,11 +25,11 @@ from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
 from timonel.errors import CorruptError
 
 Fetch = Callable[[Any], dict[str, Any]]
-"""Takes indices int64 [B], gives features [B]."""
+"""Map indices int64 [B] to features [B]."""
 
 
 def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
-    """Return what fetches records of a split by their index.
+    """Return a function that fetches records of a split by index.
 
     Raises:
         CorruptError: A shard is damaged.
@@ -42,7 +42,7 @@ def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
 
 
 def feature_spec(dataset: Dataset) -> dict[str, Any]:
-    """Return how ``tf.io.parse_example`` reads the records of a dataset, without their keys."""
+    """Return the ``tf.io.parse_example`` spec of a dataset's records, without their keys."""
     label = tf.int64 if dataset.labels else tf.float32
     spec = {LABEL_FEATURE: tf.io.FixedLenFeature((), label)}
     schema = dataset.manifest.record_schema
@@ -74,7 +74,7 @@ def _on_disk(shards: tuple[Path, ...], spec: dict[str, Any]) -> Fetch:
 
 
 class _Reader:
-    """Reads records by index. Thread-safe: a positioned read moves no file pointer."""
+    """Read records by index. Thread-safe: positioned reads move no file pointer."""
 
     def __init__(self, shards: tuple[Path, ...]) -> None:
         spans = [read_index(path) for path in shards]

@@ -1,4 +1,4 @@
-"""The ground: locations, atomic publishing, digests, documents with formats, the workspace."""
+"""Locations, atomic writes, digests, versioned documents and the workspace."""
 
 from timonel.storage.atomic import append_line, publish_dir, write_bytes, write_json, write_text
 from timonel.storage.cache import localize

@@ -1,8 +1,7 @@
-"""Writing so that a reader sees all or nothing: write aside, fsync, rename.
+"""Write files and folders atomically: write aside, fsync, rename.
 
-Everything written aside has a name that starts with ``.tmp-`` and says which process of which
-host writes it; readers skip such names, and `sweep` removes those whose writer is gone. Local file
-systems only.
+Temporary names start with ``.tmp-`` and contain the pid and host of the writer. Readers skip such
+names, and `sweep` removes those of dead writers. Local file systems only.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _RENAME_EXCHANGE = 2
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the file at ``path`` by ``content``, durably.
+    """Replace the file at ``path`` with ``content``, durably.
 
     Raises:
         InputError: The folder cannot be written.
@@ -42,35 +41,35 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
-        # After a success there is nothing; Ctrl-C may have come at any place.
+        # After a success the file is gone already; Ctrl-C may have come at any point.
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
 
 
 def write_text(path: Path, content: str) -> None:
-    """Replace the file at ``path`` by ``content`` in UTF-8, durably."""
+    """Replace the file at ``path`` with ``content`` in UTF-8, durably."""
     write_bytes(path, content.encode())
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace the file at ``path`` by ``value`` as indented JSON, durably."""
+    """Replace the file at ``path`` with ``value`` as indented JSON, durably."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def create_bytes(path: Path, content: bytes) -> None:
-    """Make the file at ``path`` with ``content``, durably, unless it is there already.
+    """Create the file at ``path`` with ``content``, durably, unless it exists.
 
-    Of several processes that try at once, one succeeds.
+    If several processes try at once, one succeeds.
 
     Raises:
-        AlreadyExistsError: The file exists; it is as it was.
+        AlreadyExistsError: The file exists; it is unchanged.
         InputError: The folder cannot be written.
     """
     aside = path.with_name(aside_name(path.name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_durably(aside, content)
-        # Unlike a rename, a link does not replace what is there.
+        # Unlike a rename, a link does not replace an existing file.
         os.link(aside, path)
         sync_dir(path.parent)
     except OSError as error:
@@ -85,17 +84,17 @@ def create_bytes(path: Path, content: bytes) -> None:
 def append_line(path: Path, line: str, *, durable: bool = False) -> None:
     """Append ``line`` and a line feed to ``path`` in one write.
 
-    On a local file system a single write in append mode is not interleaved with another
-    process', so that several processes may append to one file. A line that a crash cut off
-    before its line feed is closed first: it spoils no line but itself.
+    On a local file system a single write in append mode is not interleaved with writes of other
+    processes, so several processes may append to one file. If a crash truncated the last line, a
+    line feed is added first, so that only that line is lost.
 
     Args:
-        path: The file; it is made if need be.
-        line: The text, without a line feed in it.
-        durable: Return only once the line would survive a loss of power.
+        path: The file; created if missing.
+        line: The text, without a line feed.
+        durable: Fsync the file before returning.
 
     Raises:
-        InputError: The line cannot be written whole.
+        InputError: The line cannot be written completely.
     """
     data = f"{line}\n".encode()
     try:
@@ -116,13 +115,13 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
 
 @contextlib.contextmanager
 def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give an empty folder to write into, and make it ``target`` when the block ends.
+    """Yield an empty folder to fill, and publish it as ``target`` on exit.
 
-    If the block raises, the folder is removed and ``target`` is as it was.
+    If the block raises, the folder is removed and ``target`` is unchanged.
 
     Args:
-        target: The folder to be.
-        replace: Take the place of a folder that exists; otherwise that is an error.
+        target: The folder to publish.
+        replace: Replace an existing folder instead of raising an error.
 
     Raises:
         AlreadyExistsError: ``target`` exists and ``replace`` is false.
@@ -137,10 +136,10 @@ def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def aside_dir(target: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``target`` that is gone when the block ends.
+    """Yield an empty temporary folder beside ``target`` and remove it on exit.
 
-    Unlike one in the system's temporary folder it is on the same disk, and `sweep` finds it should
-    the process be killed.
+    Unlike the system's temporary folder, it is on the same disk as ``target``, and `sweep` finds
+    it if the process is killed.
 
     Raises:
         InputError: The parent folder cannot be written.
@@ -153,12 +152,12 @@ def aside_dir(target: Path) -> Iterator[Path]:
     try:
         yield aside
     finally:
-        # Where it was published, this is what was replaced, or nothing.
+        # After publishing, this is the replaced folder or does not exist.
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def sync_dir(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Fsync a folder, so that its directory entries are durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -167,7 +166,7 @@ def sync_dir(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Make every file and folder below ``root`` durable."""
+    """Fsync every file and folder below ``root``."""
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder, name)
@@ -182,9 +181,9 @@ def sync_tree(root: Path) -> None:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove what writers that are gone have left aside in ``folder``; return what was removed.
+    """Remove temporary files of dead writers in ``folder``; return their paths.
 
-    What writers of other hosts have aside there is let be: nobody here can tell whether they live.
+    Those of other hosts are kept, because their writers may still be alive.
     """
     removed = []
     for path in folder.glob(f"{ASIDE_PREFIX}*-{_host_tag()}-*"):
@@ -199,7 +198,7 @@ def sweep(folder: Path) -> list[Path]:
 
 
 def exists(target: Path) -> AlreadyExistsError:
-    """Return the error that says ``target`` is there already."""
+    """Return the error for a ``target`` that already exists."""
     return AlreadyExistsError(
         f"expected {target} not to exist, but it does",
         hint="choose another place, remove it, or give --overwrite where there is one",
@@ -207,7 +206,7 @@ def exists(target: Path) -> AlreadyExistsError:
 
 
 def unwritable(path: Path, error: OSError) -> InputError:
-    """Return the error that says ``path`` cannot be written, with the system's reason."""
+    """Return the error for an unwritable ``path``, with the system's reason."""
     return InputError(
         f"expected to write {_meant(path)}, got {error.strerror or error}",
         hint="choose a folder that you may write, with space left",
@@ -215,13 +214,13 @@ def unwritable(path: Path, error: OSError) -> InputError:
 
 
 def aside_name(name: str) -> str:
-    """Return a new name to write aside under, for what will be called ``name``."""
-    # Cut, as the whole must not be longer than a file name may be.
+    """Return a new temporary name for a file that will be called ``name``."""
+    # Truncated to stay within the limit on file name length.
     return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-{uuid.uuid4().hex[:8]}-{name[:64]}"
 
 
 def _meant(path: Path) -> Path:
-    """Return a path as it would be called once it is published."""
+    """Return the path after publishing, without temporary names."""
     parts = (
         part.split("-", 4)[-1] if part.startswith(ASIDE_PREFIX) else part for part in path.parts
     )
@@ -250,7 +249,7 @@ def _publish(aside: Path, target: Path, *, replace: bool) -> None:
 
 
 def _exchange(aside: Path, target: Path) -> None:
-    """Let two folders change places in one step, so that at no instant there is no ``target``."""
+    """Swap two folders in one step, so that ``target`` always exists."""
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         renameat2 = libc.renameat2
@@ -261,7 +260,7 @@ def _exchange(aside: Path, target: Path) -> None:
         failed = renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
         found = ctypes.get_errno() if failed else 0
     if found in {errno.ENOSYS, errno.EINVAL}:
-        # Some file systems cannot: for an instant a reader sees no folder, never a mixed one.
+        # Not supported by some file systems: the target is missing for an instant, never mixed.
         old = target.with_name(aside_name(target.name))
         target.rename(old)
         aside.rename(target)

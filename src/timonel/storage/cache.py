@@ -1,13 +1,13 @@
-"""The verified cache: local copies of what is in buckets, kept by the digest of their content.
+"""Verified local cache of remote content, keyed by digest.
 
-TensorFlow opens local paths only, so everything it reads from a bucket comes through here.
+TensorFlow opens local paths only, so everything it reads from a bucket goes through this cache.
 
-    <cache>/sha256-<hex>/entry.json       the document: where from, and each file's size and time
+    <cache>/sha256-<hex>/entry.json       the document: source URI, and each file's size and mtime
     <cache>/sha256-<hex>/content/<name>   the file or folder
     <cache>/sha256-<hex>.lock
 
-An entry appears at once and whole. It was verified when it was fetched; each later use looks at
-names, sizes and times, which costs no reading, and fetches it again if they differ.
+Entries are published atomically and verified when fetched. Each later use compares names, sizes
+and times, without reading the content, and fetches the entry again if they differ.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def localize(
     verify: Verify | None = None,
     recheck: bool = False,
 ) -> Path:
-    """Return a local path of the content at ``uri``; fetch and verify it if need be.
+    """Return a local path of the content at ``uri``, fetching it if needed.
 
-    Safe between processes: one fetches, the others wait and use what it has fetched. Content that
-    is in several places is fetched from one of them.
+    Safe between processes: one fetches, the others wait and use the result. Content that is at
+    several URIs is fetched once.
 
     Args:
-        uri: A file or folder. A local one is returned as it is, unverified: it may be huge, and
-            it is the user's.
-        digest: The content's digest, under which it is kept.
+        uri: A file or folder. A local one is returned unverified: it may be huge and belongs to
+            the user.
+        digest: The content's digest, the key of the cache entry.
         cache_dir: The cache.
-        verify: Called with the fetched path and the digest, raises CorruptError if they do not
-            fit. By default the digest is that of the file, or of the folder's tree; what has
-            digests of its own, such as a dataset, brings its own check.
-        recheck: Verify what is in the cache in full, too.
+        verify: Called with the fetched path and the digest, raises CorruptError on a mismatch.
+            By default the digest is that of the file or of the folder's tree; content with
+            its own kind of digest, such as a dataset, needs its own check.
+        recheck: Fully verify cached content, too.
 
     Raises:
-        SpecError: The digest cannot name an entry.
-        NotFoundError: There is nothing at ``uri``.
-        InputError: It cannot be read, or the cache cannot be written.
-        CorruptError: What was fetched does not have the digest.
+        SpecError: The digest is malformed.
+        NotFoundError: Nothing is at ``uri``.
+        InputError: The content cannot be read, or the cache cannot be written.
+        CorruptError: The fetched content does not match the digest.
     """
     if is_local(uri):
         return local_path(uri)
@@ -74,10 +74,10 @@ def localize(
 
 
 def verify_content(path: Path, digest: str) -> None:
-    """Check that a file, or a folder's tree, has a digest.
+    """Check the digest of a file or of a folder's tree.
 
     Raises:
-        CorruptError: It has not.
+        CorruptError: The digest differs.
     """
     if not path.is_dir():
         verify_file(path, digest)
@@ -101,13 +101,13 @@ def _fetch(uri: str, digest: str, entry: Path, check: Verify) -> None:
 
 
 def _content(entry: Path) -> Path:
-    """Return the file or folder of an entry; it has the name that it had where it was fetched."""
+    """Return the file or folder of an entry, which keeps its original name."""
     (content,) = (entry / _CONTENT).iterdir()
     return content
 
 
 def _is_sound(entry: Path, digest: str, check: Verify | None) -> bool:
-    """Tell whether an entry is there and as it was when it was verified."""
+    """Tell whether an entry exists and is unchanged since it was verified."""
     try:
         found: dict[str, Any] = read_document(entry / _ENTRY, "cache-entry")
         if found.get("files") != _listing(entry / _CONTENT):
@@ -120,7 +120,7 @@ def _is_sound(entry: Path, digest: str, check: Verify | None) -> bool:
 
 
 def _listing(root: Path) -> dict[str, list[int]]:
-    """Return size and time of every file below ``root``, as JSON keeps them."""
+    """Return size and mtime of every file below ``root``, JSON-compatible."""
     return {
         path.relative_to(root).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns]
         for path in sorted(root.rglob("*"))

@@ -1,4 +1,4 @@
-"""Content digests: ``sha256:<hex>`` of a file, of bytes, and of a folder.
+"""Content digests of files, bytes and folders: ``sha256:<hex>``.
 
 A folder's digest is that of its sorted list of ``<digest> <size> <relative path>`` lines, so it
 depends on names and contents and on nothing else (no times, owners or order).
@@ -31,7 +31,7 @@ def digest_lines(lines: Iterable[str]) -> str:
     """Return the digest of ``lines``, each ended by a line feed."""
     sha = hashlib.sha256()
     for line in lines:
-        # Names that are no UTF-8 have bytes all the same.
+        # Names that are not valid UTF-8 still have bytes.
         sha.update(line.encode(errors="surrogateescape"))
         sha.update(b"\n")
     return f"sha256:{sha.hexdigest()}"
@@ -57,7 +57,7 @@ def verify_file(path: Path, expected: str) -> None:
     """Check that the file at ``path`` has the digest ``expected``.
 
     Raises:
-        CorruptError: It has not, or the file is missing.
+        CorruptError: The digest differs, or the file is missing.
     """
     found = digest_file(path) if path.is_file() else "no file"
     if found != expected:
@@ -72,5 +72,5 @@ def _is_aside(name: str) -> bool:
 
 
 def _one_line(name: str) -> str:
-    """Return a name that cannot pass for several lines, and is no other name's."""
+    """Escape a name to one line, unambiguously."""
     return name.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,8 +1,8 @@
-"""JSON documents that carry their kind and format number.
+"""JSON documents with a kind and a format number.
 
 Every file timonel writes for itself starts with ``"kind"`` and ``"format"``. A reader accepts its
-own format and the one before; an older one is lifted by ``timonel migrate``; a newer one is
-refused with the release that is needed, never guessed at.
+own format and the previous one. ``timonel migrate`` upgrades older formats; a newer format is
+rejected with an error that says to upgrade timonel.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FORMATS: Mapping[str, int] = {
     "bucket-listing": 1,
     "api-keys": 1,
 }
-"""The format number this release writes of each kind of document."""
+"""Format number that this release writes for each kind of document."""
 
 
 def write_document(path: Path, kind: str, body: Mapping[str, Any]) -> None:
-    """Write ``body`` to ``path`` as a document of ``kind`` in its present format, atomically."""
+    """Write ``body`` to ``path`` as a document in the current format, atomically."""
     write_json(path, document(kind, body))
 
 
@@ -47,7 +47,7 @@ def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``body`` with its kind and format number in front.
 
     Raises:
-        ValueError: The body has a ``kind`` of its own, which readers would take for the document's.
+        ValueError: The body has a ``kind`` field with another value.
     """
     if body.get("kind", kind) != kind:
         raise ValueError(f"expected no 'kind' in the body of a {kind} document: {body['kind']!r}")
@@ -59,10 +59,10 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
     """Read a document of ``kind``.
 
     Raises:
-        NotFoundError: There is no such file.
+        NotFoundError: The file does not exist.
         InputError: The file cannot be read.
-        CorruptError: It is no JSON object of that kind.
-        FormatError: Its format is newer than this release, or older than the one before.
+        CorruptError: The file is not a JSON object of that kind.
+        FormatError: The format is newer than this release, or older than the previous one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
 
 
 def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
-    """Parse the text of a document of ``kind`` that was read from ``origin``."""
+    """Parse a document of ``kind``; ``origin`` names its source in errors."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -89,11 +89,11 @@ def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
 
 
 def check_format(kind: str, found: object, origin: str) -> None:
-    """Check that a format number can be read.
+    """Check that this release can read a format number.
 
     Raises:
-        CorruptError: It is no positive whole number.
-        FormatError: It is newer than this release, or older than the one before.
+        CorruptError: ``found`` is not a positive integer.
+        FormatError: The format is newer than this release, or older than the previous one.
     """
     known = FORMATS[kind]
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:

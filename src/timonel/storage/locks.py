@@ -1,4 +1,4 @@
-"""A lock between processes, held on a file."""
+"""File lock between processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class LockedError(TimonelError):
 def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
     """Hold the lock file at ``path`` during the block.
 
-    The kernel frees the lock when its holder dies, so there is no stale lock to remove. Works
-    between processes and threads of one machine; not re-entrant. A child that is forked during the
-    block holds it as well.
+    The kernel releases the lock when its holder dies, so no stale lock remains. Works between
+    processes and threads of one machine; not re-entrant. A child process forked during the block
+    holds the lock as well.
 
     Raises:
-        InputError: The lock file cannot be made.
-        LockedError: Another process held it for ``timeout_s`` seconds.
+        InputError: The lock file cannot be created.
+        LockedError: Another process held the lock for ``timeout_s`` seconds.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

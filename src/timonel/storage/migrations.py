@@ -1,7 +1,7 @@
-"""Lifting documents of older formats to the present one: what ``timonel migrate`` does.
+"""Upgrade documents of older formats: ``timonel migrate``.
 
-A step takes a document's body in one format and returns it in the next. Steps are pure and stay
-for good, so that a workspace of any age can be lifted.
+A step takes a document's body in one format and returns it in the next. Steps are pure and are
+never removed, so that a workspace of any age can be upgraded.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _checkpoint_1(body: dict[str, Any]) -> dict[str, Any]:
-    """Leave the body as it is: its arrays lie in a file that format 2 reads by their ``dtypes``."""
+    """Keep the body: its arrays are in a file that format 2 reads by their ``dtypes``."""
     return body
 
 
 STEPS: Mapping[tuple[str, int], Step] = {("checkpoint", 1): _checkpoint_1}
-"""The step from each (kind, format) to the next format."""
+"""Step from each (kind, format) to the next format."""
 
 _MARKER = "FORMAT"
-# Its entries are made again if they cannot be read.
+# Unreadable cache entries are created again.
 _LEFT_OUT = "cache"
 
 
 @dataclass(frozen=True)
 class Migrated:
-    """A document that was lifted."""
+    """Result of upgrading one document."""
 
     path: Path
     kind: str
@@ -49,19 +49,19 @@ def migrate_workspace(
     steps: Mapping[tuple[str, int], Step] = STEPS,
     formats: Mapping[str, int] = FORMATS,
 ) -> list[Migrated]:
-    """Lift every document of a workspace; return those that were lifted.
+    """Upgrade every document of a workspace; return the changed ones.
 
-    All is read and lifted in memory before the first document is written, so that a document that
-    cannot be lifted leaves everything as it was. The workspace's own document comes last: a
-    migration that breaks off is taken up by the next.
+    All documents are read and upgraded in memory before the first is written, so that one that
+    cannot be upgraded leaves the workspace unchanged. The workspace's own document is written
+    last, so that an interrupted migration can be resumed.
 
     Args:
         root: The workspace's folder.
         steps: The steps to use.
-        formats: The present format of each kind.
+        formats: The current format of each kind.
 
     Raises:
-        FormatError: A document is of a newer format, or a step is missing.
+        FormatError: A document has a newer format, or a step is missing.
         CorruptError: The workspace's own document cannot be read.
     """
     with exclusive(root / "migrate.lock"):
@@ -82,10 +82,10 @@ def lift(
     steps: Mapping[tuple[str, int], Step] = STEPS,
     formats: Mapping[str, int] = FORMATS,
 ) -> dict[str, Any]:
-    """Return a document's body in the present format of its kind.
+    """Return a document's body in the current format of its kind.
 
     Raises:
-        FormatError: It is of a newer format, or a step is missing.
+        FormatError: The document has a newer format, or a step is missing.
     """
     kind, number = body["kind"], body["format"]
     if number > formats[kind]:
@@ -105,7 +105,7 @@ def lift(
 
 
 def _documents(root: Path, formats: Mapping[str, int]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield every document below ``root``, the workspace's own one last."""
+    """Yield every document below ``root``, the workspace's own document last."""
     for path in sorted(root.rglob("*.json")):
         parts = path.relative_to(root).parts
         if parts[0] == _LEFT_OUT or any(part.startswith(ASIDE_PREFIX) for part in parts):
@@ -120,7 +120,7 @@ def _documents(root: Path, formats: Mapping[str, int]) -> Iterator[tuple[Path, d
 
 
 def _document(path: Path, formats: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the document at ``path``, or None if it is some other file."""
+    """Return the document at ``path``, or None if it is another kind of file."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Folders in buckets: published with one file last, fetched whole.
+"""Publish folders to buckets and fetch them.
 
-A bucket has no rename, so a folder there is not made at once. What makes it a folder that readers
-accept is one file, its manifest, which is written after all others and removed before them.
+A bucket has no atomic rename. Readers accept a folder only if its manifest exists, so the manifest
+is written after all other files and removed before they are replaced.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from timonel.storage.uris import filesystem, normalise
 def publish(
     folder: Path, uri: str | os.PathLike[str], *, last: str = "manifest.json", replace: bool = False
 ) -> None:
-    """Copy a local folder to ``uri``, the file ``last`` after all others.
+    """Copy a local folder to ``uri``, writing the file ``last`` last.
 
-    A publish that breaks off leaves no ``last`` and can be made again. What a folder that is
-    replaced had more is removed.
+    An interrupted publish leaves no ``last`` and can be repeated. Extra files of a replaced folder
+    are removed.
 
     Args:
-        folder: The folder; files that a writer has aside are left out.
-        uri: The folder to be, anywhere that fsspec can write.
-        last: The file, relative to the folder, that tells readers that all is there.
-        replace: Take the place of a folder that is there; otherwise that is an error.
+        folder: The folder; temporary files of writers are left out.
+        uri: The destination, anywhere that fsspec can write.
+        last: The file, relative to the folder, that marks the folder as complete.
+        replace: Replace an existing folder instead of raising an error.
 
     Raises:
         NotFoundError: The folder has no file ``last``.
-        AlreadyExistsError: A whole folder is there and ``replace`` is false.
-        InputError: It cannot be written, or what arrived has another size.
+        AlreadyExistsError: A complete folder exists and ``replace`` is false.
+        InputError: The destination cannot be written, or an uploaded file has another size.
     """
     names = _local_files(folder)
     if last not in names:
@@ -52,11 +52,12 @@ def publish(
 
 
 def fetch(uri: str | os.PathLike[str], target: Path) -> None:
-    """Copy the file or folder at ``uri`` to the local path ``target``, which must not exist.
+    """Copy the file or folder at ``uri`` to ``target``, which must not exist.
 
     Raises:
-        NotFoundError: There is nothing.
-        InputError: It cannot be read or written, or a name in it would lead out of the folder.
+        NotFoundError: Nothing is at ``uri``.
+        InputError: The source cannot be read, the target cannot be written, or a name would lead
+            out of the folder.
     """
     fs, root = filesystem(uri)
     with _translated("read", normalise(uri)):
@@ -74,9 +75,9 @@ def fetch(uri: str | os.PathLike[str], target: Path) -> None:
 
 
 def _withdraw(fs: Any, root: str, last: str, *, replace: bool) -> None:
-    """Take back the file that makes a folder whole, if one is there."""
+    """Remove the file that marks a folder as complete, if it exists."""
     place = posixpath.join(root, last)
-    # Another process may have written here since this one last listed it.
+    # Another process may have written here since this process listed it.
     fs.invalidate_cache()
     if not fs.exists(place):
         return
@@ -113,7 +114,7 @@ def _remote_files(fs: Any, root: str) -> list[str]:
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"
     found = fs.find(root)
-    # A bucket may hold an empty object in the place of a folder.
+    # A bucket may hold an empty object in place of a folder.
     names = [place[len(prefix) :] for place in found if place.startswith(prefix)]
     return sorted(name for name in names if name and not name.endswith("/"))
 
@@ -126,7 +127,7 @@ def _below(target: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def _translated(verb: str, uri: str) -> Iterator[None]:
-    """Turn what file systems raise into errors of ours."""
+    """Translate exceptions of file systems to timonel errors."""
     try:
         yield
     except TimonelError:

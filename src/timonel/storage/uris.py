@@ -1,7 +1,7 @@
-"""Where things are: local paths and URIs that fsspec understands, under one spelling.
+"""Local paths and fsspec URIs in one normalised spelling.
 
 A location is a string: an absolute local path, or ``scheme://...``. ``file://`` is turned into a
-path on the way in, so that everything behind this module may compare locations as text.
+path, so that locations returned by this module can be compared as text.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _EXTRA_BY_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
 
 def normalise(location: str | os.PathLike[str]) -> str:
-    """Return the one spelling of ``location``: an absolute path, or ``scheme://...``.
+    """Normalise ``location`` to an absolute path or ``scheme://...``.
 
     Raises:
-        SpecError: The location is empty, or a scheme without a place.
+        SpecError: The location is empty, or a scheme without a bucket or path.
     """
     text = os.fspath(location)
     if not text.strip():
@@ -32,7 +32,7 @@ def normalise(location: str | os.PathLike[str]) -> str:
         text = unquote(urlsplit(text).path)
     if "://" in text:
         return text.rstrip("/")
-    # Unlike pathlib's, this keeps symlinks, and a "~name" of nobody's as the file it is.
+    # Unlike pathlib, this keeps symlinks, and takes "~name" as a file if no such user exists.
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - see above
 
 
@@ -45,7 +45,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     """Return ``location`` as a path.
 
     Raises:
-        InputError: It is in a bucket.
+        InputError: The location is remote.
     """
     text = normalise(location)
     if "://" in text:
@@ -66,7 +66,7 @@ def filesystem(location: str | os.PathLike[str], **options: Any) -> tuple[Any, s
 
     Args:
         location: A path or URI.
-        options: What the file system shall be made with, beside what the environment says.
+        options: Options of the file system, in addition to those from the environment.
 
     Raises:
         MissingExtraError: The package of the location's scheme is not installed.

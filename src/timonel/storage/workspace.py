@@ -1,4 +1,4 @@
-"""The workspace: the folder that holds what timonel makes.
+"""Workspace: the folder that holds everything timonel creates.
 
 .timonel/
   FORMAT            the workspace document
@@ -28,53 +28,55 @@ _FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "cache")
 
 @dataclass(frozen=True)
 class Workspace:
-    """A workspace that exists and whose format this release reads."""
+    """Existing workspace with a format this release can read."""
 
     root: Path
 
     @property
     def jobs(self) -> Path:
-        """The folder of job folders."""
+        """Folder of job folders."""
         return self.root / "jobs"
 
     @property
     def runs(self) -> Path:
-        """The folder of run records."""
+        """Folder of run records."""
         return self.root / "runs"
 
     @property
     def models(self) -> Path:
-        """The model repository, as TensorFlow Serving expects it."""
+        """Model repository, in the layout of TensorFlow Serving."""
         return self.root / "models"
 
     @property
     def datasets(self) -> Path:
-        """The folder of references to datasets."""
+        """Folder of references to datasets."""
         return self.root / "datasets"
 
     @property
     def servers(self) -> Path:
-        """The folder of documents of running servers."""
+        """Folder of documents of running servers."""
         return self.root / "servers"
 
     @property
     def cache(self) -> Path:
-        """The folder of verified copies of remote content."""
+        """Folder of verified copies of remote content."""
         return self.root / "cache"
 
 
 def find_workspace(
     location: str | os.PathLike[str] | None = None, *, create: bool = True
 ) -> Workspace:
-    """Find or make the workspace.
+    """Find the workspace, or create it.
 
     The first that applies: ``location``; the environment variable ``TIMONEL_WORKSPACE``; the
-    nearest folder ``.timonel`` from the present folder upwards; a new ``.timonel`` here.
+    nearest folder ``.timonel`` from the current directory upwards; a new ``.timonel`` in the
+    current directory.
 
     Raises:
-        NotFoundError: There is none and ``create`` is false.
-        FormatError: It was written by a newer release.
-        InputError: It cannot be written, or is in a bucket, which no engine of this release reads.
+        NotFoundError: No workspace was found and ``create`` is false.
+        FormatError: The workspace was written by a newer release.
+        InputError: The workspace cannot be written, or is in a bucket, which no engine of this
+            release supports.
     """
     named = location or os.environ.get(ENVIRONMENT_VARIABLE)
     root = _local_root(named) if named else nearest_workspace(Path.cwd())
@@ -99,7 +101,7 @@ def _local_root(location: str | os.PathLike[str]) -> Path:
 
 
 def nearest_workspace(start: Path) -> Path | None:
-    """Return the nearest ``.timonel`` from a folder upwards, None if there is none."""
+    """Return the nearest ``.timonel`` from a folder upwards, or None."""
     start = start.absolute()
     for folder in (start, *start.parents):
         if (folder / FOLDER_NAME / "FORMAT").is_file():
@@ -116,6 +118,6 @@ def _make(root: Path) -> Workspace:
             ignore.write_text("*\n")
     except OSError as error:
         raise unwritable(root, error) from error
-    # The format comes last: a folder without it is no workspace yet.
+    # The format is written last: a folder without it is not a workspace yet.
     write_document(root / "FORMAT", "workspace", {})
     return Workspace(root)

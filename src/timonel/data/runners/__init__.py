@@ -1,4 +1,4 @@
-"""Who writes the shards: this process's threads, for now; a runner takes a `Plan`."""
+"""Runners that write the shards of a `Plan`; for now, threads of this process."""
 
 from timonel.data.runners.local import write_shards
 from timonel.data.runners.plan import Outcome, Plan, ShardPlan, plan_shards

@@ -1,7 +1,8 @@
-"""Writing shards on this machine: threads read and verify, this thread frames and writes.
+"""Write shards on this machine with a pool of reader threads.
 
-Decoders free the interpreter lock, so threads use all cores. Only a few megabytes of raw records
-are in memory at a time, and what is written does not depend on the number of threads.
+The threads read and verify records, the calling thread frames and writes them. Decoders release
+the GIL, so threads use all cores. Only a few megabytes of raw records are in memory at a time, and
+the output does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def write_shards(plan: Plan, source: Source, folder: Path, tick: Callable[[], No
     """Read every record of ``plan`` once and write the shards into ``folder``.
 
     Args:
-        plan: What to write.
-        source: Where the records are.
+        plan: The shards to write.
+        source: The source of the records.
         folder: An empty folder.
         tick: Called after each record.
 
@@ -94,7 +95,7 @@ def _encode(entry: Entry, raw: Raw, plan: Plan) -> bytes:
 
 
 def _read_ahead(source: Source, entries: Iterable[Entry]) -> Generator[_Read, None, None]:
-    """Yield each entry with what was read of it, in order."""
+    """Yield each entry with its raw record or error, in order."""
     if not source.parallel:
         yield from ((entry, _read(source, entry)) for entry in entries)
         return

@@ -1,4 +1,4 @@
-"""What a runner is asked to write, and what it answers. Pure values."""
+"""Write requests to runners, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timonel.errors import SpecError
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """One shard to be: its file name and its records, in order."""
+    """File name and records of one shard to write, in order."""
 
     name: str
     split: Split
@@ -24,12 +24,12 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All shards to be.
+    """All shards to write.
 
     Args:
-        shards: In the order in which they are written.
+        shards: The shards, in the order of writing.
         label_numbers: Number of each class; empty for a regression, whose labels are numbers.
-        skip_bad: Leave out records that cannot be used, instead of failing.
+        skip_bad: Skip unusable records instead of failing.
     """
 
     shards: Sequence[ShardPlan]
@@ -38,19 +38,19 @@ class Plan:
 
     @property
     def records(self) -> int:
-        """The number of records of all shards."""
+        """Number of records of all shards."""
         return sum(len(shard.entries) for shard in self.shards)
 
 
 @dataclass
 class Outcome:
-    """What was written.
+    """Result of writing a plan.
 
     Args:
-        shards: The files, as planned.
-        facts: What the source learned of each record, by key.
-        written: Records that were written, by split, in order.
-        skipped: Records that could not be used: key and reason.
+        shards: The written files, in the order of the plan.
+        facts: The source's facts about each record, by key.
+        written: Written records by split, in order.
+        skipped: Unusable records: key and reason.
     """
 
     shards: list[Shard] = field(default_factory=list)
@@ -62,16 +62,16 @@ class Outcome:
 def plan_shards(
     splits: Mapping[Split, Sequence[Entry]], *, shard_bytes: int, shards: int | None = None
 ) -> list[ShardPlan]:
-    """Cut each split into shards of near-equal numbers of records.
+    """Cut each split into shards with nearly equal numbers of records.
 
     Args:
         splits: Records of each split, in order.
-        shard_bytes: About how large a shard may become.
-        shards: Number of shards of the training split instead; other splits get shards of the
-            same number of records.
+        shard_bytes: Approximate maximum size of a shard.
+        shards: Number of shards of the training split, instead of ``shard_bytes``; other splits
+            get shards of about the same number of records.
 
     Raises:
-        SpecError: A number is not positive.
+        SpecError: ``shard_bytes`` or ``shards`` is not positive.
     """
     for number, what in ((shards, "shards"), (shard_bytes, "bytes per shard")):
         if number is not None and number < 1:

@@ -1,4 +1,4 @@
-"""Where raw records come from. Plug-ins of the entry-point group ``timonel.sources``."""
+"""Sources of raw records: plug-ins of the entry-point group ``timonel.sources``."""
 
 from timonel.data.sources.base import (
     Description,

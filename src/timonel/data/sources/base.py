@@ -1,7 +1,7 @@
-"""What a source is: a place with raw records that have keys and labels.
+"""Interface of sources: locations of raw records with keys and labels.
 
-A conversion scans the source once (which records there are, without reading them all into memory),
-divides them, then reads each record exactly once, from several threads.
+A conversion scans the source once, to list the records without keeping them all in memory, divides
+them into splits, then reads each record exactly once, from several threads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from timonel.errors import DataError
 
 
 class UnusableError(DataError):
-    """One raw record cannot be used; a conversion may be told to skip it.
+    """Raw record that cannot be used; a conversion can skip it on request.
 
     Args:
         key: The record's key.
-        reason: What was expected of it and what came.
+        reason: What is wrong with the record.
     """
 
     def __init__(self, key: str, reason: str, *, hint: str | None = None) -> None:
@@ -37,7 +37,7 @@ class UnusableError(DataError):
 
 
 class SourceOptions(BaseModel):
-    """What a user may say of a source; each plug-in uses what concerns it."""
+    """User options of a source; each plug-in uses the ones that apply."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,15 +58,15 @@ class SourceOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that was found and not read yet.
+    """Record that was found by a scan and not read yet.
 
     Args:
-        key: Unique in the source; a path relative to it, or a row's number.
-        label: The class's name, or the number to predict.
-        size: Bytes, about; shards are cut by it.
-        ref: Whatever the source needs to read it.
+        key: Unique in the source; a path relative to it, or a row number.
+        label: The class name, or the number to predict.
+        size: Approximate size in bytes, for cutting shards.
+        ref: Reference for the source to read the record.
         split: The split that the source assigns; None if it assigns none.
-        group: The digest that identical records share; None for a record without duplicates.
+        group: Digest shared by identical records; None for a record without duplicates.
     """
 
     key: str
@@ -79,16 +79,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Scan:
-    """What was found in a source.
+    """Result of scanning a source.
 
     Args:
         entries: The records, in the order of their keys.
-        task: What the labels are good for.
-        ignored: Names of things that are no records.
-        skipped: Records that cannot be used: key and reason.
+        task: Classification or regression, from the labels.
+        ignored: Names of items that are not records.
+        skipped: Unusable records: key and reason.
         columns: How each column of a table is used.
-        notes: One line each on how the source was read, if that is not obvious.
-        warnings: One line each on what may have been read wrongly.
+        notes: Notes on how the source was read, one line each.
+        warnings: Possible misreadings, one line each.
     """
 
     entries: Sequence[Entry]
@@ -102,11 +102,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A record that was read and verified.
+    """Record that was read and verified.
 
     Args:
-        features: What is stored, besides key and label.
-        facts: Whatever the source wants back in `Source.describe`.
+        features: Features to store, besides key and label.
+        facts: Facts that are passed on to `Source.describe`.
     """
 
     features: Mapping[str, Feature]
@@ -115,13 +115,13 @@ class Raw:
 
 @dataclass(frozen=True)
 class Description:
-    """What a source says of all records that were read.
+    """Summary of all records read from a source.
 
     Args:
-        schema: Their schema, with figures of the training split.
-        digest: Of the raw content: names and bytes.
+        schema: Schema of the records, with statistics of the training split.
+        digest: Digest of names and bytes of the raw content.
         files: Number of raw files.
-        bytes: Their size.
+        bytes: Total size of the raw files.
     """
 
     schema: Schema
@@ -132,17 +132,17 @@ class Description:
 
 @dataclass
 class Source(abc.ABC):
-    """Raw records in one place. ``read`` is called from several threads, the rest from one."""
+    """Source of raw records. ``read`` must be thread-safe; other methods run in one thread."""
 
     plugin: ClassVar[str]
     kind: ClassVar[str]
-    """What users ask for: ``images`` or ``table``."""
+    """Kind for users to select: ``images`` or ``table``."""
 
     parallel: ClassVar[bool] = True
-    """Whether reading in several threads pays."""
+    """Whether reading in several threads is faster."""
 
     precedence: ClassVar[int] = 0
-    """Of several sources that recognise a place, the one of the highest precedence reads it."""
+    """Priority among sources that recognise the same location; the highest wins."""
 
     location: Path
     options: SourceOptions = field(default_factory=SourceOptions)
@@ -150,15 +150,15 @@ class Source(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def recognises(cls, location: Path) -> bool:
-        """Tell, at a glance, whether ``location`` looks like a source of this class."""
+        """Tell quickly whether ``location`` looks like a source of this class."""
 
     @abc.abstractmethod
     def scan(self) -> Scan:
         """Find all records.
 
         Raises:
-            DataError: The place holds no usable records.
-            UnusableError: One cannot be used and ``options.skip_bad`` is false.
+            DataError: The location contains no usable records.
+            UnusableError: A record cannot be used and ``options.skip_bad`` is false.
         """
 
     @abc.abstractmethod
@@ -166,14 +166,14 @@ class Source(abc.ABC):
         """Read and verify one record. Thread-safe.
 
         Raises:
-            UnusableError: It cannot be used.
+            UnusableError: The record cannot be used.
         """
 
     @abc.abstractmethod
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
-        """Sum up what was read.
+        """Summarise the records that were read.
 
         Args:
-            facts: Of every record that was read, by key.
+            facts: Facts about every record that was read, by key.
             train: The records of the training split.
         """

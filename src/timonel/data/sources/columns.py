@@ -1,4 +1,4 @@
-"""Columns of text as numbers or words, on Arrow's and NumPy's kernels."""
+"""Parse text columns as numbers or words with Arrow and NumPy."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from timonel.data.schema import CategoricalColumn, NumericColumn
 from timonel.data.sources.inference import Kinds, trim
 
 MAX_VOCABULARY = 1000
-"""Words beyond the most frequent share the place of the unknown: one-hot vectors stay short."""
+"""Limit on the vocabulary, to keep one-hot vectors short; rarer words count as unknown."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers; what is missing is NaN."""
+    """Column of numbers; missing values are NaN."""
 
     values: npt.NDArray[np.float64]
 
     @classmethod
     def of(cls, kinds: Kinds) -> Self:
-        """Convert texts; whatever is no finite number is missing."""
+        """Convert texts to numbers; values that are not finite numbers are missing."""
         numbers = pc.cast(pc.if_else(kinds.number, kinds.texts, None), pa.float64())
         return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
 
@@ -34,7 +34,7 @@ class Numbers:
         return float(self.values[row])
 
     def describe(self, name: str, rows: npt.NDArray[np.int64]) -> NumericColumn:
-        """Return the column's figures over ``rows``."""
+        """Return the column's statistics over ``rows``."""
         values = self.values[rows]
         known = values[~np.isnan(values)]
         missing = len(values) - len(known)
@@ -52,14 +52,14 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Words:
-    """A column of words; what is missing is empty."""
+    """Column of words; missing values are empty."""
 
     codes: npt.NDArray[np.int32]
     words: list[str]
 
     @classmethod
     def of(cls, texts: Any) -> Self:
-        """Trim the texts and number the different ones."""
+        """Trim and dictionary-encode the texts."""
         encoded = pc.dictionary_encode(trim(texts))
         return cls(encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
 

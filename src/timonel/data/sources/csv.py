@@ -1,6 +1,6 @@
-"""CSV files: a header, one row per record, one column with the label.
+"""CSV files with a header, one record per row and one label column.
 
-The whole file is held as an Arrow table while it is converted.
+The whole file is kept in memory as an Arrow table during conversion.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_file
 
 _FEW = 20
-"""More different whole numbers than this are a quantity to predict rather than classes."""
+"""Above this number of distinct whole numbers, a label is a regression target."""
 _FEATURES = {"numeric", "categorical"}
 
 
 class CsvSource(Source):
-    """The rows of a CSV file, in their order."""
+    """Rows of a CSV file, in file order."""
 
     plugin: ClassVar[str] = "csv"
     kind: ClassVar[str] = "table"
@@ -50,11 +50,11 @@ class CsvSource(Source):
 
     @classmethod
     def recognises(cls, location: Path) -> bool:
-        """Tell whether ``location`` is a file with a CSV's ending."""
+        """Tell whether ``location`` is a ``.csv`` or ``.tsv`` file."""
         return location.is_file() and location.suffix.lower() in {".csv", ".tsv"}
 
     def scan(self) -> Scan:
-        """Read the file and find the type of every column."""
+        """Read the file and determine the role of every column."""
         self._file = file = read_csv(self.location, skip_bad=self.options.skip_bad)
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
@@ -62,7 +62,7 @@ class CsvSource(Source):
         roles: dict[str, ColumnRole] = {}
         self._columns: dict[str, arrow.Values] = {}
         for name in names:
-            # One column at a time: its masks and trimmed texts take as much memory as itself.
+            # One column at a time: masks and trimmed texts take as much memory as the column.
             kinds = Kinds.of(file.table[name])
             roles[name] = self._role(name, kinds)
             if roles[name].role == "numeric":
@@ -98,12 +98,12 @@ class CsvSource(Source):
         return Scan(entries, task, ignored, skipped, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
-        """Return the values of one row. A missing number is NaN, a missing word is empty."""
+        """Return the values of one row; NaN for missing numbers, empty for missing words."""
         row: int = entry.ref
         return Raw({COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()})
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - rows have none
-        """Sum up the columns over the training split."""
+        """Summarise the columns over the training split."""
         rows = np.fromiter((entry.ref for entry in train), np.int64, len(train))
         columns: list[Column] = [
             column.describe(name, rows) for name, column in self._columns.items()
@@ -160,7 +160,7 @@ class CsvSource(Source):
         return ColumnRole(name=name, role=found.role, note=note, is_doubtful=found.is_doubtful)
 
     def _without_row_ids(self, roles: dict[str, ColumnRole]) -> dict[str, ColumnRole]:
-        """Drop columns that number the rows, unless nothing else is left to learn from."""
+        """Drop row id columns, unless no other feature would be left."""
         features = [name for name, role in roles.items() if role.role in _FEATURES]
         ids = {
             name
@@ -188,7 +188,7 @@ class CsvSource(Source):
         )
 
     def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
-        """Return the split of each row, if a column assigns them, and the rows to discard."""
+        """Return the split of each row, if a column assigns splits, and the rows to discard."""
         found = [role.name for role in roles if role.role == "split"]
         if not found:
             return [], set()
@@ -202,10 +202,10 @@ class CsvSource(Source):
         return [split_named(word) for word in words], discarded
 
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
-        """Return the task, and the label of each row; a missing one is an empty text."""
+        """Return the task and the label of each row; missing labels are empty."""
         kinds = Kinds.of(self._file.table[name])
         bad, filled = count(kinds.bad), len(kinds.texts) - count(kinds.missing)
-        # A few words among numbers are mistakes; --skip-bad leaves their rows out.
+        # A few words among numbers are errors; --skip-bad skips their rows.
         numeric = self.options.task == "regression" or (
             bad == 0 or (bad * 10 <= filled and self.options.task is None)
         )
@@ -229,7 +229,7 @@ class CsvSource(Source):
         return task, list(arrow.Words.of(kinds.texts).texts())
 
     def _check_words(self, kinds: Kinds, name: str) -> None:
-        """Refuse a label with almost as many different words as rows."""
+        """Reject a label column that cannot be one, such as free text or formatted numbers."""
         found = infer(kinds)
         if found.cure and self.options.task is None:
             raise DataError(

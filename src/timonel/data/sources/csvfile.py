@@ -1,7 +1,7 @@
-"""Reading a CSV file into columns or rows of text, with errors that name the line.
+"""Read a CSV file as text columns or rows, with line numbers in errors.
 
-Commas separate the values, tabs those of a ``.tsv``. If that makes the header one column, and
-semicolons, tabs or bars make it several, these separate them.
+Values are separated by commas, or by tabs in a ``.tsv`` file. If that gives a header of one column
+but semicolons, tabs or bars give several, that separator is used.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 @dataclass(frozen=True)
 class CsvFile:
-    """The content of a CSV file: all columns as text, empty lines left out.
+    """Content of a CSV file: all columns as text, without empty lines.
 
     Args:
-        path: Where it is.
+        path: Path of the file.
         table: The rows.
         skipped: Rows with too many or too few values: key and reason.
-        width: Columns of the file; one more than the table's if its first was left out.
-        notes: One line each on how the file was read, if that is not obvious.
-        warnings: One line each on what may have been read wrongly.
+        width: Number of columns in the file; the table has one less if its index was dropped.
+        notes: Notes on how the file was read, one line each.
+        warnings: Possible misreadings, one line each.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class CsvFile:
     warnings: list[str]
 
     def line_of(self, row: int) -> int:
-        """Return the line in which a row of the table ends, counted from 1."""
+        """Return the line number in which a row of the table ends, counted from 1."""
         rows = (line for line, values in _rows(self.path) if len(values) == self.width)
         next(rows)
         return next(line for index, line in enumerate(rows) if index == row)
@@ -57,14 +57,14 @@ class CsvFile:
 def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     """Read a CSV file.
 
-    A first column without a name that numbers the rows, as pandas writes its index, is left out.
+    An unnamed first column that numbers the rows, such as a pandas index, is dropped.
 
     Args:
         path: A file in UTF-8 with a header.
-        skip_bad: Leave out rows with too many or too few values instead of raising.
+        skip_bad: Skip rows with too many or too few values instead of raising.
 
     Raises:
-        DataError: It is empty, not UTF-8, or its header repeats or lacks a name.
+        DataError: The file is empty or not UTF-8, or its header repeats or lacks a name.
         UnusableError: A row has too many or too few values.
     """
     names = _header(path)
@@ -78,7 +78,7 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     try:
         table = pacsv.read_csv(
             path,
-            # In one thread: with several, an invalid row's number is not known.
+            # With several threads, Arrow does not know the number of an invalid row.
             read_options=pacsv.ReadOptions(use_threads=False),
             parse_options=pacsv.ParseOptions(
                 delimiter=_delimiter(path), newlines_in_values=True, invalid_row_handler=handle
@@ -93,7 +93,7 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
         raise DataError(f"expected a CSV file at {path}, got: {error}") from error
     warnings = []
     if _lines(path) != table.num_rows + ragged + 1:
-        # A value, or a quote that is not closed, goes over several lines.
+        # A quoted value, or an unclosed quote, spans several lines.
         warnings = _check_quotes(path, len(names))
     skipped = _ragged(path, len(names), skip_bad=skip_bad) if ragged else []
     separator = describe_separator(path)
@@ -107,17 +107,17 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
 
 
 def _is_index(texts: Any) -> bool:
-    """Tell whether a column holds whole numbers that rise by one."""
+    """Tell whether a column contains consecutive whole numbers."""
     if not pc.all(pc.match_substring_regex(texts, r"^\d{1,15}$")).as_py():
         return False
     return bool(np.all(np.diff(pc.cast(texts, pa.int64()).to_numpy()) == 1))
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the line in which each row ends, counted from 1, and the row's values by column.
+    """Yield each row as a dict, with the line number in which it ends, counted from 1.
 
     Raises:
-        DataError: The file is empty, not UTF-8, or its header repeats or lacks a name.
+        DataError: The file is empty or not UTF-8, or its header repeats or lacks a name.
         UnusableError: A row has too many or too few values.
     """
     names = _header(path)
@@ -134,13 +134,13 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def describe_separator(path: Path) -> str | None:
-    """Return a line that names the separator, None if it is the one of the file's ending."""
+    """Return a note that names the separator, or None if it is the file type's default."""
     found = _delimiter(path)
     return None if found == _usual(path) else f"values are separated by {_SEPARATORS[found]}"
 
 
 def peek(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
-    """Return the first row of a CSV file, which should be its header, and some that follow."""
+    """Return the header of a CSV file and up to ``rows`` following rows."""
     found = [values for _, values in itertools.islice(_rows(path), rows + 1)]
     return (found[0], found[1:]) if found else ([], [])
 
@@ -159,7 +159,7 @@ def _header(path: Path) -> list[str]:
     _, names = next(_rows(path), (0, []))
     if not names:
         raise DataError(f"expected a CSV file with a header at {path}, found an empty file")
-    # The first may be an index, see `read_csv`; `read_rows` passes it on, and no model asks for it.
+    # The first may be an index, see `read_csv`; `read_rows` passes it on, and models ignore it.
     unnamed = [index for index, name in enumerate(names, start=1) if not name.strip() and index > 1]
     if unnamed or names == [""]:
         raise _unnamed(path, *unnamed or [1])
@@ -200,14 +200,14 @@ def _wrong_width(
 
 
 def _check_quotes(path: Path, width: int) -> list[str]:
-    """Refuse a quote that is never closed, or closed by the opening quote of another row.
+    """Reject a quote that is never closed, or closed by the opening quote of another row.
 
-    Arrow takes the rows in between as one value without a word. If that is legal CSV, as the quote
+    Arrow silently reads the rows in between as one value. If that is legal CSV, because the quote
     is closed at the end of a value, return a warning.
 
     Args:
         path: The file.
-        width: Number of its columns.
+        width: Number of columns.
     """
     separator, found = _delimiter(path), []
     for end, values in _rows(path, strict=True):
@@ -226,7 +226,7 @@ def _check_quotes(path: Path, width: int) -> list[str]:
 
 
 def _rows(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line in which each row ends, and its values; empty lines are left out."""
+    """Yield each row with the line number in which it ends; empty lines are skipped."""
     limit = csv.field_size_limit(_MAX_CELL_CHARACTERS)
     start = 1
     try:
@@ -283,7 +283,7 @@ def _usual(path: Path) -> str:
 
 
 def _first_line(path: Path) -> str:
-    """Return the beginning of the first line that is not empty."""
+    """Return the start of the first non-empty line."""
     with path.open("rb") as file:
         while line := file.readline(_MAX_HEADER_BYTES):
             if text := line.decode("utf-8-sig", "replace").strip("\r\n"):

@@ -1,8 +1,8 @@
-"""Verify encoded images, so that TensorFlow can decode each one that is accepted.
+"""Verify that TensorFlow can decode encoded images.
 
-Pillow decodes them. It forgives some damage that TensorFlow's decoders do not: a PNG without its
-end, a BMP of another length than its header says, a GIF with colours that its map lacks. The
-structure of these three is checked here; `docs/design/data.md` says what is not found.
+Pillow decodes them. It accepts some damage that TensorFlow's decoders reject: a PNG without its
+end, a BMP whose length differs from its header, a GIF with colours outside its map. The structure
+of these three is checked here; `docs/design/data.md` lists what is not detected.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _READERS: dict[ImageFormat, Callable[..., ImageFile]] = {
     "webp": WebPImageFile,
 }
 _MAX_PIXELS = (1 << 29) // 3
-"""TensorFlow decodes less than 2^29 bytes; Pillow refuses twice its limit, which is the same."""
+"""TensorFlow decodes less than 2^29 bytes; Pillow rejects twice its limit, which is the same."""
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L"})
 _TO_PNG = "convert it to PNG, or skip such files with --skip-bad"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What is kept of an image that was verified.
+    """Facts about a verified image.
 
     Args:
-        format: Its format.
-        height: Pixels, as TensorFlow decodes it.
-        width: Pixels.
-        channels: 1 for shades of grey.
+        format: File format.
+        height: Height in pixels, as TensorFlow decodes the image.
+        width: Width in pixels, as TensorFlow decodes the image.
+        channels: 1 for greyscale, else 3.
         bytes: Size of the file.
-        digest: Of the file.
+        digest: Digest of the file.
     """
 
     format: ImageFormat
@@ -68,7 +68,7 @@ class ImageFacts:
 
 
 def image_format(start: bytes) -> ImageFormat | None:
-    """Return the format of an image by its first 12 bytes or more; None if it is none of ours."""
+    """Return an image's format from its first 12 bytes or more, or None if unsupported."""
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "webp"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
@@ -78,23 +78,23 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
     """Decode an image once and return its facts.
 
     Args:
-        key: Names the image in errors.
+        key: The image's name in errors.
         content: The encoded image.
 
     Raises:
-        UnusableError: It is damaged, or TensorFlow does not decode its kind.
+        UnusableError: The image is damaged, or TensorFlow cannot decode its kind.
     """
     format_ = image_format(content)
     if format_ is None:
         raise UnusableError(key, "expected an image, got a file that changed during the conversion")
     try:
-        # Image.open() would warn about large photographs; TensorFlow's own limit is what counts.
+        # Image.open() would warn about large photographs; only TensorFlow's own limit matters.
         with _READERS[format_](io.BytesIO(content)) as image:
             _check_kind(key, image, content)
             channels: Literal[1, 3] = 1 if image.mode in _GREY_MODES else 3
             width, height = image.size
-            # At an eighth of the size a JPEG's data is still read to its end, in a third of
-            # the time; the transform that is saved cannot fail.
+            # At an eighth of the size, a JPEG's data is still read to its end, in a third of the
+            # time; the skipped part of the transform cannot fail.
             image.draft(None, (1, 1))
             image.load()
             if format_ == "png":
@@ -105,7 +105,7 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
                 width, height = _check_gif(content, image)
     except UnusableError:
         raise
-    except Exception as error:  # decoders raise whatever broken bytes lead them to
+    except Exception as error:  # decoders raise all kinds of exceptions on broken input
         raise UnusableError(
             key, f"expected a whole {format_.upper()} image, got: {error}"
         ) from error
@@ -114,7 +114,7 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
 
 
 def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
-    """Refuse whole images that TensorFlow does not decode."""
+    """Reject intact images that TensorFlow cannot decode."""
     width, height = image.size
     if width * height > _MAX_PIXELS:
         raise UnusableError(
@@ -135,7 +135,7 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
 
 
 def _check_png(content: bytes) -> None:
-    """Walk the chunks to the last one. TensorFlow forgives wrong checksums of optional ones."""
+    """Check the chunks up to the last one; TensorFlow ignores checksums of optional ones."""
     place, kind = len(_PNG_MAGIC), b""
     while kind != b"IEND":
         if place + 12 > len(content):
@@ -163,7 +163,7 @@ def _check_bmp(content: bytes, width: int, height: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _GifFrame:
-    """One frame: where it is, the size of its colour map, and the index that is no colour.
+    """GIF frame: position, size of its colour map, and transparent index.
 
     The box is left, top, right and bottom in pixels.
     """
@@ -174,12 +174,12 @@ class _GifFrame:
 
 
 def _check_gif(content: bytes, image: ImageFile) -> tuple[int, int]:
-    """Return width and height of the first frame in TensorFlow, which are the largest of all."""
+    """Return width and height as TensorFlow decodes them: the largest of all frames."""
     try:
         first, *_ = frames = list(_gif_frames(content))
     except (IndexError, struct.error) as error:
         raise ValueError("it is cut off") from error
-    counts = image.crop(first.box).histogram()  # loaded are indices, not colours
+    counts = image.crop(first.box).histogram()  # pixels of the first frame are indices, not colours
     if first.transparent is not None:
         counts[first.transparent] = 0
     if any(counts[first.colours :]):
@@ -220,7 +220,7 @@ def _gif_frames(content: bytes) -> Iterator[_GifFrame]:
 
 
 def _skip_colours(file: io.BytesIO, flags: int) -> int:
-    """Skip a colour map and return how many colours it has."""
+    """Skip a colour map and return its number of colours."""
     if not flags & 0x80:
         return 0
     colours = 2 << (flags & 7)
@@ -229,7 +229,7 @@ def _skip_colours(file: io.BytesIO, flags: int) -> int:
 
 
 def _sub_blocks(file: io.BytesIO) -> bytes:
-    """Return the data of a chain of blocks."""
+    """Return the data of a chain of sub-blocks."""
     parts = []
     while size := file.read(1)[0]:
         parts.append(file.read(size))

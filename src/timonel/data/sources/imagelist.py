@@ -1,7 +1,8 @@
-"""CSV files that list images, as TFRecorder and AutoML take them: ``split,image_uri,label``.
+"""CSV files that list images, as in TFRecorder and AutoML: ``split,image_uri,label``.
 
-Columns come in any order, under a header. Paths are relative to the CSV file or to the current
-folder. Rows without a split, or with ``UNASSIGNED``, are divided; ``DISCARD`` leaves a row out.
+Columns may be in any order, under a header. Paths are relative to the CSV file or to the current
+directory. Rows without a split, or with ``UNASSIGNED``, are divided by fractions; ``DISCARD``
+leaves a row out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _IMAGE_COLUMN = "image_uri"
 
 
 class ImageListSource(ImageFolderSource):
-    """The images that a CSV file names, with their labels and splits."""
+    """Images listed in a CSV file, with their labels and splits."""
 
     plugin: ClassVar[str] = "image-list"
     kind: ClassVar[str] = "images"
@@ -36,7 +37,7 @@ class ImageListSource(ImageFolderSource):
     def recognises(cls, location: Path) -> bool:
         """Tell whether ``location`` is a CSV file with a column of image files.
 
-        The column is named ``image_uri``, or no columns but a label and a split are beside it.
+        The column is named ``image_uri``, or the file has at most three columns.
         """
         if not location.is_file() or location.suffix.lower() not in {".csv", ".tsv"}:
             return False
@@ -50,7 +51,7 @@ class ImageListSource(ImageFolderSource):
         return column is not None and (column.lower() == _IMAGE_COLUMN or len(names) <= 3)
 
     def scan(self) -> Scan:
-        """Find the images that the file lists."""
+        """Find the listed images."""
         file = read_csv(self.location, skip_bad=self.options.skip_bad)
         names, rows = peek(self.location, _SAMPLE)
         image = _image_column(names, rows)
@@ -93,7 +94,7 @@ class ImageListSource(ImageFolderSource):
         )
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
-        """Sum up the images; the digest covers the list as well."""
+        """Summarise the images; the digest also covers the list."""
         found = super().describe(facts, train)
         digest = digest_lines([digest_file(self.location), found.digest])
         return replace(found, digest=digest, files=found.files + 1)
@@ -154,7 +155,7 @@ def _note(name: str, roles: Mapping[Any, str]) -> str:
 
 
 def _image_column(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str | None:
-    """Return the name of the column in which every value of the sample names an image file."""
+    """Return the column named ``image_uri``, or the first with image file names only."""
     found = [
         name
         for index, name in enumerate(names)

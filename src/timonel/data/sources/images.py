@@ -1,6 +1,6 @@
-"""Folders of images: ``<root>/<label>/**/<image>`` or ``<root>/<split>/<label>/**/<image>``.
+"""Folders of images: ``<root>/[<split>/]<label>/**/<image>``.
 
-What is an image is decided by its first bytes, as TensorFlow's decoder does, not by its name.
+Image files are recognised by their first bytes, as in TensorFlow's decoder, not by their names.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _HINT = "convert it to one of them, or skip such files with --skip-bad"
 
 
 class ImageFolderSource(Source):
-    """One folder of images per label, of any depth, in the order of their paths.
+    """Image folders, one per label, nested to any depth, in path order.
 
-    Folders named train, validation and test at the top, with label folders inside, are splits.
+    Top-level folders named train, validation and test, with label folders inside, are splits.
     """
 
     plugin: ClassVar[str] = "images"
@@ -72,7 +72,7 @@ class ImageFolderSource(Source):
         return Scan(mark_duplicates(entries), "classification", sorted(ignored), skipped)
 
     def read(self, entry: Entry) -> Raw:
-        """Read an image file and decode it once, to be sure that training can."""
+        """Read an image file and decode it once, to check that training can decode it."""
         path: Path = entry.ref
         try:
             content = path.read_bytes()
@@ -81,7 +81,7 @@ class ImageFolderSource(Source):
         return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - sizes are of all splits
-        """Sum up formats and sizes; the digest is that of the folder holding just these files."""
+        """Summarise formats and sizes; the digest is that of a folder with just these files."""
         images: Sequence[ImageFacts] = list(facts.values())
         sizes = {(image.height, image.width) for image in images}
         schema = ImageSchema(
@@ -120,7 +120,7 @@ class ImageFolderSource(Source):
             yield from ((split, _label(label), label) for label in labels)
 
     def _are_splits(self, folders: Sequence[Path]) -> bool:
-        """Tell whether the folders at the top are splits: ``train``, another, and labels inside."""
+        """Tell whether the top-level folders are splits: ``train`` and at least one other."""
         if self.options.folders != "auto":
             return self.options.folders == "splits"
         splits = {split_named(folder.name) for folder in folders} - {None}
@@ -189,7 +189,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _readable(name: str) -> str:
-    """Return a name with escapes for bytes that are not UTF-8, as keys and JSON need it."""
+    """Return a name with escapes for bytes that are not UTF-8, as keys and JSON require."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
@@ -201,10 +201,10 @@ def _label(folder: Path) -> str:
 
 
 def mark_duplicates(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of files, those of identical content with its digest as their group.
+    """Group the entries of identical files by setting ``group`` to their digest.
 
-    Files of equal size are compared by their first and last `_END_BYTES`; only those that agree
-    there are read whole.
+    Files of equal size are compared by their first and last `_END_BYTES`; only those that match
+    are read completely.
     """
     sizes = Counter(entry.size for entry in entries)
     suspects = [entry for entry in entries if sizes[entry.size] > 1]
@@ -225,14 +225,14 @@ def mark_duplicates(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _ends(entry: Entry) -> bytes | None:
-    """Return a digest of a file's size, beginning and end."""
+    """Return a digest of a file's size, start and end."""
     try:
         with entry.ref.open("rb") as file:
             start = file.read(_END_BYTES)
             file.seek(max(len(start), entry.size - _END_BYTES))
             end = file.read(_END_BYTES)
     except OSError:
-        return None  # reading the record says what is wrong
+        return None  # reading the record reports the error
     return hashlib.blake2b(b"%d:%b%b" % (entry.size, start, end), digest_size=16).digest()
 
 

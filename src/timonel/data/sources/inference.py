@@ -1,8 +1,8 @@
-"""The role of a table's column, inferred from all its values.
+"""Infer the role of a table column from all its values.
 
-A column of which a tenth or less are no numbers is numeric: these values are missing, and the note
-says so. Dates, and words that hardly ever repeat, would become one category per row: such columns
-are dropped unless the user says otherwise.
+A column is numeric if at most a tenth of its values are not numbers: these count as missing, with a
+note. Dates, and words that hardly ever repeat, would become one category per row: such columns are
+dropped unless the user sets their type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timonel.data.cells import FLOAT32_MAX, MISSING, NUMBER, PLAIN_NUMBERS
 from timonel.data.schema import ColumnType, split_named
 
 FEW_ROWS = 20
-"""Below this many values, words that do not repeat say nothing about the column."""
+"""With fewer values than this, a lack of repetition is not evidence against a category."""
 
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CODE = r"^0\d+$"
@@ -39,15 +39,15 @@ _TEXT_WORDS = 3
 
 @dataclass(frozen=True)
 class Inference:
-    """What a column holds.
+    """Inferred role of a column.
 
     Args:
-        role: How to use it.
-        note: Why, or what to look at; empty if that is obvious.
-        is_doubtful: Values are lost, so that the user should look at it.
-        bad: Values that are neither missing nor numbers.
-        first_bad: The row of the first of these.
-        cure: How to make numbers of them; empty if they are words.
+        role: How to use the column.
+        note: The reason, or a problem to check; empty if obvious.
+        is_doubtful: Values are lost, so that the user should check.
+        bad: Number of values that are neither missing nor numbers.
+        first_bad: Row of the first bad value.
+        cure: How to turn bad values into numbers; empty if they are words.
     """
 
     role: ColumnType
@@ -60,7 +60,7 @@ class Inference:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Masks over a column's values: which are missing, which are numbers."""
+    """Masks of a column's missing, numeric and infinite values."""
 
     texts: Any
     missing: Any
@@ -69,7 +69,7 @@ class Kinds:
 
     @classmethod
     def of(cls, texts: Any) -> Kinds:
-        """Look at each value."""
+        """Classify each value."""
         trimmed = trim(texts)
         lower = pc.utf8_lower(trimmed)
         number = pc.match_substring_regex(trimmed, NUMBER)
@@ -84,7 +84,7 @@ class Kinds:
 
     @property
     def bad(self) -> Any:
-        """The values that are neither missing nor numbers nor infinite."""
+        """Mask of values that are neither missing nor numbers nor infinite."""
         return pc.invert(pc.or_(pc.or_(self.missing, self.number), self.infinite))
 
 
@@ -92,8 +92,8 @@ def infer(kinds: Kinds, name: str = "") -> Inference:
     """Return how to use a column.
 
     Args:
-        kinds: All its values.
-        name: Its name: a column ``split`` of split names assigns the splits.
+        kinds: The column's classified values.
+        name: The column's name: a column ``split`` with split names assigns the splits.
     """
     known = len(kinds.texts) - count(kinds.missing)
     numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
@@ -108,9 +108,10 @@ def infer(kinds: Kinds, name: str = "") -> Inference:
 
 
 def is_row_id(texts: Any, name: str) -> bool:
-    """Tell whether a column numbers its rows, as far as `FEW_ROWS` or more values can say.
+    """Tell whether a column numbers its rows; needs at least `FEW_ROWS` values.
 
-    All values are different whole numbers, and rise by one or have a name such as ``customer_id``.
+    All values are distinct whole numbers that are consecutive or have a name such as
+    ``customer_id``.
     """
     kinds = Kinds.of(texts)
     if len(kinds.texts) < FEW_ROWS or count(kinds.number) < len(kinds.texts):
@@ -141,7 +142,7 @@ def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
 
 
 def as_numeric(kinds: Kinds) -> Inference:
-    """Return the inference of a column that is to be numeric, with its bad values counted."""
+    """Return the inference for a column that is used as numeric, counting bad values."""
     bad, infinite = count(kinds.bad), count(kinds.infinite)
     first = _first(kinds.bad)
     notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
@@ -152,9 +153,9 @@ def as_numeric(kinds: Kinds) -> Inference:
 
 
 def unassigned(texts: Any) -> list[str]:
-    """Return the different values that name no split.
+    """Return the distinct values that are not split names.
 
-    Missing values, ``unassigned`` and ``discard`` may occur.
+    Missing values, ``unassigned`` and ``discard`` are allowed.
     """
     different = pc.unique(trim(texts)).to_pylist()
     known = {"unassigned", "discard", *MISSING}
@@ -162,23 +163,23 @@ def unassigned(texts: Any) -> list[str]:
 
 
 def trim(texts: Any) -> Any:
-    """Return one Arrow array of the values without spaces around them."""
+    """Return the values as one Arrow array, without surrounding spaces."""
     combined = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     return pc.utf8_trim_whitespace(combined)
 
 
 def count(mask: Any) -> int:
-    """Return how many values of a mask are true."""
+    """Return the number of true values in a mask."""
     return int(pc.sum(mask).as_py() or 0)
 
 
 def shorten(value: str) -> str:
-    """Return a value as it stands in a message, cut after 40 characters."""
+    """Return a value quoted for a message, truncated after 40 characters."""
     return repr(value if len(value) <= 40 else f"{value[:40]}...")
 
 
 def _cure(kinds: Kinds) -> str:
-    """Return what to do if nine tenths of the bad values are almost numbers, else nothing."""
+    """Return a remedy if nine tenths of the bad values are formatted numbers, else ""."""
     almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.texts, _ALMOST)))
     if not almost or almost * 10 < count(kinds.bad) * 9:
         return ""

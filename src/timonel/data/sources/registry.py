@@ -1,4 +1,4 @@
-"""Which sources are installed, and which one fits a place."""
+"""Registry of installed sources, and selection by location."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ GROUP = "timonel.sources"
 
 
 def installed_sources() -> dict[str, type[Source]]:
-    """Return the classes of all installed sources by plug-in name, in the order of the names."""
+    """Return the classes of all installed sources by plug-in name, sorted."""
     found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return {point.name: point.load() for point in found}
 
 
 def choose_source(location: Path, kind: str = "auto") -> type[Source]:
-    """Return the class of source for ``location``.
+    """Return the source class for ``location``.
 
     Args:
         location: The folder or file.
-        kind: ``images``, ``table``, a plug-in's name, or ``auto`` for the first that recognises it.
+        kind: ``images``, ``table``, a plug-in's name, or ``auto`` for the one with the highest
+            precedence that recognises the location.
 
     Raises:
-        NotFoundError: There is nothing at ``location``.
+        NotFoundError: ``location`` does not exist.
         SpecError: No installed source has that kind.
         InputError: No installed source recognises the location.
     """
