@@ -1,1 +1,1 @@
-"""The command line: commands parse, call the public API and print."""
+"""Command line: commands parse their arguments, call the public API and print."""

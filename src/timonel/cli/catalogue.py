@@ -1,7 +1,7 @@
-"""The commands there are: name, section of the help, and one line each.
+"""Top-level commands: name, help section and summary.
 
-``timonel --help`` is written from this table alone, so that no command is imported for it. A test
-holds the lines equal to what the commands say of themselves.
+``timonel --help`` is generated from this table alone, so that it imports no command. A test checks
+that the summaries equal those of the commands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KEEP = "Operate"
 
 @dataclass(frozen=True)
 class Entry:
-    """One command of the top level."""
+    """Top-level command."""
 
     name: str
     section: str
@@ -23,7 +23,7 @@ class Entry:
 
     @property
     def module(self) -> str:
-        """The module that defines the command."""
+        """Name of the module that defines the command."""
         return f"timonel.cli.commands.{self.name}"
 
 
@@ -47,6 +47,6 @@ ENTRIES = (
     Entry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
     Entry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )
-"""Every command, in the order of the help."""
+"""All commands, in help order."""
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}

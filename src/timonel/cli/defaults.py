@@ -1,4 +1,4 @@
-"""Option defaults from ``timonel.toml`` in the current folder.
+"""Option defaults from ``timonel.toml`` in the current directory.
 
 Each command has a table that maps long option names to values; ``workspace`` is at the top level:
 
@@ -9,7 +9,7 @@ Each command has a table that maps long option names to values; ``workspace`` is
     [runs.list]
     limit = 50
 
-The command line goes before the environment, and both go before the file.
+The command line takes precedence over the environment, and both over the file.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ VARIABLES = {
     "train.threads": "TF_NUM_INTRAOP_THREADS",
     "serve.op-threads": "TF_NUM_INTRAOP_THREADS",
 }
-"""The environment variable of a setting. Where it is set, the file's value is ignored."""
+"""Environment variables of settings. If one is set, the file's value is ignored."""
 _WORKSPACE = "workspace"
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """The contents of a configuration file.
+    """Content of a configuration file.
 
     Attributes:
         workspace: The workspace; None if the file has none.
@@ -85,7 +85,7 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
 
 
 def _content(path: Path) -> dict[str, Any] | None:
-    """Parse the file; None if there is none."""
+    """Parse the file; None if it does not exist."""
     try:
         if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
             raise InputError(f"{path} is no regular file", hint="remove or rename it")
@@ -128,7 +128,7 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """Return the parameters of a command that are options, by their long names."""
+    """Return the options of a command by long name."""
     return {
         word.removeprefix("--"): param
         for param in command.params
@@ -157,7 +157,7 @@ def _text(value: Any) -> str:
 
 
 def _misplaced(path: Path, ctx: Any, key: str) -> SpecError:
-    """Return the error of a key at the top of the file that names no command."""
+    """Return the error for a top-level key that is not a command."""
     owner = next((name for name, command in _leaves(ctx) if key in _options(command)), None)
     if owner is None:
         return _unknown(path, key, [*BY_NAME, _WORKSPACE], "command")
@@ -171,7 +171,7 @@ def _no_table(path: Path, key: str, value: Any) -> SpecError:
 
 
 def _leaves(ctx: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the table and the command of everything that has options; imports its module."""
+    """Yield the table name and the command of every command with options; imports them all."""
     for name in BY_NAME:
         command = ctx.command.get_command(ctx, name)
         if not hasattr(command, "list_commands"):

@@ -1,6 +1,6 @@
-"""Where the command ``timonel`` starts.
+"""Entry point of the ``timonel`` command.
 
-Ctrl-C is one line from the first moment, also while the command line itself is being imported.
+Handles Ctrl-C from the start, even while the command line is being imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from timonel.errors import Interrupted
 
 
 def main() -> None:
-    """Run the command line of this process and exit."""
+    """Run the command line and exit."""
     try:
         from timonel.cli.main import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A real input of a model, found through its provenance, to show how the model is asked."""
+"""Find an example input of a model through its provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:
-    """Return an image file that the version was not trained on; None if there is none to find."""
+    """Return an image file that the version was not trained on, or None."""
     from timonel.data import Dataset
     from timonel.tracking import read_run
 
@@ -32,6 +32,6 @@ def held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:
 
 
 def shorter(path: Path) -> str:
-    """Return ``path`` without the present folder, where it is below that."""
+    """Return ``path`` relative to the current directory if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

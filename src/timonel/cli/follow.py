@@ -1,4 +1,4 @@
-"""Following a job from the terminal: its run's events and its tasks' states, to the end."""
+"""Follow a job in the terminal: events of its run and states of its tasks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _REFRESH_PER_S = 4
 _PIPE_WIDTH = 200
 _PIPE_INTERVAL_S = 30.0
-"""A long epoch says something after so much time where nobody sees it live."""
+"""Interval of progress lines during a long epoch if the output is not a terminal."""
 
 
 def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> None:
     """Show a run until its job has ended.
 
-    On a terminal the present epoch and the roles are shown live; in a pipe there are lines only.
+    A terminal shows the current epoch and the roles live; otherwise only lines are printed.
 
     Args:
         run: A run whose job was submitted.
-        workspace: Where its record is.
-        out: Where to; the standard output by default.
+        workspace: The workspace of the run's record.
+        out: The console; standard output by default.
     """
     from timonel.tracking import follow_events
     from timonel.training.display import TrainingView
@@ -49,7 +49,7 @@ def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> Non
 
 
 def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
-    """Return what is asked whenever there is no new event: has the job ended?"""
+    """Return a callback that tells whether the job has ended; called when no event is new."""
     shown: list[str] = [""]
 
     def ended() -> bool:
@@ -90,10 +90,10 @@ def _live(screen: Console, view: TrainingView) -> Iterator[None]:
 
 
 def pairs_of(words: list[str] | None, option: str) -> dict[str, Any]:
-    """Return ``NAME=VALUE`` words as a mapping.
+    """Parse ``NAME=VALUE`` words into a dict.
 
     Raises:
-        SpecError: One has no ``=`` or no name, or a name comes twice.
+        SpecError: A word has no ``=`` or no name, or a name is repeated.
     """
     from timonel.errors import SpecError
 

@@ -1,7 +1,7 @@
-"""Command groups: one that loads its commands when they are asked for, one that lists by default.
+"""Command groups with lazy loading, and with ``list`` as the default command.
 
-Help is written by the plain formatter and coloured afterwards: the rich one takes three times as
-long to import as everything else that ``timonel --help`` needs.
+Help is written by the plain formatter and coloured afterwards: importing the rich formatter takes
+three times as long as everything else that ``timonel --help`` needs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from timonel.cli.suggest import did_you_mean
 from timonel.errors import Interrupted, SpecError
 
 MAX_HELP_WIDTH = 120
-"""Help takes the terminal's width up to this: longer lines are hard to read."""
+"""Maximum help width: longer lines are hard to read."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH}
 _HEADING = re.compile(r"^[A-Z][A-Za-z, ]+:", re.MULTILINE)
 _TERM = re.compile(r"^  (-\S+(?:, -\S+)*|[a-z]+)(?=\s)", re.MULTILINE)
 
 
 class Command(TyperCommand):
-    """A command whose help has sections of options, and colours where there is a terminal."""
+    """Command whose help has option sections, and colours on a terminal."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help text."""
         return colour(super().get_help(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then options by their panels, in the order of their first options."""
+        """Write arguments first, then option panels in the order of their first options."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -48,17 +48,17 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose help has colours where there is a terminal."""
+    """Group whose help has colours on a terminal."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help text."""
         return colour(super().get_help(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that ``args`` names.
+        """Find the command named by ``args``.
 
         Raises:
-            SpecError: There is no such command.
+            SpecError: The command does not exist.
         """
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
@@ -70,24 +70,24 @@ class Group(TyperGroup):
 
 
 class ListingGroup(Group):
-    """A noun: without a verb it lists what there is."""
+    """Group of one noun's commands that runs ``list`` by default."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``, as those of ``list`` where no verb is named."""
+        """Parse ``args``, as arguments of ``list`` if they name no command."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
 
 class LazyGroup(Group):
-    """The top level: a command's module is imported when the command runs."""
+    """Top-level group that imports a command's module when the command runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
-        """Return the names of all commands, in the order of the help."""
+        """Return the names of all commands, in help order."""
         return [entry.name for entry in ENTRIES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - as above
-        """Import and return a command, None if there is no such command."""
+        """Import and return a command, or None if it does not exist."""
         if cmd_name not in BY_NAME:
             return None
         if cmd_name not in self.commands:
@@ -117,14 +117,14 @@ class LazyGroup(Group):
 
 
 def single() -> typer.Typer:
-    """Return the application of a module that has one command."""
+    """Return the application of a module with a single command."""
     return typer.Typer(
         add_completion=False, rich_markup_mode=None, context_settings=CONTEXT, cls=Group
     )
 
 
 def noun(line: str) -> typer.Typer:
-    """Return the application of a module whose verbs belong to one noun."""
+    """Return the application of a module with several commands for one noun."""
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode=None,
@@ -132,16 +132,16 @@ def noun(line: str) -> typer.Typer:
         cls=ListingGroup,
         help=line,
     )
-    # A callback makes it a group even while it has one verb.
+    # A callback makes it a group even if it has only one command.
     app.callback()(_nothing)
     return app
 
 
 def colour(text: str) -> str:
-    """Return help text with headings and terms coloured; echoed to a pipe it is plain again."""
+    """Colour the headings and terms of a help text; echo strips the colours outside terminals."""
     text = _TERM.sub(lambda match: "  " + typer.style(match.group(1), fg="cyan"), text)
     return _HEADING.sub(lambda match: typer.style(match.group(0), bold=True), text)
 
 
 def _nothing() -> None:
-    """A noun alone does nothing but hold its verbs."""
+    """Callback without effect."""

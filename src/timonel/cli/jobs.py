@@ -1,4 +1,4 @@
-"""Finding jobs by what a person calls them."""
+"""Find jobs by id, id prefix or ``last``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 def engine_of(workspace: Workspace) -> Engine:
-    """Return the engine whose jobs are in the workspace."""
+    """Return the engine of the workspace's jobs."""
     from timonel.engines import get_engine
 
     return get_engine("local", workspace)
@@ -25,7 +25,7 @@ def engine_of(workspace: Workspace) -> Engine:
 def all_jobs(workspace: Workspace) -> list[JobStatus]:
     """Return the status of every job of the workspace, newest first.
 
-    One that cannot be read, as one of a newer release, is left out and logged.
+    Unreadable jobs, such as those of a newer release, are logged and left out.
     """
     engine = engine_of(workspace)
     found = []
@@ -33,18 +33,18 @@ def all_jobs(workspace: Workspace) -> list[JobStatus]:
         try:
             found.append(engine.status(name))
         except NotFoundError:
-            continue  # removed between the two looks
+            continue  # removed since it was listed
         except TimonelError as error:
             _logger.warning("left out the job %s: %s", name, error)
     return sorted(found, key=lambda status: status.created_at, reverse=True)
 
 
 def find_job(workspace: Workspace, ref: str) -> str:
-    """Return the id of the job that ``ref`` means: an id, its beginning, or ``last``.
+    """Return the id of the job that ``ref`` means: an id, its prefix, or ``last``.
 
     Raises:
-        NotFoundError: No job fits.
-        SpecError: Several begin so.
+        NotFoundError: No job matches.
+        SpecError: Several jobs match the prefix.
     """
     known = job_ids(workspace)
     if ref in known:
@@ -66,7 +66,7 @@ def find_job(workspace: Workspace, ref: str) -> str:
 
 
 def run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
-    """Return the events of the run that a job reports to; none if it has no run."""
+    """Return the events of the run that a job reports to; empty if it has no run."""
     from timonel.tracking import read_run
 
     with contextlib.suppress(TimonelError):

@@ -1,7 +1,7 @@
-"""The program ``timonel``: the options of all commands, and errors as one line.
+"""Program ``timonel``: global options, and errors reported in one line.
 
-Errors that timonel raises on purpose end as one line on the standard error and the exit code of
-their class. Anything else is a defect: its traceback goes to a file, which the line names.
+Errors that timonel raises on purpose end as one line on standard error with the exit code of their
+class. Any other exception is a bug: its traceback is written to a file named in that line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 EXIT_DEFECT = 1
 EXIT_USAGE = 2
 _OF_THE_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
-"""What is wrong with a disk or its permissions, wherever it shows, is no defect of timonel."""
+"""Errors of a disk or its permissions, which are never bugs of timonel."""
 
 _CHOICE = re.compile(r"'[^']*' is not one of .*")
 _QUOTED = re.compile(r"'([^']*)'")
@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line of this process and exit."""
+    """Run the command line and exit."""
     process.begin()
     code = run(sys.argv[1:])
     process.end()
@@ -56,13 +56,13 @@ def main() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; print errors as one line.
+    """Run a command line and return its exit code; print errors as one line.
 
     Args:
-        argv: The words after the program's name.
+        argv: The arguments after the program's name.
     """
     args = hoist(argv)
-    # Read here as well, because an error may come before the options are parsed.
+    # Parsed here as well, because an error may occur before the options are parsed.
     debug = "--debug" in args[: args.index("--") if "--" in args else None]
     try:
         result = typer.main.get_command(app)(
@@ -80,7 +80,7 @@ def run(argv: Sequence[str]) -> int:
             return _report(_out_of_place(error))
         return _report_defect(error, args, debug=debug)
     if result == Interrupted.exit_code and not is_told_by_first(None):
-        # Where Ctrl-C comes outside a command, the parser turns it into this and says nothing.
+        # If Ctrl-C comes outside a command, the parser silently turns it into this exit code.
         _print_error("interrupted")
     return result if isinstance(result, int) else 0
 
@@ -132,11 +132,11 @@ def _report(error: BaseException) -> int:
     if is_told_by_first(error):
         return getattr(error, "exit_code", EXIT_USAGE)
     if isinstance(error, UserCodeError) and error.hint is None:
-        # The message is the user's own traceback; a line of ours would only push it up.
+        # The message is the user's own traceback; another line would only push it up.
         typer.echo(error.message, err=True)
         return error.exit_code
     if isinstance(error, UserCodeError):
-        # What the script said before it ended itself, above the line of ours.
+        # Output of the script before it exited, above the error line.
         said, _, message = str(error).rpartition("\n")
         if said:
             typer.echo(said, err=True)
@@ -147,7 +147,7 @@ def _report(error: BaseException) -> int:
             _print_error(str(error))
         return error.exit_code
     if isinstance(error, typer.TyperException):
-        # The parser checks values with pydantic, whose prefix says nothing.
+        # The parser validates with pydantic, whose prefix carries no information.
         message = error.format_message().rstrip(".").replace(": Value error, ", ": ")
         _print_error(f"{message}: {_usage_hint(error, message)}")
         return EXIT_USAGE
@@ -176,7 +176,7 @@ def _usage_hint(error: typer.TyperException, message: str) -> str:
 
 
 def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int:
-    """Print an unexpected error as one line that says where its traceback is."""
+    """Print an unexpected error as one line that names the file with its traceback."""
     if debug:
         traceback.print_exc()
         return EXIT_DEFECT
@@ -193,7 +193,7 @@ def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int
 def _write_traceback(text: str, args: Sequence[str]) -> Path:
     name = f"timonel-error-{time.strftime('%Y%m%d-%H%M%S')}.txt"
     given = args[1] if len(args) > 1 and args[0] in {"--workspace", "-w"} else None
-    # Whatever is wrong with the workspace may be the defect itself.
+    # The workspace itself may be the cause of the error.
     with contextlib.suppress(Exception):
         folder = Settings(given).find().root / "errors"
         folder.mkdir(exist_ok=True)

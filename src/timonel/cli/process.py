@@ -1,4 +1,4 @@
-"""What a command does to a process that is its own: streams, Ctrl-C and ``kill``."""
+"""Process-wide setup of a command: streams, Ctrl-C and ``kill``."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 def begin() -> None:
     """Prepare the process for a command."""
     for stream in (sys.stdout, sys.stderr):
-        # Bars and curves are not in every encoding; a terminal that lacks them shows '?'.
+        # Not every encoding has the characters of bars and curves; '?' replaces missing ones.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # 'kill' is to end a command as Ctrl-C does: with its job stopped and its server drained.
+    # SIGTERM ends a command like Ctrl-C: it stops its job and drains its server.
     interrupt = _Interrupt()
     for number in INTERRUPTS:
         signal.signal(number, interrupt)
 
 
 def end() -> None:
-    """Let nothing be said after the last word of a command."""
-    # All is said and tidied up; a traceback of the interpreter's end would tell nobody anything.
+    """Suppress interrupts after a command has finished."""
+    # All output is written; a traceback from the interpreter's shutdown would be useless.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Interrupt:
-    """Ends the command at the first Ctrl-C, and overlooks those that follow in a hurry.
+    """Signal handler that interrupts at the first Ctrl-C and ignores rapid repeats.
 
-    They would break off the tidying up that the first one has begun.
+    Repeats would interrupt the cleanup that the first one started.
     """
 
     def __init__(self) -> None:

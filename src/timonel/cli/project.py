@@ -1,4 +1,4 @@
-"""Writing the projects of ``timonel init``: templates and sample data, all or nothing."""
+"""Write the projects of ``timonel init``: templates and sample data, all or nothing."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ _README: dict[tuple[str, bool], dict[str, str]] = {
         "label": "COLUMN",
     },
 }
-"""What the README says of the data, with sample data and without."""
+"""Template values of the README, with and without sample data."""
 
-# A wheel's build leaves out files that git ignores, so that the template has another name.
+# A wheel build leaves out files that git ignores, so the template has another name.
 _RENAMED = {"gitignore.txt": ".gitignore"}
 
 
 def write_project(kind: str, folder: Path, *, with_data: bool = True) -> list[Path]:
-    """Write the files of a project of ``kind`` into ``folder``; return what was written.
+    """Write the files of a project of ``kind`` into ``folder``; return the written paths.
 
     Args:
         kind: ``image`` or ``table``.
-        folder: Where to; it is made if it does not exist.
+        folder: The target folder; created if missing.
         with_data: Write sample data, which the README then describes.
 
     Raises:
-        AlreadyExistsError: Something of that name is there; nothing is written then.
+        AlreadyExistsError: A file to write already exists; nothing is written.
         InputError: The folder cannot be written.
     """
     _refuse_existing(folder, _names(kind, with_data=with_data))
@@ -70,7 +70,7 @@ def write_project(kind: str, folder: Path, *, with_data: bool = True) -> list[Pa
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as aside:
             _write_all(kind, Path(aside), with_data=with_data)
-            # The aside folder is on the same file system: each name appears whole.
+            # The temporary folder is on the same file system, so each move is atomic.
             return [
                 Path(shutil.move(entry, folder / entry.name))
                 for entry in sorted(Path(aside).iterdir())

@@ -1,4 +1,4 @@
-"""Errors of ``mpirun timonel train``: what is wrong for all ranks is said by the first of them."""
+"""Errors of ``mpirun timonel train``: the first rank reports those common to all."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _OF_MPIRUN = ("OMPI_", "PMI")
 
 
 def is_told_by_first(error: BaseException | None) -> bool:
-    """Tell whether this is another rank than the first, and that one says what is wrong here.
+    """Tell whether the first rank reports this error, so that this rank need not.
 
-    A command line or a script that cannot be used is so for every rank. The first one says it and
-    ends, and then mpirun ends the others, which wait for that. Whoever is not ended has something
-    of its own to say. What is wrong once tasks have run is each rank's own.
+    An invalid command line or script fails on every rank. The first rank reports it and exits, and
+    then mpirun kills the others, which wait for that. A rank that is not killed within the wait has
+    an error of its own to report. Errors after the tasks have run are always the rank's own.
 
     Args:
-        error: What is wrong; None for an interruption.
+        error: The error; None for an interruption.
     """
     if not any(name.startswith(_OF_MPIRUN) for name in os.environ):
         return False
@@ -31,6 +31,6 @@ def is_told_by_first(error: BaseException | None) -> bool:
         return True
     try:
         time.sleep(_PATIENCE_S)
-    except KeyboardInterrupt:  # what SIGTERM is in a command
+    except KeyboardInterrupt:  # SIGTERM raises it in a command
         return True
     return False

@@ -1,6 +1,6 @@
-"""Real data to start with, from what scikit-learn ships: nothing is downloaded.
+"""Sample data from scikit-learn's bundled data sets, without downloads.
 
-Both come out the same to the byte each time.
+The written files are byte-identical each time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 DIGITS = 600
-"""So many of the 1,797 digits are written: enough to learn from, few enough to read along."""
+"""Number of the 1,797 digits to write: enough to learn from, few enough to inspect."""
 
 TABLE_COLUMNS = (
     "age",
@@ -28,11 +28,11 @@ TABLE_COLUMNS = (
 
 
 def write_digits(folder: Path, count: int = DIGITS) -> int:
-    """Write handwritten digits (UCI, 8x8 grey levels) as PNG files into one folder per digit.
+    """Write handwritten digits (UCI, 8x8 grey levels) as PNG files, one folder per digit.
 
     Args:
-        folder: The folder of label folders; it is made.
-        count: How many digits, spread evenly over the set, so that all its writers are there.
+        folder: The folder of label folders; created if missing.
+        count: Number of digits, spread evenly over the set, so that all its writers are included.
 
     Returns:
         The number of files written.
@@ -43,7 +43,7 @@ def write_digits(folder: Path, count: int = DIGITS) -> int:
 
     digits = load_digits()
     chosen = np.linspace(0, len(digits.target) - 1, count).round().astype(int)
-    # Sixteen grey levels become the 256 of a PNG, ink white on black as in the set.
+    # Sixteen grey levels are scaled to the 256 of a PNG; ink is white on black as in the set.
     pixels = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
     for number, (image, label) in enumerate(zip(pixels, digits.target[chosen], strict=True)):
         place = folder / str(label)
@@ -53,10 +53,10 @@ def write_digits(folder: Path, count: int = DIGITS) -> int:
 
 
 def write_table(path: Path) -> int:
-    """Write the diabetes study of Efron et al. (2004) as a CSV with a class to predict.
+    """Write the diabetes study of Efron et al. (2004) as a CSV file with a class to predict.
 
-    Nine measurements are numbers, ``sex`` is a category (the study does not say which is which),
-    and ``progression`` is ``fast`` or ``slow``: above the median a year later, or not.
+    Nine measurements are numbers, ``sex`` is a category (the study does not name its values), and
+    ``progression`` is ``fast`` (above the median a year later) or ``slow``.
 
     Returns:
         The number of rows written.

@@ -1,4 +1,4 @@
-"""Choose runs of a list: by status, name, model, and age."""
+"""Select runs by status, name, model and age."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from timonel.tracking import RunRecord
 
 Models = Mapping[str, Sequence[str]]
-"""The model versions that came of each run, by the run's id."""
+"""Model versions made from each run, by run id."""
 
 
 def models_of(runs: Sequence[RunRecord]) -> Models:
@@ -33,13 +33,13 @@ def models_of(runs: Sequence[RunRecord]) -> Models:
 
 @dataclass(frozen=True)
 class Selection:
-    """What runs of a list are wanted.
+    """Filter of a list of runs.
 
     Attributes:
-        status: Only runs that ended so, or ``running``.
-        name: Only runs of this name; ``*`` stands for any letters.
-        model: Only runs that a model, or one version of it, came from.
-        since: Only runs that began since this moment, in Unix seconds.
+        status: Only runs with this status.
+        name: Only runs with this name; ``*`` matches anything.
+        model: Only runs from which this model, or one version of it, was made.
+        since: Only runs that started since this time, in Unix seconds.
     """
 
     status: str | None = None
@@ -48,7 +48,7 @@ class Selection:
     since: float | None = None
 
     def of(self, runs: Sequence[RunRecord], models: Models) -> list[RunRecord]:
-        """Return the runs that fit, in their order."""
+        """Return the matching runs, in order."""
         return [run for run in runs if self._fits(run, models.get(run.id, ()))]
 
     def _fits(self, run: RunRecord, versions: Sequence[str]) -> bool:
@@ -64,14 +64,14 @@ class Selection:
 
 
 def parse_since(text: str | None, now: float | None = None) -> float | None:
-    """Return the moment that a date, such as 2026-01-31, or an age, such as 2d, names.
+    """Parse a date, such as 2026-01-31, or an age, such as 2d, to Unix seconds.
 
     Args:
         text: The date in local time, or the age with its unit.
-        now: The present moment in Unix seconds.
+        now: The current time in Unix seconds.
 
     Raises:
-        SpecError: It is neither.
+        SpecError: The text is neither.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""The options that every command has, as one frozen value."""
+"""Global options of the command line, as one frozen value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VALUES = ("--workspace", "-w")
 
 @dataclass(frozen=True)
 class Settings:
-    """What was said once for the whole command line."""
+    """Values of the global options."""
 
     workspace: str | None = None
     debug: bool = False
@@ -33,23 +33,23 @@ class Settings:
         return found if found is not None else cls()
 
     def remarks(self, *, stderr: bool = False) -> Console:
-        """Return the console of progress and hints, which says nothing with ``--quiet``."""
+        """Return the console for progress and hints, which is silent with ``--quiet``."""
         from timonel.cli.render.output import console
 
         return console(stderr=stderr, quiet=self.quiet)
 
     def find(self, *, create: bool = False) -> Workspace:
-        """Find the workspace; make one only if ``create`` is true.
+        """Find the workspace; create one only if ``create`` is true.
 
         Raises:
-            NotFoundError: There is none and ``create`` is false.
+            NotFoundError: No workspace was found and ``create`` is false.
         """
         from timonel.storage import find_workspace
 
         return find_workspace(self.workspace, create=create)
 
     def shared_workspace(self, folder: Path) -> Path | None:
-        """Return the workspace of a folder above that work in ``folder`` would go to."""
+        """Return the workspace of a parent folder that commands in ``folder`` would use."""
         from timonel.storage.workspace import ENVIRONMENT_VARIABLE, nearest_workspace
 
         if self.workspace or os.environ.get(ENVIRONMENT_VARIABLE):
@@ -58,7 +58,7 @@ class Settings:
         return None if found is None or found.parent == folder.absolute() else found
 
     def tell_shared(self) -> None:
-        """Say that records went to a folder above the present one, after a command wrote some."""
+        """Tell the user if records were written to the workspace of a parent folder."""
         if (found := self.shared_workspace(Path.cwd())) is not None:
             self.remarks(stderr=True).print(
                 f"workspace: {found}, of a folder above (another: --workspace FOLDER)",
@@ -68,9 +68,9 @@ class Settings:
 
 
 def hoist(argv: Sequence[str]) -> list[str]:
-    """Move the global options to the front, so that they may stand anywhere before ``--``.
+    """Move global options to the front, so that they may be anywhere before ``--``.
 
-    What follows ``--`` belongs to the user's script and is not looked at.
+    Arguments after ``--`` belong to the user's script and are kept unchanged.
     """
     end = argv.index("--") if "--" in argv else len(argv)
     mine, script = list(argv[:end]), list(argv[end:])

@@ -1,4 +1,4 @@
-"""Suggestions for words that are not known."""
+"""Suggestions for unknown words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return a question with the known word that is closest, None if none is close."""
+    """Return "did you mean" with the closest known word, or None if none is close."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean '{close[0]}'?" if close else None

@@ -1,4 +1,4 @@
-"""Following the versions of a running server, over the status that TensorFlow Serving offers."""
+"""Watch the versions of a running server through TensorFlow Serving's status API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class VersionState:
-    """What a server says of one version: ``LOADING``, ``AVAILABLE``, ``END``, and an error."""
+    """State of a version, such as ``LOADING``, ``AVAILABLE`` or ``END``, and its error."""
 
     state: str
     error: str = ""
@@ -33,17 +33,17 @@ States = Mapping[int, VersionState]
 def read_states(
     rest_url: str, model: str, caller: Credentials = ANONYMOUS
 ) -> dict[int, VersionState]:
-    """Ask a server for the states of a model's versions.
+    """Request the states of a model's versions from a server.
 
     Raises:
-        OSError: It does not answer, or not with them.
-        ValueError: What it answers is no JSON.
+        OSError: The server does not answer, or answers with an error.
+        ValueError: The answer is not JSON.
     """
     return parse_states(json.loads(_get(f"{rest_url}/v1/models/{model}", caller)))
 
 
 def parse_states(answer: Mapping[str, Any]) -> dict[int, VersionState]:
-    """Return the states in a ``GetModelStatus`` answer."""
+    """Return the states in a ``GetModelStatus`` response."""
     states = {}
     for entry in answer.get("model_version_status", []):
         problem = entry.get("status", {})
@@ -54,7 +54,7 @@ def parse_states(answer: Mapping[str, Any]) -> dict[int, VersionState]:
 
 
 def changes(before: States, after: States) -> list[str]:
-    """Return what happened between two looks, one line for each version."""
+    """Describe the changes between two snapshots, in one line per change."""
     lines = []
     for version in sorted({*before, *after}):
         old, new = before.get(version), after.get(version)
@@ -70,13 +70,13 @@ def changes(before: States, after: States) -> list[str]:
 
 
 class Watch:
-    """Calls ``tell`` for each change of a model's versions, from a thread of its own.
+    """Background thread that reports changes of a model's versions.
 
     Args:
-        rest_url: The server.
-        model: The model.
-        tell: Gets one line.
-        caller: Who asks.
+        rest_url: REST URL of the server.
+        model: Name of the model.
+        tell: Called with one line per change.
+        caller: Credentials for the requests.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Watch:
 
     def __enter__(self) -> Self:
         self.look()
-        # The thread must not be given what is for the program: a signal that another thread gets
-        # does not wake the one that waits for the server's end.
+        # Block signals in the thread: a signal that another thread receives does not wake the one
+        # that waits for the server's end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:
             self._thread.start()
@@ -110,11 +110,11 @@ class Watch:
         self._thread.join(_TIMEOUT_S)
 
     def look(self) -> None:
-        """Ask once, and tell what has changed."""
+        """Request the states once and report changes."""
         try:
             found = read_states(self._rest_url, self._model, self._caller)
         except (OSError, ValueError):
-            return  # it is ending, or a load keeps it busy: the next look will tell
+            return  # the server is ending or busy loading: try again later
         for line in changes(self._known, found):
             self._tell(f"{self._model}: {line}")
         self._known = found
@@ -125,13 +125,13 @@ class Watch:
 
 
 def _get(url: str, caller: Credentials) -> bytes:
-    """Return what is at a URL of a server of ours.
+    """Return the content at a URL of a timonel server.
 
-    Without `http.client`, which imports TLS and e-mail: a third of what a process holds that does
-    nothing but watch. In HTTP/1.0 the content is what comes until the connection is closed.
+    Does not use `http.client`, which imports TLS and e-mail: a third of the memory of a process
+    that only watches. In HTTP/1.0 the content ends when the connection is closed.
 
     Raises:
-        OSError: The server does not answer, or with an error.
+        OSError: The server does not answer, or answers with an error.
     """
     parts = urlsplit(url)
     is_secure = parts.scheme == "https"

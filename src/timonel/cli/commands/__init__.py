@@ -1,1 +1,1 @@
-"""One module per command, each with an ``app``; imported when its command is asked for."""
+"""One module per command, each with an ``app``; imported when the command runs."""

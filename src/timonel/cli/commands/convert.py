@@ -1,4 +1,4 @@
-"""``timonel convert``: raw files to a dataset."""
+"""``timonel convert``: convert raw files to a dataset."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def convert(
     from timonel.data import summarise
 
     settings = Settings.of(ctx)
-    # The page below shows the warnings, which convert() logs for scripts.
+    # The dataset page shows the warnings, which convert() logs for scripts.
     logging.getLogger("timonel.data.conversion").addHandler(logging.NullHandler())
     with Counter(settings.remarks(stderr=json), "converting", "records") as progress:
         dataset = timonel.convert(
@@ -111,10 +111,10 @@ def convert(
 
 
 def parse_splits(text: str) -> tuple[float, ...]:
-    """Return the fractions that ``text`` lists.
+    """Parse comma-separated fractions.
 
     Raises:
-        SpecError: They are no numbers.
+        SpecError: The fractions are not numbers.
     """
     try:
         return tuple(float(part) for part in text.split(","))
@@ -125,17 +125,17 @@ def parse_splits(text: str) -> tuple[float, ...]:
 
 
 def parse_columns(words: list[str]) -> dict[str, str]:
-    """Return the types of columns that ``words`` name, each of the form ``NAME=TYPE,...``.
+    """Parse column types of the form ``NAME=TYPE,...``.
 
     Raises:
-        SpecError: One has no name or no type.
+        SpecError: A word has no name or no type.
     """
     types: dict[str, str] = {}
     for word in words:
         pending = ""
         for part in word.split(","):
             name, _, kind = f"{pending}{part}".rpartition("=")
-            pending = "" if name else f"{part},"  # a comma of the column's name
+            pending = "" if name else f"{part},"  # a comma within the column's name
             if name:
                 parse_column_type(kind)
                 types[name.strip()] = kind

@@ -1,4 +1,4 @@
-"""``timonel data``: datasets."""
+"""``timonel data``: list, show and verify datasets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_(ctx: typer.Context, json: Annotated[bool, JSON] = False) -> None:
     runs = list_runs(Settings.of(ctx).find(), kind="convert")
     made = {
         item.uri: (run, item) for run in reversed(runs) for item in run.outputs
-    }  # the latest run that wrote a place counts
+    }  # the latest run that wrote to a URI counts
     if json:
         print_json(
             {

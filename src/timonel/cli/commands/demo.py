@@ -1,4 +1,4 @@
-"""``timonel demo``: the whole path, on real data, in minutes."""
+"""``timonel demo``: run the whole path on real data."""
 
 from __future__ import annotations
 

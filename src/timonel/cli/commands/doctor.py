@@ -1,4 +1,4 @@
-"""``timonel doctor``: look at this machine and say what works and what would be faster."""
+"""``timonel doctor``: check this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel export``: a run's model becomes a version."""
+"""``timonel export``: publish a run's model as a version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel init``: write a project that runs."""
+"""``timonel init``: create a sample project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = single()
 
 
 class Kind(StrEnum):
-    """The projects there are."""
+    """Type of project."""
 
     IMAGE = "image"
     TABLE = "table"
@@ -27,7 +27,7 @@ _SOURCES = {
     (Kind.TABLE, True): "patients.csv data/patients --label progression",
     (Kind.TABLE, False): "ROWS.csv data/rows --label COLUMN    # your file and its label",
 }
-"""What is converted next, with sample data and without."""
+"""Arguments of the suggested ``timonel convert``, with and without sample data."""
 
 
 @app.command(cls=Command)
@@ -53,7 +53,7 @@ def init(
         typer.echo(f"wrote {path}{'/' if path.is_dir() else ''}")
     place = f"cd {folder} && " if folder != Path() else ""
     if shared is not None:
-        # Without one of its own it would share the runs and models of the project above.
+        # Without its own workspace it would share the runs and models of the parent project.
         find_workspace(folder / FOLDER_NAME)
         typer.echo(f"made {folder / FOLDER_NAME}/, as {shared} belongs to a project above")
     hints = settings.remarks()

@@ -1,4 +1,4 @@
-"""``timonel jobs``: jobs and their tasks."""
+"""``timonel jobs``: list and manage jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel keys``: API keys of servers."""
+"""``timonel keys``: manage API keys of servers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def revoke(
     from timonel.serving.auth.keys import Entry
 
     path = _path(ctx, file)
-    read_entries(path)  # a file that is not there is not made
+    read_entries(path)  # fails if the file is missing, instead of creating it
     revoked: list[Entry] = []
 
     def without(entries: tuple[Entry, ...]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""``timonel lineage``: where something came from."""
+"""``timonel lineage``: show the provenance of runs, models and data."""
 
 from __future__ import annotations
 

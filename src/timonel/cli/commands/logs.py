@@ -1,4 +1,4 @@
-"""``timonel logs``: what the tasks of a job have written."""
+"""``timonel logs``: print the output of a job's tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel migrate``: lift a workspace to the formats of this release."""
+"""``timonel migrate``: upgrade a workspace to the formats of this release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel models``: the versions in the model repository."""
+"""``timonel models``: manage versions in the model repository."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def optimize(
     from timonel.models.optimization import optimize as measure
     from timonel.models.versions import open_version
 
-    # A folder needs no workspace around it.
+    # A folder can be opened without a workspace.
     version = open_version(Path(model)) if Path(model).is_dir() else None
     version = version or _repository(ctx).resolve(model)
     with Steps(Settings.of(ctx).remarks(stderr=json)) as steps:
@@ -173,10 +173,10 @@ def delete(
 
 
 def _is_confirmed(version: ModelVersion) -> bool:
-    """Ask whether a version shall be deleted.
+    """Ask the user to confirm the deletion of a version.
 
     Raises:
-        SpecError: Nobody can be asked.
+        SpecError: Standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         raise SpecError(

@@ -1,4 +1,4 @@
-"""``timonel predict``: ask a model."""
+"""``timonel predict``: get predictions from a model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def predict(
 
 
 def _key_in(path: Path) -> str:
-    """Read a key: from a file, as what is on a command line shows in the list of processes."""
+    """Read a key from a file, because command lines are visible in the process list."""
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""``timonel runs``: what was done, measured and made."""
+"""``timonel runs``: list, show and compare runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel serve``: a model behind REST and gRPC."""
+"""``timonel serve``: serve models over REST and gRPC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = single()
 
 GRPC_OFF = -1
 
-# The sections of the help.
+# Help sections.
 MODELS = "Models and versions"
 ADDRESSES = "Addresses"
 COMPUTE = "Compute"
@@ -358,11 +358,11 @@ def _announce(
     asks: bool,
     page: bool,
 ) -> None:
-    """Print where the server answers and how it is asked, then what changes."""
+    """Print the server's addresses and an example request, then watch for changes."""
     from timonel.cli.render.output import console
 
-    # Nothing is imported once Ctrl-C has been offered: a KeyboardInterrupt while a dataclass is
-    # made has Python end the process by SIGINT, however well it was caught.
+    # Import nothing after announcing Ctrl-C: if a KeyboardInterrupt comes while a dataclass is
+    # created, Python ends the process by SIGINT even if the exception is caught.
     from timonel.cli.watch import Watch
     from timonel.errors import ServingError
 
@@ -374,7 +374,7 @@ def _announce(
     out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
     for name in server.models if asks else ():
-        with contextlib.suppress(ServingError):  # it has ended: whoever waits for it tells how
+        with contextlib.suppress(ServingError):  # it has ended: serve() reports the error
             remarks.print(f"try: {_ask_line(server, settings, name)}", soft_wrap=True, markup=False)
     if not detach:
         remarks.print("Ctrl-C stops it", style="dim")
@@ -398,6 +398,6 @@ def _ask_line(server: Server, settings: Settings, name: str) -> str:
 
     workspace = settings.find(create=True)
     image = None
-    with contextlib.suppress(TimonelError):  # served from a folder elsewhere
+    with contextlib.suppress(TimonelError):  # the model is served from another folder
         image = held_out_image(ModelRepository(workspace.models).get(name), workspace)
     return curl_example(server, name, image=image or "some_image.png")

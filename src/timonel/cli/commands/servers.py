@@ -1,4 +1,4 @@
-"""``timonel servers``: the servers of this workspace that run now."""
+"""``timonel servers``: list and stop running servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timonel stop``: ask a job to stop."""
+"""``timonel stop``: stop a job."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _wait(engine: Engine, job_id: str) -> None:
     """Wait until a job has ended.
 
     Raises:
-        JobError: It goes on for two minutes.
+        JobError: The job still runs after two minutes.
     """
-    # Each task has its grace, then it is killed: two minutes are beyond any of that.
+    # Each task is killed after its grace period, which is well below two minutes.
     deadline = time.monotonic() + 120
     while not engine.status(job_id).state.is_final:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""``timonel train``: a program becomes a job."""
+"""``timonel train``: run a program as a job."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def train(
     The script is plain Keras and needs no changes for several workers. Ctrl-C stops the job; the
     checkpoints it has saved are kept.
     """
-    given = dict(locals())  # before any other name is bound: the options, by their names
+    given = dict(locals())  # the options by name; must come before other local variables
     import timonel
     from timonel.cli.follow import pairs_of
     from timonel.training.finish import interruption
@@ -166,7 +166,7 @@ def train(
     workspace = settings.find(create=True)
     remarks = settings.remarks(stderr=json)
     own = {"ctx", "entry", "args", "data", "params", "detach", "json"}
-    # A task of one's own cluster, or of mpirun's, has run here, and ended, when this returns.
+    # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
     is_job = cluster is None and not (launcher == "mpi" and is_rank(os.environ))
     run = timonel.train(
         entry,
@@ -206,7 +206,7 @@ def _watch(run: Run, workspace: Workspace, out: Console) -> None:
 
 
 def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
-    """Print how a run ended, or where it is if nobody waited for its end."""
+    """Print the result of a run, or its id if it is detached."""
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.training.display import outcome_line
@@ -227,10 +227,10 @@ def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
 
 
 def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
-    """Return what ``--data`` named: one dataset, several by name, or none.
+    """Parse ``--data``: one dataset, several by name, or none.
 
     Raises:
-        SpecError: Several, and one of them has no name.
+        SpecError: One of several datasets has no name.
     """
     from timonel.errors import SpecError
 

@@ -1,4 +1,4 @@
-"""The demo: the whole path on real digits, by the very commands a user would type."""
+"""Demo: the whole path on real digits, with the commands a user would type."""
 
 from timonel.cli.demo.story import tell
 

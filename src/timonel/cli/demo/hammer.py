@@ -1,4 +1,4 @@
-"""Clients that ask a server without pause, and count what goes wrong."""
+"""Load generator: clients that send requests continuously and count failures."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from timonel.cli.watch import read_states
 
 CLIENTS = 2
 RATE_PER_S = 20.0
-"""Requests of each client: steady use, which leaves the training its cores."""
+"""Request rate per client: steady use that leaves the cores to the training."""
 _LOOK_S = 0.1
 _TIMEOUT_S = 30.0
 
 
 @dataclass
 class Tally:
-    """What the clients have seen. The lock guards all of it.
+    """Observations of the clients. The lock guards all fields.
 
-    ``asked`` has each request's beginning (seconds since the epoch) and latency in seconds.
+    ``asked`` has each request's start (seconds since the epoch) and latency in seconds.
     """
 
     requests: int = 0
@@ -37,18 +37,18 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def latency_ms(self, share: float) -> float:
-        """Return the latency that ``share`` of the requests stayed within."""
+        """Return the latency quantile at ``share``, between 0 and 1, in milliseconds."""
         ordered = sorted(latency for _, latency in self.asked)
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 class Hammer:
-    """Asks a model for predictions from several threads until it is stopped.
+    """Request predictions from several threads until stopped.
 
     Args:
-        rest_url: The server.
-        model: The model.
-        images: Files to ask about, each in a folder named after its label.
+        rest_url: REST URL of the server.
+        model: Name of the model.
+        images: Image files for requests, each in a folder named after its label.
     """
 
     def __init__(self, rest_url: str, model: str, images: Sequence[Path]) -> None:
@@ -78,7 +78,7 @@ class Hammer:
             thread.join(_TIMEOUT_S)
 
     def wait_for_version(self, version: int, timeout_s: float) -> bool:
-        """Wait until the newest served version is ``version``; tell whether it came to that."""
+        """Wait until the newest served version is ``version``; return whether that happened."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with self.tally.lock:
@@ -125,7 +125,7 @@ class Hammer:
             try:
                 states = read_states(self._rest_url, self._model)
             except (OSError, ValueError):
-                continue  # the clients tell whether the server answers
+                continue  # the clients report whether the server answers
             served = [number for number, state in states.items() if state.state == "AVAILABLE"]
             with self.tally.lock:
                 last = self.tally.versions[-1][1] if self.tally.versions else None
@@ -134,12 +134,12 @@ class Hammer:
 
 
 def body_of(path: Path) -> bytes:
-    """Return the request that asks about an image file."""
+    """Return the body of a prediction request for an image file."""
     content = base64.b64encode(path.read_bytes()).decode()
     return json.dumps({"instances": [{"b64": content}]}).encode()
 
 
 def label_in(content: bytes) -> str:
-    """Return the label that an answer holds."""
+    """Return the label in a prediction response."""
     (prediction,) = json.loads(content)["predictions"]
     return str(prediction["label"] if isinstance(prediction, dict) else prediction)

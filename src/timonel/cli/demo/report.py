@@ -1,4 +1,4 @@
-"""How the demo ends: what was measured, where everything lies, what to try next."""
+"""Final report of the demo: measurements, paths, and commands to try next."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ending:
-    """What the demo has done.
+    """Results of the demo.
 
     Args:
-        folder: Where.
+        folder: The demo's folder.
         workspace: Its workspace.
         model: The model's name.
-        train: The command that trains it.
-        tally: What the clients have seen.
-        change: The version before and the one that took its place for a while.
-        took_s: Seconds of each step.
+        train: The command that trains the model.
+        tally: Observations of the clients.
+        change: The previous version, and the one that temporarily replaced it.
+        took_s: Duration of each step in seconds.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Ending:
 
 
 def print_ending(ending: Ending, out: Console, total_s: float) -> None:
-    """Print the end of the demo."""
+    """Print the final report of the demo."""
     from timonel.models import ModelRepository
 
     version = ModelRepository(ending.workspace.models).get(ending.model)
@@ -106,7 +106,7 @@ def _print_clients(ending: Ending, out: Console) -> None:
 
 
 def write_report(ending: Ending) -> Path:
-    """Keep what was measured as ``demo.json`` in the demo's folder; return the file."""
+    """Write the measurements to ``demo.json`` in the demo's folder; return its path."""
     tally = ending.tally
     value = {
         "took_s": {name: round(seconds, 2) for name, seconds in ending.took_s.items()},
@@ -124,7 +124,7 @@ def write_report(ending: Ending) -> Path:
 
 
 def confusion_png(version: ModelVersion, workspace: Workspace) -> Path | None:
-    """Return the picture of a version's confusion matrix, which its export has drawn."""
+    """Return the picture of a version's confusion matrix, drawn by its export, or None."""
     from timonel.tracking import list_runs
 
     for run in list_runs(workspace, kind="export"):
@@ -151,12 +151,12 @@ def _places(version: ModelVersion, ending: Ending) -> dict[str, str]:
 
 
 def next_lines(ending: Ending, run_id: str | None, path: str) -> list[str]:
-    """Return commands to go on with, in the order of a shell: each works as it is printed.
+    """Return commands to try next, in the order to run them.
 
     Args:
-        ending: What the demo has done.
+        ending: Results of the demo.
         run_id: The run that made the model's newest version.
-        path: The search path of the reader's shell.
+        path: ``PATH`` of the user's shell.
     """
     name, patients = ending.model, ending.folder.parent / "patients"
     lines = [
@@ -177,7 +177,7 @@ def next_lines(ending: Ending, run_id: str | None, path: str) -> list[str]:
 
 
 def _activation(path: str) -> str | None:
-    """Return the command that lets the reader's shell find this installation; None if it does."""
+    """Return the command that puts this installation on the PATH; None if it is already."""
     scripts = Path(sysconfig.get_path("scripts"))
     found = shutil.which("timonel", path=path)
     if found is not None and Path(found).resolve() == (scripts / "timonel").resolve():

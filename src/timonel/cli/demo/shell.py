@@ -1,4 +1,4 @@
-"""Running the demo's commands as a person at a prompt would, and ending them with the demo."""
+"""Run the demo's commands as at a shell prompt, and stop them with the demo."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ GRACE_S = 60.0
 
 @dataclass
 class Shell:
-    """A prompt in a folder: echoes a command, runs it, measures it.
+    """Prompt in a folder that echoes a command, runs it and measures its time.
 
     Commands share the terminal and the process group of the demo, so that Ctrl-C reaches them as
-    it would if they were typed. Not safe for use by several threads.
+    if they were typed. Not thread-safe.
 
     Attributes:
-        folder: Where.
-        out: The terminal.
-        took_s: Seconds of each step.
-        is_ending: What commands in the background say from now on is of no interest.
+        folder: Working directory of the commands.
+        out: The console.
+        took_s: Duration of each step in seconds.
+        is_ending: Ignore further output of background commands.
     """
 
     folder: Path
@@ -44,17 +44,17 @@ class Shell:
     _quiet: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, line: str, *, step: str) -> None:
-        """Run one command to its end.
+        """Run one command and wait for it.
 
         Args:
             line: The command as typed.
-            step: What its time is noted as.
+            step: Name of the step that its duration is added to.
 
         Raises:
-            Interrupted: Ctrl-C has ended it.
-            TimonelError: It failed; what it said is on the screen.
+            Interrupted: The command was interrupted by Ctrl-C.
+            TimonelError: The command failed; its output is on the screen.
         """
-        # Lines of commands in the background wait meanwhile.
+        # Holds back output of background commands meanwhile.
         with self._quiet:
             self.prompt(line)
             started = time.monotonic()
@@ -71,9 +71,9 @@ class Shell:
             )
 
     def background(self, line: str, tell: Callable[[str], None]) -> subprocess.Popen[bytes]:
-        """Start one command and go on; each line that it prints goes to ``tell``.
+        """Start a command in the background; each line it prints goes to ``tell``.
 
-        While another command runs, its lines wait: they would stand within that one's output.
+        While another command runs, its lines are held back, to keep the outputs apart.
         """
         self.prompt(f"{line} &")
         child = self._start(to_argv(line), capture=True)
@@ -85,8 +85,8 @@ class Shell:
         self.out.print(f"[bold green]$[/] [bold]{_escape(line)}[/]", soft_wrap=True)
 
     def stop(self, child: subprocess.Popen[bytes]) -> None:
-        """Ask one command to end, and wait for it."""
-        # Not SIGINT, which a shell's background jobs are started to ignore.
+        """Terminate one command and wait for it."""
+        # Not SIGINT, which shells make background jobs ignore.
         self._end(child, signal.SIGTERM)
 
     def _end(self, child: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -101,13 +101,13 @@ class Shell:
             self._children.remove(child)
 
     def close(self) -> None:
-        """End every command that still runs, the latest first."""
+        """Stop every running command, the latest first."""
         self.is_ending = True
         for child in reversed(list(self._children)):
             self.stop(child)
 
     def _start(self, argv: Sequence[str], *, capture: bool = False) -> subprocess.Popen[bytes]:
-        # What is printed here is to come before what the command prints.
+        # Flush, so that output printed here comes before the command's.
         sys.stdout.flush()
         child = subprocess.Popen(
             argv,
@@ -132,8 +132,9 @@ class Shell:
         try:
             code = child.wait()
         except KeyboardInterrupt:
-            # The terminal has told the command too, which overlooks a second SIGINT in a hurry or
-            # at its very end; if this process was signalled alone, it is told here.
+            # The terminal has sent SIGINT to the command too, which ignores a second one that comes
+            # quickly or at its very end; if only this process was signalled, the command gets it
+            # here.
             self._end(child, signal.SIGINT)
             raise _interrupted(line, child.returncode) from None
         self._children.remove(child)
@@ -141,18 +142,18 @@ class Shell:
 
 
 def _interrupted(line: str, code: int) -> Interrupted:
-    """Return the end that Ctrl-C brings: a command of timonel has said so in its own words."""
+    """Return the error for Ctrl-C, marked as told if a timonel command reported it."""
     told = line.startswith("timonel ") and code == Interrupted.exit_code
     return Interrupted("interrupted", hint="the demo goes on if it is started again", is_told=told)
 
 
 def _environment() -> dict[str, str]:
-    # Nothing may stay behind when the demo ends, so that no warm parent waits for a next job.
+    # The demo leaves no processes behind, so the warm parent must not wait for another job.
     return {**os.environ, "PYTHONUNBUFFERED": "1", "TIMONEL_WARM_LINGER": "0"}
 
 
 def to_argv(line: str) -> list[str]:
-    """Return the command that ``line`` stands for; ``timonel`` is this very installation."""
+    """Return the argv of ``line``; ``timonel`` means this installation."""
     words = shlex.split(line)
     if words[0] == "timonel":
         return [sys.executable, "-m", "timonel", *words[1:]]

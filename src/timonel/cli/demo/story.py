@@ -1,4 +1,4 @@
-"""The demo, step by step."""
+"""Steps of the demo."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _HELD_OUT = 40
 
 
 def tell(folder: Path, out: Console) -> None:
-    """Run the whole path in ``folder``.
+    """Run the whole demo in ``folder``.
 
     Args:
-        folder: Where to; one that an earlier demo has made is gone on with.
+        folder: The working folder; an earlier demo there is continued.
         out: The console.
 
     Raises:
-        AlreadyExistsError: The folder holds something else.
+        AlreadyExistsError: The folder contains other files.
         TimonelError: A step failed.
     """
     started = time.monotonic()
@@ -64,7 +64,7 @@ def tell(folder: Path, out: Console) -> None:
 
 
 def _enter(folder: Path, out: Console) -> None:
-    """Make the demo's folder, or go on in one that a demo has made."""
+    """Create the demo's folder, or continue in an earlier demo's folder."""
     if folder.exists() and not folder.is_dir():
         raise AlreadyExistsError(
             f"expected a folder at {folder}, got a file", hint="choose another with --folder"
@@ -92,11 +92,11 @@ def _enter(folder: Path, out: Console) -> None:
 
 @contextmanager
 def _ending_with(shell: Shell) -> Iterator[None]:
-    """End every command with the demo, also when it is asked to end by Ctrl-C or SIGTERM."""
+    """Stop all commands when the demo ends, also on Ctrl-C or SIGTERM."""
     before: dict[signal.Signals, Any] = {}
 
     def leave(number: int, frame: Any) -> None:
-        # Now, as the commands in the background may have been told to end too, and say so.
+        # Set first, because background commands may have received the signal too and print.
         shell.is_ending = True
         known = before[signal.Signals(number)]
         if callable(known):
@@ -147,7 +147,7 @@ def _serve(shell: Shell, workspace: Workspace) -> ServerRecord:
                 hint="what it said is above",
             )
         time.sleep(0.1)
-    time.sleep(0.5)  # its announcement is on the way through a pipe
+    time.sleep(0.5)  # its announcement is still in the pipe
     shell.took_s["serve"] = time.monotonic() - started
     shell.out.print()
     return record
@@ -168,7 +168,7 @@ def _record(workspace: Workspace, started_by: int) -> ServerRecord | None:
 
 
 def _ask(shell: Shell, server: ServerRecord) -> None:
-    """Ask by the command line and by curl, about an image that was not trained on."""
+    """Send requests with the command line and curl for an image not used in training."""
     from timonel.serving import curl_example
 
     image = held_out(shell.folder)[0].relative_to(shell.folder)
@@ -182,7 +182,7 @@ def _ask(shell: Shell, server: ServerRecord) -> None:
 
 
 def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[Any, Any]:
-    """Train and export again, then roll back, while clients ask without pause."""
+    """Train and export again, then roll back, while clients send requests."""
     before = max(read_states(server.rest_url, NAME))
     image = held_out(shell.folder)[1].relative_to(shell.folder)
     shell.out.print("[bold]Once more, while clients ask the running server without pause[/]\n")
@@ -214,7 +214,7 @@ def _newest(workspace: Workspace) -> int:
 
 
 def held_out(folder: Path) -> list[Path]:
-    """Return image files of the test split, which no training has seen."""
+    """Return image files of the test split, which were not used in training."""
     from timonel.data import Dataset
 
     dataset = Dataset.open(folder / DATASET)

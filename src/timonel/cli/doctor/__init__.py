@@ -1,4 +1,4 @@
-"""What ``timonel doctor`` looks at: checks of this machine, each with a verdict."""
+"""Checks of this machine for ``timonel doctor``, each with a verdict."""
 
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.cli.doctor.run import examine

@@ -1,4 +1,4 @@
-"""One check and its verdict."""
+"""Check result and its verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a check found: ``note`` says what could be had, ``fail`` what will not work."""
+    """Verdict of a check: ``note`` is a possible improvement, ``fail`` will not work."""
 
     OK = "ok"
     NOTE = "note"
@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, what was found, and what to do about it."""
+    """Result of a check, with a hint on what to do about it."""
 
     area: str
     name: str

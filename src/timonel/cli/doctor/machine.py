@@ -20,7 +20,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def cores(root: Path = _CGROUP) -> Check:
-    """Compare the cores there are with those that this process may use."""
+    """Compare the cores of the machine with those that this process may use."""
     present = os.cpu_count() or 1
     usable = usable_cores(root)
     found = f"{usable:g} of {present} usable"
@@ -36,7 +36,7 @@ def cores(root: Path = _CGROUP) -> Check:
 
 
 def memory(root: Path = _CGROUP) -> Check:
-    """Look at the memory that is left for processes that each hold TensorFlow."""
+    """Check whether enough memory is free for processes that each load TensorFlow."""
     import psutil
 
     total = psutil.virtual_memory().total
@@ -55,7 +55,7 @@ def memory(root: Path = _CGROUP) -> Check:
 
 
 def memory_limit(root: Path, total: int) -> int:
-    """Return the bytes that the control group under ``root`` leaves of ``total``."""
+    """Return the memory limit in bytes of the control group ``root``, at most ``total``."""
     try:
         return min(total, int((root / "memory.max").read_text()))
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def memory_limit(root: Path, total: int) -> int:
 
 
 def disk(workspace: str | None) -> Iterator[Check]:
-    """Look at the workspace: its format, whether it can be written, the space that is left."""
+    """Check the workspace's format, write permission and free disk space."""
     from timonel.storage import find_workspace
 
     try:
@@ -93,7 +93,7 @@ def _space(root: Path) -> Check:
 
 
 def open_files() -> Check:
-    """Look at the limit of open files, which a server under load reaches first."""
+    """Check the limit on open files, the first limit that a busy server reaches."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 1024:
         hint = f"a busy server needs more: ulimit -n {min(hard, 65536)}"
@@ -104,7 +104,7 @@ def open_files() -> Check:
 def ports(
     wanted: tuple[tuple[str, int], ...] = (("REST", 8501), ("gRPC", 8500)),
 ) -> Iterator[Check]:
-    """Try the ports that ``timonel serve`` takes by default."""
+    """Check whether the default ports of ``timonel serve`` are free."""
     for name, port in wanted:
         if is_free(port):
             yield Check(AREA, f"port {port}", Verdict.OK, f"free for {name}")
@@ -114,7 +114,7 @@ def ports(
 
 
 def shared_memory(mount: Path) -> Check:
-    """Look at the memory-backed file system, where data sets that fit are read fastest."""
+    """Check the memory-backed file system, from which data is read fastest."""
     try:
         free = shutil.disk_usage(mount).free
     except OSError:
@@ -127,7 +127,7 @@ def shared_memory(mount: Path) -> Check:
 def is_free(port: int) -> bool:
     """Tell whether nothing listens on a port of this machine."""
     with socket.socket() as trial:
-        # As servers do: a connection that lingers after a server's end is no obstacle.
+        # As servers do: connections that linger after a server's end do not block the port.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Checks of Python, the system and the installed packages; nothing heavy is imported."""
+"""Check Python, the system and the installed packages, without heavy imports."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EXTRAS = (
     ("s3", "s3fs", "data in s3:// buckets"),
     ("gcs", "gcsfs", "data in gs:// buckets"),
 )
-"""Each extra: its name, the module that it brings, what it is good for."""
+"""Extras: name, module that it installs, and purpose."""
 
 
 def python() -> Check:
-    """Look at the versions of timonel and Python."""
+    """Check the versions of timonel and Python."""
     found = f"timonel {__version__}, Python {platform.python_version()}"
     if sys.version_info[:2] != (3, 11):
         hint = "tested on Python 3.11 only"
@@ -34,7 +34,7 @@ def python() -> Check:
 
 
 def kernel() -> Check:
-    """Look at the operating system: jobs and the warm start use what Linux offers."""
+    """Check the operating system: jobs and the warm start need Linux."""
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() != "Linux":
         return Check(AREA, "system", Verdict.FAIL, found, "timonel runs on Linux")
@@ -42,7 +42,7 @@ def kernel() -> Check:
 
 
 def extras() -> Iterator[Check]:
-    """Tell which extras are installed, and what the others would bring."""
+    """Report which extras are installed, and what the others are for."""
     for extra, module, purpose in EXTRAS:
         if importlib.util.find_spec(module) is not None:
             yield Check(AREA, f"extra {extra}", Verdict.OK, f"{purpose} ({_version(module)})")
@@ -52,7 +52,7 @@ def extras() -> Iterator[Check]:
 
 
 def event_loop() -> Check:
-    """Tell whether the server has its fast event loop and HTTP parser."""
+    """Check whether the server's fast event loop and HTTP parser are installed."""
     missing = [
         name for name in ("uvloop", "httptools", "orjson") if not importlib.util.find_spec(name)
     ]
@@ -64,7 +64,7 @@ def event_loop() -> Check:
 
 
 def json_reader() -> Check:
-    """Tell whether the part of the server was compiled that reads large arrays in JSON."""
+    """Check whether the server's parser of large JSON arrays is compiled."""
     package = files("timonel").joinpath("serving", "rest")
     if any(
         each.name.startswith("_numbers") and each.name.endswith(".so") for each in package.iterdir()
@@ -77,6 +77,6 @@ def json_reader() -> Check:
 
 def _version(module: str) -> str:
     names = metadata.packages_distributions().get(module, [module])
-    # Several may bring it, as mlflow and mlflow-skinny do.
+    # Several distributions may provide the module, such as mlflow and mlflow-skinny.
     name = next((each for each in names if each.replace("-", "_") == module), names[0])
     return f"{name} {metadata.version(name)}"

@@ -1,7 +1,7 @@
-"""Loads TensorFlow and prints what it finds as JSON; run as a child process.
+"""Load TensorFlow and print facts about it as JSON; run as a child process.
 
-Kept apart from the command line because TensorFlow takes seconds to load, writes to the terminal,
-and aborts the process on a machine whose processor it does not fit.
+It is separate from the command line because TensorFlow takes seconds to load, writes to the
+terminal, and aborts the process on an unsupported processor.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 
 
 def probe() -> dict[str, object]:
-    """Return the versions, the devices, and whether a warm parent could fork this process."""
+    """Return versions, devices, and the number of threads after the import."""
     started = time.perf_counter()
     import tensorflow as tf
 
     import_s = time.perf_counter() - started
-    # As in a warm parent: imported, nothing initialised yet.
+    # As in a warm parent: imported, not initialised.
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only the count is wanted
     keras = tf.keras
     return {

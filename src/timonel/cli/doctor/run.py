@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown."""
+"""Run all checks in display order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from timonel.cli.doctor.check import Check
 
 
 def examine(workspace: str | None = None, *, timeout_s: float = 120.0) -> Iterator[Check]:
-    """Yield the checks of this machine as they are made; the slow one, TensorFlow, comes last.
+    """Yield the checks of this machine as they finish; TensorFlow, the slow one, comes last.
 
     Args:
-        workspace: The workspace that was named, None for the nearest one.
-        timeout_s: How long TensorFlow may take to load.
+        workspace: The workspace option; None for the nearest workspace.
+        timeout_s: Time limit for loading TensorFlow.
     """
     yield packages.python()
     yield packages.kernel()

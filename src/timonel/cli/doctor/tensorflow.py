@@ -1,4 +1,4 @@
-"""Checks of TensorFlow, made in a child process with a time limit."""
+"""Check TensorFlow in a child process with a time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAST_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile
 
 
 def checks(timeout_s: float) -> Iterator[Check]:
-    """Load TensorFlow as a task of a job would, and judge what came back."""
+    """Load TensorFlow as a task of a job would, and check the result."""
     try:
         facts = load_facts([sys.executable, "-P", "-m", _PROBE], timeout_s)
     except ProbeError as error:
@@ -51,12 +51,12 @@ class ProbeError(Exception):
 
 
 def load_facts(command: list[str], timeout_s: float) -> dict[str, Any]:
-    """Run the probe and return what it printed.
+    """Run the probe and return its output.
 
     Raises:
-        ProbeError: It ended without success or took too long.
+        ProbeError: The probe failed or took too long.
     """
-    # As a warm parent is started, so that its verdict on threads is a warm parent's.
+    # Same environment as a warm parent's, so that the thread count is the same.
     environment = {**os.environ, **parent_environment(os.environ), "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
         done = subprocess.run(
@@ -80,7 +80,7 @@ def load_facts(command: list[str], timeout_s: float) -> dict[str, Any]:
 
 
 def versions(facts: dict[str, Any]) -> Check:
-    """Judge TensorFlow's version."""
+    """Check TensorFlow's version."""
     found = f"{facts['tensorflow']}, loads in {format_seconds(facts['import_s'])}"
     if not facts["tensorflow"].startswith(f"{TENSORFLOW}."):
         hint = f"tested with {TENSORFLOW}: pip install 'tensorflow~={TENSORFLOW}.0'"
@@ -89,7 +89,7 @@ def versions(facts: dict[str, Any]) -> Check:
 
 
 def keras(facts: dict[str, Any]) -> Check:
-    """Say which Keras ``tf.keras`` is, and whether distributed training knows it."""
+    """Report which Keras ``tf.keras`` is, and whether distributed training supports it."""
     found = f"tf.keras is {facts['keras_package']} {facts['keras']}"
     if facts["legacy_asked"]:
         found += " (TF_USE_LEGACY_KERAS is set)"
@@ -101,7 +101,7 @@ def keras(facts: dict[str, Any]) -> Check:
 
 
 def devices(facts: dict[str, Any]) -> Check:
-    """List the devices that TensorFlow sees."""
+    """List the devices visible to TensorFlow."""
     names = [name.removeprefix("/physical_device:") for name in facts["devices"]]
     gpus = [name for name in names if name.startswith("GPU")]
     found = ", ".join(names) or "none"
@@ -112,7 +112,7 @@ def devices(facts: dict[str, Any]) -> Check:
 
 
 def what_jobs_get(facts: dict[str, Any], cores: float = 1.0) -> Check:
-    """Say what each process of a job of 1, 2 and 4 workers on this machine would compute on."""
+    """Report the devices and threads per process for jobs of 1, 2 and 4 workers."""
     gpus = sum("GPU" in name for name in facts["devices"])
     tpu = tpu_address()
     found = "; ".join(_share(workers, gpus, cores) for workers in (1, 2, 4))
@@ -134,7 +134,7 @@ def _share(workers: int, gpus: int, cores: float) -> str:
 
 
 def warm_parent(facts: dict[str, Any]) -> Check:
-    """Say whether tasks can be forked from a parent that has TensorFlow imported."""
+    """Report whether tasks can be forked from a parent that has imported TensorFlow."""
     if facts["threads"] == 1:
         saved = format_seconds(facts["import_s"])
         return Check(AREA, "warm start", Verdict.OK, f"possible: saves {saved} for each task")
@@ -144,7 +144,7 @@ def warm_parent(facts: dict[str, Any]) -> Check:
 
 
 def processor(facts: dict[str, Any], flags: frozenset[str]) -> Check:
-    """Say which vector instructions there are and whether oneDNN may use them."""
+    """Report the vector instructions of the processor and whether oneDNN may use them."""
     present = [name for name in _FAST_FLAGS if name in flags]
     found = f"{' '.join(present) or 'no AVX2'}, oneDNN {'on' if facts['onednn'] else 'off'}"
     if not facts["onednn"]:
@@ -157,7 +157,7 @@ def processor(facts: dict[str, Any], flags: frozenset[str]) -> Check:
 
 
 def threads(openmp: str | None, intra_op: str | None) -> Check:
-    """Say whether the environment keeps TensorFlow from using the cores."""
+    """Report whether environment variables limit TensorFlow's threads."""
     name = "OMP_NUM_THREADS" if openmp else "TF_NUM_INTRAOP_THREADS"
     value = openmp or intra_op
     if value and value.isdigit() and int(value) < len(os.sched_getaffinity(0)):

@@ -1,1 +1,1 @@
-"""Options of commands that have many, as annotated types."""
+"""Options of commands with many options, as annotated types."""

@@ -1,4 +1,4 @@
-"""Options of ``timonel train`` that say how one trains; the rules are the package training's."""
+"""Training options of ``timonel train``; ``timonel.training`` validates them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-# The sections of the help.
+# Help sections.
 PROGRAM = "The script and its data"
 JOB = "The job"
 TRACKING = "Tracking"
@@ -268,7 +268,7 @@ Profile = Annotated[
     ),
 ]
 
-# A cluster of the user's
+# User-managed cluster
 Cluster = Annotated[
     str | None,
     typer.Option(

@@ -1,1 +1,1 @@
-"""What results look like: plain functions of values, used by the commands, tested without one."""
+"""Rendering of results: pure functions for the commands, testable without them."""

@@ -1,4 +1,4 @@
-"""A confusion matrix in a terminal."""
+"""Confusion matrix for a terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_LABELS = 20
 def confusion_table(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> RenderableType:
     """Return counts by true label (rows) and predicted label (columns).
 
-    Right answers are green, wrong ones red; nothing is a dot. Of many labels, only those that
-    were confused with another are worth the room.
+    Correct predictions are green, wrong ones red; zero is a dot. Of many labels, only the
+    `_MOST_LABELS` most confused are shown.
     """
     shown = _worth_showing(matrix) if len(labels) > _MOST_LABELS else list(range(len(labels)))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")

@@ -1,4 +1,4 @@
-"""What datasets look like: their counts by label and split, as text and as JSON."""
+"""Render datasets as text and JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_ROWS = 24
 
 
 def dataset_page(report: Report) -> RenderableType:
-    """Return a dataset's report; of many labels, the first ones and the sum."""
+    """Render a dataset's report; of many labels, the first ones and the total."""
     rows = list(report.rows)
     if len(rows) > _MOST_ROWS:
         left_out = len(rows) - _MOST_ROWS
         rows = [*rows[: _MOST_ROWS - 1], (f"and {left_out} more", *[""] * 4), rows[-1]]
     columns = list(report.columns)
-    if len(columns) > _MOST_ROWS:  # those with a note are worth a look
+    if len(columns) > _MOST_ROWS:  # those with a note first
         columns = sorted(columns, key=lambda column: not column[3])[:_MOST_ROWS]
         columns.append((f"and {len(report.columns) - _MOST_ROWS} more", "", "", ""))
     warnings = [Text(f"warning: {line}", style="yellow") for line in report.warnings]
@@ -36,5 +36,5 @@ def dataset_page(report: Report) -> RenderableType:
 
 
 def dataset_json(dataset: Dataset) -> dict[str, Any]:
-    """Return a dataset as JSON: its manifest and where it is."""
+    """Return a dataset as JSON: its manifest and URI."""
     return {"uri": dataset.uri, **dataset.manifest.model_dump(mode="json", by_alias=True)}

@@ -1,4 +1,4 @@
-"""What the checks of ``timonel doctor`` look like."""
+"""Render the checks of ``timonel doctor``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS = {
 
 
 def check_lines(check: Check) -> Text:
-    """Return a check as one line, and its hint below it where there is something to do."""
+    """Render a check as one line, with its hint below unless the verdict is ok."""
     word, style = _MARKS[check.verdict]
     text = Text.assemble((f"  {word:<5}", style), f"{check.name:<20} ", check.found)
     if check.hint and check.verdict is not Verdict.OK:
@@ -28,7 +28,7 @@ def check_lines(check: Check) -> Text:
 
 
 def summary(checks: Sequence[Check]) -> Text:
-    """Return the last line: how many checks ended how, and what that means."""
+    """Render the summary line: number of checks per verdict, and the overall result."""
     counts = {verdict: sum(c.verdict is verdict for c in checks) for verdict in Verdict}
     parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
     if counts[Verdict.FAIL]:
@@ -37,6 +37,6 @@ def summary(checks: Sequence[Check]) -> Text:
 
 
 def as_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the checks as the document that ``--json`` prints."""
+    """Return the checks as the JSON document of ``--json``."""
     failed = any(check.verdict is Verdict.FAIL for check in checks)
     return {"ready": not failed, "checks": [asdict(check) for check in checks]}

@@ -1,4 +1,4 @@
-"""What jobs look like: a list, one job with its tasks, and both as JSON."""
+"""Render jobs as a list, one job with its tasks, and both as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def job_list(jobs: Sequence[JobStatus]) -> Table:
-    """Return jobs as a table, newest first."""
+    """Render jobs as a table, in the given order."""
     rows = [
         (
             job.job_id,
@@ -35,11 +35,11 @@ def job_list(jobs: Sequence[JobStatus]) -> Table:
 
 
 def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
-    """Return one job and its tasks.
+    """Render one job and its tasks.
 
     Args:
         job: The job.
-        training: Lines that say how it trains now.
+        training: Lines on the current state of the training.
     """
     facts = {
         "made": clock(job.created_at),
@@ -91,13 +91,13 @@ def job_json(job: JobStatus) -> dict[str, Any]:
 
 
 def sizes(size: RoleSize) -> str:
-    """Return how large an elastic role is: ``1, 3 wished for (0 to 7)``."""
+    """Describe the size of an elastic role: ``1, 3 wished for (0 to 7)``."""
     wished = "" if size.now == size.wished else f", {size.wished} wished for"
     return f"{size.now}{wished} ({size.least} to {size.most})"
 
 
 def duration_s(job: JobStatus) -> float:
-    """Return the seconds from a job's beginning to its end, or to now."""
+    """Return the seconds from a job's creation to its end, or to now."""
     return max(0.0, (job.ended_at or time.time()) - job.created_at)
 
 

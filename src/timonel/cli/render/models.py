@@ -1,4 +1,4 @@
-"""What model versions look like: a list, one version in full, a check, and JSON."""
+"""Render model versions: a list, one version, a check result, and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
 def version_list(versions: Sequence[ModelVersion]) -> Table:
-    """Return versions as a table."""
+    """Render versions as a table."""
     rows = [
         (
             version.name,
@@ -38,7 +38,7 @@ def version_list(versions: Sequence[ModelVersion]) -> Table:
 
 
 def version_page(version: ModelVersion) -> RenderableType:
-    """Return one version: what it takes and gives, what its check found, where it is from."""
+    """Render one version: its facts, signatures and check result."""
     parts: list[RenderableType] = [Text(str(version), style="bold"), pairs(_facts(version))]
     for name, signature in version.signatures.items():
         parts += [
@@ -59,12 +59,12 @@ def version_page(version: ModelVersion) -> RenderableType:
 
 
 def check_line(check: CheckResult) -> Text:
-    """Return what a check found as one line."""
+    """Render a check result as one line."""
     return Text.assemble((check.status, _CHECK_STYLES[check.status]), f"  {check.message}")
 
 
 def version_json(version: ModelVersion) -> dict[str, Any]:
-    """Return a version as a line of a listing in JSON."""
+    """Return a version as JSON, for listings."""
     document = version.document
     return {
         "name": version.name,
@@ -80,7 +80,7 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
 
 
 def _runtime(version: ModelVersion) -> str | None:
-    """Return what computes a version, where that was measured."""
+    """Return the measured runtime choice of a version, or None if not measured."""
     from timonel.models.evidence import read_evidence
 
     try:

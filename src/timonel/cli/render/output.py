@@ -1,7 +1,6 @@
-"""Where output goes: a console for people, JSON for programs.
+"""Output streams: a console for people, JSON for programs.
 
-Standard output carries what was asked for; progress and remarks go there too when a person looks
-on, and stay away from it under ``--json``.
+Standard output carries results; progress and hints go there too, but not with ``--json``.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _ENDLESS = 1 << 15
 
 
 def console(*, stderr: bool = False, quiet: bool = False, whole: bool = False) -> Console:
-    """Return a console: colours and the real width on a terminal, plain text into a pipe.
+    """Return a console: colours and the real width on a terminal, else plain text.
 
     Args:
-        stderr: Write to the standard error.
+        stderr: Write to standard error.
         quiet: Write nothing.
-        whole: Into a pipe, neither cut nor wrap lines.
+        whole: Unless on a terminal, neither truncate nor wrap lines.
     """
     from rich.console import Console
 
@@ -43,7 +42,7 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def clock(moment: float | None) -> str:
-    """Return a moment (seconds since the epoch) as local date and time."""
+    """Format a time (seconds since the epoch) as local date and time."""
     if moment is None:
         return "-"
     local = dt.datetime.fromtimestamp(moment, dt.UTC).astimezone()
@@ -51,7 +50,7 @@ def clock(moment: float | None) -> str:
 
 
 def iso(moment: float | None) -> str | None:
-    """Return a moment (seconds since the epoch) as ISO 8601 in UTC, for JSON."""
+    """Format a time (seconds since the epoch) as ISO 8601 in UTC, for JSON."""
     if moment is None:
         return None
     return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds")

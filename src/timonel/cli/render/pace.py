@@ -1,4 +1,4 @@
-"""How fast the tasks of a run have trained, as tables and as JSON."""
+"""Render the training speed of a run's tasks as tables and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timonel.tracking.pace import Paces, format_ms
 
 
 def paces_of(events: Iterable[Mapping[str, Any]]) -> Paces:
-    """Return what the tasks have told last."""
+    """Return the latest speed reports of the tasks."""
     paces = Paces()
     for event in events:
         paces.feed(event)
@@ -21,7 +21,7 @@ def paces_of(events: Iterable[Mapping[str, Any]]) -> Paces:
 
 
 def pace_table(paces: Paces) -> RenderableType:
-    """Return each task's pace, and who holds up the others."""
+    """Render each task's speed, and which task slows down the others."""
     rows = [
         (
             pace.task,
@@ -38,7 +38,7 @@ def pace_table(paces: Paces) -> RenderableType:
 
 
 def pace_json(paces: Paces) -> dict[str, Any]:
-    """Return the same as JSON: ``pace`` and ``slowest``."""
+    """Return the speeds as JSON: ``pace`` and ``slowest``."""
     return {
         "pace": [
             {

@@ -1,4 +1,4 @@
-"""What predictions look like: labels with bars, numbers, and JSON."""
+"""Render predictions: labels with bars, numbers, and JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _BAR_WIDTH = 24
 
 
 def predictions_page(predictions: Sequence[Prediction], *, top: int) -> RenderableType:
-    """Return predictions: one in full, several as a line each.
+    """Render predictions: a single one in full, several as one line each.
 
     Args:
-        predictions: What the model said.
-        top: So many of the scores are shown for a single input.
+        predictions: The predictions.
+        top: Number of scores to show for a single input.
     """
     if len(predictions) == 1:
         return _one(predictions[0], top)
@@ -75,7 +75,7 @@ def _line(prediction: Prediction, width: int) -> Text:
 
 
 def answer(prediction: Prediction) -> str:
-    """Return what the model said in a word: the label, the value, or its bare outputs."""
+    """Return the prediction in brief: the label, the value, or the raw outputs."""
     if prediction.label is not None:
         return prediction.label
     if prediction.value is not None:

@@ -1,4 +1,4 @@
-"""A bar for work that is counted: live on a terminal, a line now and then in a pipe."""
+"""Progress of counted work: a live bar on a terminal, else occasional lines."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 PIPE_INTERVAL_S = 5.0
 _RATE_AFTER_S = 1.0
-"""Before this, a rate and the time left are guesses: 178 days were shown for a minute."""
+"""Delay before showing a rate: earlier estimates are guesses ("178 days" for a minute)."""
 
 
 class Counter:
-    """Shows how much of some counted work is done, how fast, and how long it will take.
+    """Show progress, rate and remaining time of counted work.
 
-    Call it with what is done and what there is in all.
+    Call it with the number of finished items and the total.
 
     Args:
-        console: Where to.
-        verb: What is being done.
-        unit: What is counted.
-        clock: Seconds that only go forward; a test passes its own.
+        console: The console to print to.
+        verb: What is being done, such as "converting".
+        unit: Name of the counted items.
+        clock: Monotonic clock in seconds; tests pass their own.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Counter:
             self._bar[0].stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` are done."""
+        """Show that ``done`` of ``total`` items are finished."""
         if self._first is None:
-            # What took time before, such as listing the files, says nothing about the rate.
+            # Time spent before the first item, such as listing files, must not affect the rate.
             self._first = (self._clock(), done)
             self._next_line = self._clock() + PIPE_INTERVAL_S
         if self._bar is not None:

@@ -1,4 +1,4 @@
-"""What runs look like: a list, one run in full, and both as JSON."""
+"""Render runs: a list, one run in full, comparisons, and JSON."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHOWN_FIRST = ("val_accuracy", "accuracy", "val_loss", "loss")
 def run_list(
     runs: Sequence[RunRecord], models: Mapping[str, Sequence[str]], width: int = 120
 ) -> Table:
-    """Return runs as a table, newest first.
+    """Render runs as a table, in the given order.
 
     Args:
         runs: The runs.
-        models: The model versions that came of each, by its id.
-        width: Columns of the terminal; names and durations are left out where it is narrow.
+        models: The model versions made from each run, by run id.
+        width: Width of the terminal in columns; names and durations are left out if it is narrow.
     """
     columns = {
         "RUN": [run.id for run in runs],
@@ -49,7 +49,7 @@ def run_list(
 
 
 def comparison(runs: Sequence[RunRecord]) -> RenderableType:
-    """Return runs side by side: parameters that differ, then metrics; a column for each."""
+    """Render runs side by side, one column each: differing parameters, then metrics."""
     ids = [run.id for run in runs]
     facts = [
         ("status", *(status(run.status) for run in runs)),
@@ -71,7 +71,7 @@ def comparison(runs: Sequence[RunRecord]) -> RenderableType:
 
 
 def comparison_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return the same as JSON: lists in the order of the runs, null where a run lacks a value."""
+    """Return the comparison as JSON: lists in run order, null for missing values."""
     return {
         "runs": [run.id for run in runs],
         "params": _differing(runs),
@@ -94,7 +94,7 @@ def _last_values(runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
 
 
 def result(run: RunRecord) -> str:
-    """Return what came of a run in a few words."""
+    """Return the result of a run in a few words."""
     metrics = run.metrics
     named = [name for name in _SHOWN_FIRST if name in metrics][:2]
     if named:
@@ -105,7 +105,7 @@ def result(run: RunRecord) -> str:
 
 
 def run_page(run: RunRecord) -> RenderableType:
-    """Return all that is known of one run."""
+    """Render one run in full."""
     parts: list[RenderableType] = [
         Text.assemble((run.id, "bold"), "  ", status(run.status)),
         pairs(_facts(run)),
@@ -124,7 +124,7 @@ def run_page(run: RunRecord) -> RenderableType:
 
 
 def run_json(run: RunRecord, *, full: bool = False) -> dict[str, Any]:
-    """Return a run as JSON; ``full`` adds every value of every metric, and each task's pace."""
+    """Return a run as JSON; ``full`` adds all values of all metrics, and each task's speed."""
     value: dict[str, Any] = {
         "id": run.id,
         "kind": run.kind,
@@ -177,7 +177,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
 
 
 def _devices(found: Mapping[str, Any]) -> str | None:
-    """Return in words what a job computed on and how, as far as the record says."""
+    """Describe the devices and compute settings of a job, as far as recorded."""
     if not found:
         return None
     replicas, threads = found.get("replicas"), found.get("threads")
@@ -224,5 +224,5 @@ def _time(run: RunRecord) -> str:
 
 
 def _json_number(value: float) -> float | str:
-    # JSON has no NaN and no infinity.
+    # JSON has neither NaN nor infinity.
     return value if math.isfinite(value) else str(value)

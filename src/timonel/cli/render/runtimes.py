@@ -1,4 +1,4 @@
-"""What was measured of a version's runtimes."""
+"""Render the runtime measurements of a model version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def evidence_page(evidence: Evidence) -> RenderableType:
-    """Return what was chosen, why, and the times that it rests on."""
+    """Render the chosen runtime, the reason, and the measured times."""
     style = "bold" if evidence.runtime == "tensorflow" else "bold green"
     head = Text.assemble((evidence.runtime, style), f"  {evidence.reason}")
     if not evidence.measurements:

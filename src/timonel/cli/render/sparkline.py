@@ -1,4 +1,4 @@
-"""Curves of a few characters."""
+"""Sparklines and bars of a few characters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """Return ``values`` as a line of blocks, lowest to highest; a dot stands for no number.
+    """Render ``values`` as a line of blocks, lowest to highest; a dot is a non-finite value.
 
     Args:
         values: The curve; more points than ``width`` are averaged in groups.
-        width: The most characters to use.
+        width: Maximum number of characters.
     """
-    # Within -1 and 1 neither a sum nor a difference overflows.
+    # Scaled to [-1, 1] so that neither a sum nor a difference overflows.
     scale = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
     points = _resample([value / scale for value in values], width)
     finite = [value for value in points if math.isfinite(value)]
@@ -27,7 +27,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def bar(share: float, width: int = 20) -> str:
-    """Return ``share``, between 0 and 1, as a bar of ``width`` characters."""
+    """Render ``share``, between 0 and 1, as a bar of ``width`` characters."""
     share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
     full = round(share * width)
     return "█" * full + "░" * (width - full)

@@ -1,4 +1,4 @@
-"""Steps of unknown length: a spinner on a terminal, a line for each step in a pipe."""
+"""Steps of unknown length: a spinner on a terminal, else one line per step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Shows which step is being done; call it with the step's name as it begins."""
+    """Show the current step; call it with each step's name when the step starts."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -24,7 +24,7 @@ class Steps:
             self._status.stop()
 
     def __call__(self, step: str) -> None:
-        """Show ``step`` as the one that is being done."""
+        """Show ``step`` as the current one."""
         if not self._console.is_terminal:
             self._console.print(step, soft_wrap=True)
         elif self._status is None:

@@ -1,4 +1,4 @@
-"""Tables without boxes: they look the same on a terminal and in a pipe."""
+"""Tables without borders, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["STATUS_STYLES", "cell", "number", "pairs", "status", "table"]
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 0) -> Table:
-    """Return a table; only the column numbered ``wide`` may be cut where space is short.
+    """Return a table in which only column ``wide`` is truncated if space is short.
 
     Args:
-        headers: The names of the columns, in capitals by custom.
-        rows: Texts, rich texts, numbers; None is shown as a dash.
-        wide: The column that gives way.
+        headers: Column names, in capitals by convention.
+        rows: Texts, rich texts or numbers; None is shown as a dash.
+        wide: Index of the column to truncate.
     """
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     cells = [[cell(value) for value in row] for row in rows]
@@ -27,7 +27,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 
         width = max([len(header), *[row[index].cell_len for row in cells]])
         made.add_column(
             header,
-            # Only a column that may wrap is made narrower; its cells are cut, not wrapped.
+            # Rich narrows only columns that may wrap; the cells themselves are truncated.
             no_wrap=index != wide,
             min_width=len(header) if index == wide else width,
         )
@@ -38,7 +38,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 
 
 
 def pairs(values: Mapping[str, Any]) -> Table:
-    """Return names and values in two columns."""
+    """Return a table of names and values."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
@@ -48,7 +48,7 @@ def pairs(values: Mapping[str, Any]) -> Table:
 
 
 def cell(value: Any) -> Text:
-    """Return a value as it stands in a table."""
+    """Format a value as a table cell."""
     if isinstance(value, Text):
         return value
     if value is None:
@@ -57,5 +57,5 @@ def cell(value: Any) -> Text:
 
 
 def status(word: str) -> Text:
-    """Return a state in its colour."""
+    """Return a status in its colour."""
     return Text(word, style=STATUS_STYLES.get(word, ""))

@@ -201,7 +201,7 @@ def _label(folder: Path) -> str:
 
 
 def mark_duplicates(entries: Sequence[Entry]) -> list[Entry]:
-    """Group the entries of identical files by setting ``group`` to their digest.
+    """Return the entries, with ``group`` set to the digest of identical files.
 
     Files of equal size are compared by their first and last `_END_BYTES`; only those that match
     are read completely.
