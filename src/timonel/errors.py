@@ -27,8 +27,8 @@ class TimonelError(Exception):
     """Base of all errors that timonel raises on purpose.
 
     Args:
-        message: What was expected and what came.
-        hint: What to do about it; printed after the message.
+        message: The problem.
+        hint: The remedy, printed after the message.
     """
 
     exit_code = 1
@@ -92,7 +92,7 @@ class CorruptError(DataError):
 
 
 class FormatError(TimonelError):
-    """A file on disk has a format number that this release cannot read."""
+    """A file has a format number that this release cannot read."""
 
     exit_code = 4
 
@@ -129,8 +129,8 @@ class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
     """The user stopped the work; finished parts are kept, nothing is half-written.
 
     Args:
-        message: What was expected and what came.
-        hint: What to do about it; printed after the message.
+        message: The problem.
+        hint: The remedy, printed after the message.
         is_told: A command that was interrupted as well has already told the user.
     """
 

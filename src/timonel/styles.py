@@ -24,6 +24,6 @@ def number(value: float) -> str:
 
 
 def from_here(place: str | Path) -> str:
-    """Return a path relative to the current directory if it is below it."""
+    """Return a path relative to the current directory if below it."""
     path, here = Path(place), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

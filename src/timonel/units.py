@@ -61,7 +61,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes in the largest decimal unit that gives at least 1."""
+    """Format bytes in the largest decimal unit that gives at least 1."""
     for unit in ("B", "kB", "MB", "GB"):
         # A value that rounds to 1000 of this unit is 1 of the next.
         if abs(count) < (999.5 if unit == "B" else 999.95):
@@ -71,7 +71,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration for display: ``0.4s``, ``12s``, ``3m 05s``, ``2h 10m``, ``3d 4h``."""
+    """Format a duration: ``0.4s``, ``12s``, ``3m 05s``, ``2h 10m``, ``3d 4h``."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     whole = round(seconds)

@@ -24,7 +24,7 @@ def tag(number: int) -> bytes:
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Decode the varint at an offset; return it and the offset after it.
+    """Decode the varint at an offset; return it and the next offset.
 
     Raises:
         IndexError: The varint is truncated.

@@ -34,7 +34,7 @@ VARIABLES = {
     "train.threads": "TF_NUM_INTRAOP_THREADS",
     "serve.op-threads": "TF_NUM_INTRAOP_THREADS",
 }
-"""Environment variables of settings. If one is set, the file's value is ignored."""
+"""Environment variables of settings, which override the file's values."""
 _WORKSPACE = "workspace"
 
 
@@ -99,7 +99,7 @@ def _content(path: Path) -> dict[str, Any] | None:
 
 
 def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, Any]) -> Any:
-    """Map a command's table to parameter names; a group's table to its commands."""
+    """Map a command's table to parameter names, a group's to commands."""
     if hasattr(command, "list_commands"):
         found = {}
         for verb, inner in table.items():
@@ -139,7 +139,7 @@ def _options(command: Any) -> dict[str, Any]:
 
 
 def _value(path: Path, key: str, param: Any, value: Any) -> Any:
-    """Convert a TOML value to its command-line form: a string, or a list of strings."""
+    """Convert a TOML value to command-line form: one or more strings."""
     if param.multiple and isinstance(value, dict):
         return [f"{name}={_text(each)}" for name, each in value.items()]
     if param.multiple:
@@ -171,7 +171,7 @@ def _no_table(path: Path, key: str, value: Any) -> SpecError:
 
 
 def _leaves(ctx: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the table name and the command of every command with options; imports them all."""
+    """Import and yield every command with options, with its table name."""
     for name in BY_NAME:
         command = ctx.command.get_command(ctx, name)
         if not hasattr(command, "list_commands"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:
-    """Return an image file that the version was not trained on, or None."""
+    """Return an image file not used to train the version, or None."""
     from timonel.data import Dataset
     from timonel.tracking import read_run
 

@@ -1,4 +1,4 @@
-"""Follow a job in the terminal: events of its run and states of its tasks."""
+"""Follow a job's run events and task states in the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REFRESH_PER_S = 4
 _PIPE_WIDTH = 200
 _PIPE_INTERVAL_S = 30.0
-"""Interval of progress lines during a long epoch if the output is not a terminal."""
+"""Interval of progress lines in a long epoch, outside terminals."""
 
 
 def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> None:
@@ -49,7 +49,10 @@ def follow(run: Run, workspace: Workspace, *, out: Console | None = None) -> Non
 
 
 def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
-    """Return a callback that tells whether the job has ended; called when no event is new."""
+    """Return the callback that tells whether the job has ended.
+
+    It is called whenever no event is new.
+    """
     shown: list[str] = [""]
 
     def ended() -> bool:

@@ -32,7 +32,7 @@ class Command(TyperCommand):
         return colour(super().get_help(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments first, then option panels in the order of their first options."""
+        """Write arguments first, then option panels in order of first use."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -138,7 +138,10 @@ def noun(line: str) -> typer.Typer:
 
 
 def colour(text: str) -> str:
-    """Colour the headings and terms of a help text; echo strips the colours outside terminals."""
+    """Colour headings and terms of a help text.
+
+    Echo strips the colours outside terminals.
+    """
     text = _TERM.sub(lambda match: "  " + typer.style(match.group(1), fg="cyan"), text)
     return _HEADING.sub(lambda match: typer.style(match.group(0), bold=True), text)
 

@@ -40,7 +40,9 @@ def all_jobs(workspace: Workspace) -> list[JobStatus]:
 
 
 def find_job(workspace: Workspace, ref: str) -> str:
-    """Return the id of the job that ``ref`` means: an id, its prefix, or ``last``.
+    """Return the id of the job that ``ref`` means.
+
+    ``ref`` is an id, its prefix, or ``last``.
 
     Raises:
         NotFoundError: No job matches.
@@ -66,7 +68,7 @@ def find_job(workspace: Workspace, ref: str) -> str:
 
 
 def run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
-    """Return the events of the run that a job reports to; empty if it has no run."""
+    """Return the events of a job's run; empty if it has none."""
     from timonel.tracking import read_run
 
     with contextlib.suppress(TimonelError):

@@ -32,7 +32,7 @@ from timonel.errors import InputError, Interrupted, TimonelError, UserCodeError
 EXIT_DEFECT = 1
 EXIT_USAGE = 2
 _OF_THE_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
-"""Errors of a disk or its permissions, which are never bugs of timonel."""
+"""Errors of a disk or its permissions, not bugs of timonel."""
 
 _CHOICE = re.compile(r"'[^']*' is not one of .*")
 _QUOTED = re.compile(r"'([^']*)'")
@@ -56,7 +56,9 @@ def main() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a command line and return its exit code; print errors as one line.
+    """Run a command line and return its exit code.
+
+    Errors are printed as one line.
 
     Args:
         argv: The arguments after the program's name.
@@ -128,7 +130,10 @@ def options(
 
 
 def _report(error: BaseException) -> int:
-    """Print an expected error as one line, unless another rank does; return its exit code."""
+    """Print an expected error as one line; return its exit code.
+
+    Prints nothing if another rank reports the error.
+    """
     if is_told_by_first(error):
         return getattr(error, "exit_code", EXIT_USAGE)
     if isinstance(error, UserCodeError) and error.hint is None:
@@ -176,7 +181,7 @@ def _usage_hint(error: typer.TyperException, message: str) -> str:
 
 
 def _report_defect(error: Exception, args: Sequence[str], *, debug: bool) -> int:
-    """Print an unexpected error as one line that names the file with its traceback."""
+    """Print an unexpected error as one line naming its traceback file."""
     if debug:
         traceback.print_exc()
         return EXIT_DEFECT

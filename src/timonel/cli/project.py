@@ -1,4 +1,7 @@
-"""Write the projects of ``timonel init``: templates and sample data, all or nothing."""
+"""Write the projects of ``timonel init``: templates and sample data.
+
+Either all files are written or none.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _RENAMED = {"gitignore.txt": ".gitignore"}
 
 
 def write_project(kind: str, folder: Path, *, with_data: bool = True) -> list[Path]:
-    """Write the files of a project of ``kind`` into ``folder``; return the written paths.
+    """Write a project of ``kind`` into ``folder``; return the written paths.
 
     Args:
         kind: ``image`` or ``table``.

@@ -1,4 +1,4 @@
-"""Errors of ``mpirun timonel train``: the first rank reports those common to all."""
+"""Errors of ``mpirun timonel train``, reported by one rank if common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OF_MPIRUN = ("OMPI_", "PMI")
 
 
 def is_told_by_first(error: BaseException | None) -> bool:
-    """Tell whether the first rank reports this error, so that this rank need not.
+    """Tell whether the first rank reports this error for all ranks.
 
     An invalid command line or script fails on every rank. The first rank reports it and exits, and
     then mpirun kills the others, which wait for that. A rank that is not killed within the wait has

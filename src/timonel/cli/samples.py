@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 DIGITS = 600
-"""Number of the 1,797 digits to write: enough to learn from, few enough to inspect."""
+"""Number of digits to write, of 1,797: enough to learn from."""
 
 TABLE_COLUMNS = (
     "age",
@@ -28,7 +28,9 @@ TABLE_COLUMNS = (
 
 
 def write_digits(folder: Path, count: int = DIGITS) -> int:
-    """Write handwritten digits (UCI, 8x8 grey levels) as PNG files, one folder per digit.
+    """Write handwritten digits as PNG files, one folder per digit.
+
+    The digits are those of UCI, in 8x8 grey levels.
 
     Args:
         folder: The folder of label folders; created if missing.
@@ -53,7 +55,9 @@ def write_digits(folder: Path, count: int = DIGITS) -> int:
 
 
 def write_table(path: Path) -> int:
-    """Write the diabetes study of Efron et al. (2004) as a CSV file with a class to predict.
+    """Write a diabetes study as a CSV file with a class label.
+
+    The study is that of Efron et al. (2004).
 
     Nine measurements are numbers, ``sex`` is a category (the study does not name its values), and
     ``progression`` is ``fast`` (above the median a year later) or ``slow``.

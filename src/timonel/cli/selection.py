@@ -20,7 +20,7 @@ Models = Mapping[str, Sequence[str]]
 
 
 def models_of(runs: Sequence[RunRecord]) -> Models:
-    """Return the versions that each run published, or that were exported from it."""
+    """Return the versions published by or exported from each run."""
     exports = [run for run in runs if run.kind == "export"]
     made: dict[str, list[str]] = {}
     for run in reversed(exports):
@@ -64,7 +64,7 @@ class Selection:
 
 
 def parse_since(text: str | None, now: float | None = None) -> float | None:
-    """Parse a date, such as 2026-01-31, or an age, such as 2d, to Unix seconds.
+    """Parse a date (2026-01-31) or an age (2d) to Unix seconds.
 
     Args:
         text: The date in local time, or the age with its unit.

@@ -49,7 +49,7 @@ class Settings:
         return find_workspace(self.workspace, create=create)
 
     def shared_workspace(self, folder: Path) -> Path | None:
-        """Return the workspace of a parent folder that commands in ``folder`` would use."""
+        """Return the parent folder's workspace that ``folder`` would use, if any."""
         from timonel.storage.workspace import ENVIRONMENT_VARIABLE, nearest_workspace
 
         if self.workspace or os.environ.get(ENVIRONMENT_VARIABLE):
@@ -58,7 +58,7 @@ class Settings:
         return None if found is None or found.parent == folder.absolute() else found
 
     def tell_shared(self) -> None:
-        """Tell the user if records were written to the workspace of a parent folder."""
+        """Tell the user if records went to a parent folder's workspace."""
         if (found := self.shared_workspace(Path.cwd())) is not None:
             self.remarks(stderr=True).print(
                 f"workspace: {found}, of a folder above (another: --workspace FOLDER)",
@@ -68,7 +68,9 @@ class Settings:
 
 
 def hoist(argv: Sequence[str]) -> list[str]:
-    """Move global options to the front, so that they may be anywhere before ``--``.
+    """Move global options to the front of ``argv``.
+
+    They may be anywhere before ``--``.
 
     Arguments after ``--`` belong to the user's script and are kept unchanged.
     """

@@ -21,7 +21,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class VersionState:
-    """State of a version, such as ``LOADING``, ``AVAILABLE`` or ``END``, and its error."""
+    """State of a version, such as ``LOADING`` or ``AVAILABLE``, and its error."""
 
     state: str
     error: str = ""

@@ -1,4 +1,4 @@
-"""Convert raw files to sharded records, and load them as batches for training.
+"""Convert raw files to sharded records and load them as batches.
 
 ``load`` and ``preprocess`` need TensorFlow, which is imported on first use.
 """

@@ -19,7 +19,7 @@ from timonel.errors import DataError
 
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
 _FEW = 10
-"""With fewer unassigned records than this, all go to train: too few to divide."""
+"""Fewer unassigned records than this go to train: too few to divide."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def is_missing(text: str) -> bool:
 
 
 def number(text: str) -> float:
-    """Return the number in a cell; NaN if it is missing, not a number, or not finite."""
+    """Return the number in a cell; NaN if missing or not finite."""
     word = text.strip()
     value = float(word) if _NUMBER.match(word) else math.nan
     return value if abs(value) <= FLOAT32_MAX else math.nan

@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 _PROGRESS_INTERVAL_S = 0.1
 _NAMED = 20
-"""Limit on the skipped records and ignored files named in the manifest; all are counted."""
+"""Limit on skipped records and ignored files named in the manifest."""
 
 
 @dataclass(frozen=True)

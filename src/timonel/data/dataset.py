@@ -72,7 +72,7 @@ class Dataset:
         return tuple(self.path / s.name for s in self.manifest.of_split(check_split(split)))
 
     def payloads(self, split: str) -> Iterator[bytes]:
-        """Yield the serialised tf.train.Examples of a split, in order, with checksums verified.
+        """Yield the verified serialised tf.train.Examples of a split, in order.
 
         Raises:
             CorruptError: A record is damaged; the message names shard and byte.
@@ -81,7 +81,7 @@ class Dataset:
             yield from read_records(shard)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the features of each record of a split, in order, with checksums verified.
+        """Yield the verified features of each record of a split, in order.
 
         A feature with one value is a scalar, others are lists. Text is bytes, as in TensorFlow,
         except for the key.

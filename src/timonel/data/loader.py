@@ -36,7 +36,7 @@ _NAMED = f"{ENVIRONMENT_VARIABLE}_"
 
 _PREFETCHED_BATCHES = 2
 _AUTO_SIDE = 128
-"""Takes half the time of 180 pixels, and MobileNetV2 has weights for this size."""
+"""Takes half the time of 180 pixels; MobileNetV2 has weights for it."""
 
 
 def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
@@ -154,7 +154,7 @@ def _pipeline(dataset: Dataset, stream: Stream, fetch: Fetch) -> Any:
 
 
 def steps_of(stream: Stream) -> Any:
-    """Return a dataset of the record numbers int64 [width] of each step of an epoch."""
+    """Return a dataset of record numbers int64 [width], one row per step."""
     shape = (stream.schedule.steps, stream.schedule.width)
 
     def begin(_: Any) -> Any:

@@ -86,7 +86,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 
 def _dataset_around(target: Path) -> Path | None:
-    """Return the nearest parent folder of ``target`` that is a dataset, or None."""
+    """Return the nearest parent folder that is a dataset, or None."""
     for folder in target.resolve().parents:
         try:
             read_document(folder / MANIFEST_NAME, "dataset")

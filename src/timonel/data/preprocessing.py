@@ -30,7 +30,7 @@ class ImagePreprocessing(_Value):
 
 
 class Normalise(_Value):
-    """Z-score of a number: minus the mean, divided by the standard deviation; 0 if missing."""
+    """Z-score of a number; 0 if the number is missing."""
 
     kind: Literal["normalise"] = "normalise"
     column: str
@@ -44,7 +44,7 @@ class Normalise(_Value):
 
 
 class OneHot(_Value):
-    """One-hot encoding of a word; index 0 is for words outside the vocabulary."""
+    """One-hot encoding of a word; index 0 is for unknown words."""
 
     kind: Literal["one-hot"] = "one-hot"
     column: str

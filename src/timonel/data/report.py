@@ -122,7 +122,7 @@ def _values(column: Column | None) -> str:
 
 
 def warnings_of(dataset: Dataset) -> tuple[str, ...]:
-    """Return one line per problem of a dataset that the user should check."""
+    """Return one line per problem that the user should check."""
     manifest = dataset.manifest
     source = manifest.source
     warnings = list(source.warnings)

@@ -115,7 +115,7 @@ class Schedule:
         return permutation(self.records, self.seed, epoch)
 
     def rows(self, epoch: int, step: int = 0) -> Indices:
-        """Return this worker's records [steps - step, width] from a step of an epoch onwards.
+        """Return this worker's records [steps - step, width], starting at ``step``.
 
         Batches narrower than the widest one are padded with `ABSENT`.
         """

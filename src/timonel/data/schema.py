@@ -34,11 +34,11 @@ KEY_FEATURE = "key"
 LABEL_FEATURE = "label"
 IMAGE_FEATURE = "image"
 COLUMN_PREFIX = "column/"
-"""Prefix of column names in a record, so that no column collides with the key or the label."""
+"""Prefix of columns in records: none collides with key or label."""
 
 
 def split_named(name: str) -> Split | None:
-    """Return the split that a folder name or column value means, such as ``val``, or None."""
+    """Return the split that a name such as ``val`` means, or None."""
     return _SPLIT_NAMES.get(name.strip().lower())
 
 

@@ -69,7 +69,7 @@ class LoadRecord:
 
 
 class Stream:
-    """Position in one loaded dataset: epoch and first step of its next iterator.
+    """Position in one loaded dataset: epoch and step to read next.
 
     Without `seek`, iterators yield epochs 0, 1, 2, ... from the first step. Thread-safe.
     """
@@ -95,12 +95,15 @@ class Stream:
         return self._epoch
 
     def seek(self, epoch: int, step: int = 0) -> None:
-        """Start the next iterator at ``epoch`` and ``step``; later ones continue from there."""
+        """Start the next iterator at ``epoch`` and ``step``; later ones follow."""
         with self._lock:
             self._epoch, self._step = epoch, step
 
     def begin(self) -> Indices:
-        """Return the rows of the next epoch and advance; called by each new iterator."""
+        """Return the rows of the next epoch and advance.
+
+        Called by each new iterator.
+        """
         with self._lock:
             epoch, step = self._epoch, self._step
             self._epoch, self._step = epoch + 1, 0
@@ -155,7 +158,7 @@ def register(dataset: Any, stream: Stream) -> None:
 
 
 def stream_of(dataset: Any) -> Stream | None:
-    """Return the stream of a dataset returned by ``load``; None for derived datasets."""
+    """Return the stream of a dataset that ``load`` itself returned."""
     return _by_dataset.get(dataset)
 
 

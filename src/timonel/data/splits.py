@@ -1,4 +1,4 @@
-"""Divide records into splits, as a function of keys, labels, fractions and seed.
+"""Divide records into splits by keys, labels, fractions and seed.
 
 A record's split and its position there come from a hash of its key and the seed. They do not
 depend on the order in which records were found, the machine, or a library's random numbers.
@@ -108,8 +108,8 @@ def _largest_remainder(total: int, quotas: Sequence[float]) -> list[int]:
         counts[0] = 1
     while sum(counts) != total:
         over = sum(counts) > total
-        # A carry may have raised the sum of the floors above the total: reduce the count with the
-        # smallest gap.
+        # A carry may have raised the sum of the floors above the total: reduce the count that
+        # exceeds its quota most.
         candidates = [i for i, n in enumerate(counts) if not over or n > (1 if i == 0 else 0)]
         gaps = {i: quotas[i] - counts[i] for i in candidates}
         chosen = (
@@ -122,7 +122,7 @@ def _largest_remainder(total: int, quotas: Sequence[float]) -> list[int]:
 
 
 def _fill_empty(sizes: list[list[int]], fractions: Sequence[float]) -> list[list[int]]:
-    """Give each empty requested split a record of the label with the most in training."""
+    """Fill empty requested splits from the label with most training records."""
     for index, fraction in enumerate(fractions):
         if fraction > 0 and not any(counts[index] for counts in sizes):
             donor = max(sizes, key=lambda counts: counts[0])

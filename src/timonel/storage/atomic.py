@@ -115,7 +115,7 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
 
 @contextlib.contextmanager
 def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield an empty folder to fill, and publish it as ``target`` on exit.
+    """Yield an empty folder and publish it as ``target`` on exit.
 
     If the block raises, the folder is removed and ``target`` is unchanged.
 
@@ -214,7 +214,7 @@ def unwritable(path: Path, error: OSError) -> InputError:
 
 
 def aside_name(name: str) -> str:
-    """Return a new temporary name for a file that will be called ``name``."""
+    """Return a new temporary name for a file to be called ``name``."""
     # Truncated to stay within the limit on file name length.
     return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-{uuid.uuid4().hex[:8]}-{name[:64]}"
 

@@ -41,7 +41,7 @@ def localize(
     verify: Verify | None = None,
     recheck: bool = False,
 ) -> Path:
-    """Return a local path of the content at ``uri``, fetching it if needed.
+    """Return a local path of the content at ``uri``, fetched if needed.
 
     Safe between processes: one fetches, the others wait and use the result. Content that is at
     several URIs is fetched once.
@@ -101,7 +101,7 @@ def _fetch(uri: str, digest: str, entry: Path, check: Verify) -> None:
 
 
 def _content(entry: Path) -> Path:
-    """Return the file or folder of an entry, which keeps its original name."""
+    """Return an entry's file or folder, which keeps its original name."""
     (content,) = (entry / _CONTENT).iterdir()
     return content
 

@@ -21,7 +21,7 @@ Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _checkpoint_1(body: dict[str, Any]) -> dict[str, Any]:
-    """Keep the body: its arrays are in a file that format 2 reads by their ``dtypes``."""
+    """Keep the body: format 2 reads its array file by ``dtypes``."""
     return body
 
 
@@ -120,7 +120,7 @@ def _documents(root: Path, formats: Mapping[str, int]) -> Iterator[tuple[Path, d
 
 
 def _document(path: Path, formats: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the document at ``path``, or None if it is another kind of file."""
+    """Return the document at ``path``, or None if it is not one."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

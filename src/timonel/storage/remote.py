@@ -52,7 +52,7 @@ def publish(
 
 
 def fetch(uri: str | os.PathLike[str], target: Path) -> None:
-    """Copy the file or folder at ``uri`` to ``target``, which must not exist.
+    """Copy the file or folder at ``uri`` to the new path ``target``.
 
     Raises:
         NotFoundError: Nothing is at ``uri``.

@@ -1,1 +1,1 @@
-"""One module per command, each with an ``app``; imported when the command runs."""
+"""Command modules, each with an ``app``, imported when their command runs."""

@@ -65,7 +65,7 @@ def predict(
 
 
 def _key_in(path: Path) -> str:
-    """Read a key from a file, because command lines are visible in the process list."""
+    """Read a key from a file; command lines show in process lists."""
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

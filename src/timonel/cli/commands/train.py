@@ -206,7 +206,7 @@ def _watch(run: Run, workspace: Workspace, out: Console) -> None:
 
 
 def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
-    """Print the result of a run, or its id if it is detached."""
+    """Print the result of a run, or its id if detached."""
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.training.display import outcome_line

@@ -1,4 +1,4 @@
-"""Demo: the whole path on real digits, with the commands a user would type."""
+"""Demo of the whole path, with the commands a user would type."""
 
 from timonel.cli.demo.story import tell
 

@@ -17,7 +17,7 @@ from timonel.cli.watch import read_states
 
 CLIENTS = 2
 RATE_PER_S = 20.0
-"""Request rate per client: steady use that leaves the cores to the training."""
+"""Request rate per client, low enough to leave cores for training."""
 _LOOK_S = 0.1
 _TIMEOUT_S = 30.0
 

@@ -124,7 +124,7 @@ def write_report(ending: Ending) -> Path:
 
 
 def confusion_png(version: ModelVersion, workspace: Workspace) -> Path | None:
-    """Return the picture of a version's confusion matrix, drawn by its export, or None."""
+    """Return the confusion matrix picture drawn by a version's export, or None."""
     from timonel.tracking import list_runs
 
     for run in list_runs(workspace, kind="export"):
@@ -177,7 +177,7 @@ def next_lines(ending: Ending, run_id: str | None, path: str) -> list[str]:
 
 
 def _activation(path: str) -> str | None:
-    """Return the command that puts this installation on the PATH; None if it is already."""
+    """Return the command that puts this installation on the PATH, if needed."""
     scripts = Path(sysconfig.get_path("scripts"))
     found = shutil.which("timonel", path=path)
     if found is not None and Path(found).resolve() == (scripts / "timonel").resolve():

@@ -1,4 +1,4 @@
-"""Run the demo's commands as at a shell prompt, and stop them with the demo."""
+"""Run the demo's commands as at a shell prompt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRACE_S = 60.0
 
 @dataclass
 class Shell:
-    """Prompt in a folder that echoes a command, runs it and measures its time.
+    """Shell prompt that echoes commands, runs them and measures their time.
 
     Commands share the terminal and the process group of the demo, so that Ctrl-C reaches them as
     if they were typed. Not thread-safe.
@@ -71,7 +71,7 @@ class Shell:
             )
 
     def background(self, line: str, tell: Callable[[str], None]) -> subprocess.Popen[bytes]:
-        """Start a command in the background; each line it prints goes to ``tell``.
+        """Start a command in the background and pass its lines to ``tell``.
 
         While another command runs, its lines are held back, to keep the outputs apart.
         """
@@ -142,7 +142,7 @@ class Shell:
 
 
 def _interrupted(line: str, code: int) -> Interrupted:
-    """Return the error for Ctrl-C, marked as told if a timonel command reported it."""
+    """Return the error for Ctrl-C, marked if the command already reported it."""
     told = line.startswith("timonel ") and code == Interrupted.exit_code
     return Interrupted("interrupted", hint="the demo goes on if it is started again", is_told=told)
 

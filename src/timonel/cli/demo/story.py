@@ -168,7 +168,7 @@ def _record(workspace: Workspace, started_by: int) -> ServerRecord | None:
 
 
 def _ask(shell: Shell, server: ServerRecord) -> None:
-    """Send requests with the command line and curl for an image not used in training."""
+    """Send requests with the command line and curl for a held-out image."""
     from timonel.serving import curl_example
 
     image = held_out(shell.folder)[0].relative_to(shell.folder)
@@ -214,7 +214,7 @@ def _newest(workspace: Workspace) -> int:
 
 
 def held_out(folder: Path) -> list[Path]:
-    """Return image files of the test split, which were not used in training."""
+    """Return image files of the test split, not used in training."""
     from timonel.data import Dataset
 
     dataset = Dataset.open(folder / DATASET)

@@ -7,7 +7,10 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Verdict of a check: ``note`` is a possible improvement, ``fail`` will not work."""
+    """Verdict of a check.
+
+    ``note`` is a possible improvement, ``fail`` will not work.
+    """
 
     OK = "ok"
     NOTE = "note"
@@ -17,7 +20,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check, with a hint on what to do about it."""
+    """Result of a check, with a hint on what to do."""
 
     area: str
     name: str

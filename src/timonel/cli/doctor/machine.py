@@ -20,7 +20,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def cores(root: Path = _CGROUP) -> Check:
-    """Compare the cores of the machine with those that this process may use."""
+    """Compare the machine's cores with those that this process may use."""
     present = os.cpu_count() or 1
     usable = usable_cores(root)
     found = f"{usable:g} of {present} usable"
@@ -55,7 +55,7 @@ def memory(root: Path = _CGROUP) -> Check:
 
 
 def memory_limit(root: Path, total: int) -> int:
-    """Return the memory limit in bytes of the control group ``root``, at most ``total``."""
+    """Return the control group's memory limit in bytes, at most ``total``."""
     try:
         return min(total, int((root / "memory.max").read_text()))
     except (OSError, ValueError):
@@ -93,7 +93,7 @@ def _space(root: Path) -> Check:
 
 
 def open_files() -> Check:
-    """Check the limit on open files, the first limit that a busy server reaches."""
+    """Check the limit on open files, which busy servers reach first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 1024:
         hint = f"a busy server needs more: ulimit -n {min(hard, 65536)}"

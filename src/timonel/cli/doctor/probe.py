@@ -1,4 +1,4 @@
-"""Load TensorFlow and print facts about it as JSON; run as a child process.
+"""Child process that loads TensorFlow and prints facts as JSON.
 
 It is separate from the command line because TensorFlow takes seconds to load, writes to the
 terminal, and aborts the process on an unsupported processor.

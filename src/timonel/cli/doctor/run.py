@@ -10,7 +10,7 @@ from timonel.cli.doctor.check import Check
 
 
 def examine(workspace: str | None = None, *, timeout_s: float = 120.0) -> Iterator[Check]:
-    """Yield the checks of this machine as they finish; TensorFlow, the slow one, comes last.
+    """Yield the checks of this machine as they finish, TensorFlow's last.
 
     Args:
         workspace: The workspace option; None for the nearest workspace.

@@ -26,7 +26,7 @@ _FAST_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile
 
 
 def checks(timeout_s: float) -> Iterator[Check]:
-    """Load TensorFlow as a task of a job would, and check the result."""
+    """Load TensorFlow as a job's task would, and check the result."""
     try:
         facts = load_facts([sys.executable, "-P", "-m", _PROBE], timeout_s)
     except ProbeError as error:
@@ -112,7 +112,7 @@ def devices(facts: dict[str, Any]) -> Check:
 
 
 def what_jobs_get(facts: dict[str, Any], cores: float = 1.0) -> Check:
-    """Report the devices and threads per process for jobs of 1, 2 and 4 workers."""
+    """Report devices and threads per process for 1, 2 and 4 workers."""
     gpus = sum("GPU" in name for name in facts["devices"])
     tpu = tpu_address()
     found = "; ".join(_share(workers, gpus, cores) for workers in (1, 2, 4))
@@ -134,7 +134,7 @@ def _share(workers: int, gpus: int, cores: float) -> str:
 
 
 def warm_parent(facts: dict[str, Any]) -> Check:
-    """Report whether tasks can be forked from a parent that has imported TensorFlow."""
+    """Report whether a parent that has imported TensorFlow can fork tasks."""
     if facts["threads"] == 1:
         saved = format_seconds(facts["import_s"])
         return Check(AREA, "warm start", Verdict.OK, f"possible: saves {saved} for each task")
@@ -144,7 +144,7 @@ def warm_parent(facts: dict[str, Any]) -> Check:
 
 
 def processor(facts: dict[str, Any], flags: frozenset[str]) -> Check:
-    """Report the vector instructions of the processor and whether oneDNN may use them."""
+    """Report the processor's vector instructions and whether oneDNN is on."""
     present = [name for name in _FAST_FLAGS if name in flags]
     found = f"{' '.join(present) or 'no AVX2'}, oneDNN {'on' if facts['onednn'] else 'off'}"
     if not facts["onednn"]:

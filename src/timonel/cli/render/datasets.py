@@ -16,7 +16,7 @@ _MOST_ROWS = 24
 
 
 def dataset_page(report: Report) -> RenderableType:
-    """Render a dataset's report; of many labels, the first ones and the total."""
+    """Render a dataset's report, shortened if it has many labels."""
     rows = list(report.rows)
     if len(rows) > _MOST_ROWS:
         left_out = len(rows) - _MOST_ROWS

@@ -19,7 +19,7 @@ _MARKS = {
 
 
 def check_lines(check: Check) -> Text:
-    """Render a check as one line, with its hint below unless the verdict is ok."""
+    """Render a check as one line, with a hint below unless ok."""
     word, style = _MARKS[check.verdict]
     text = Text.assemble((f"  {word:<5}", style), f"{check.name:<20} ", check.found)
     if check.hint and check.verdict is not Verdict.OK:
@@ -28,7 +28,7 @@ def check_lines(check: Check) -> Text:
 
 
 def summary(checks: Sequence[Check]) -> Text:
-    """Render the summary line: number of checks per verdict, and the overall result."""
+    """Render the summary line: counts per verdict, and the overall result."""
     counts = {verdict: sum(c.verdict is verdict for c in checks) for verdict in Verdict}
     parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
     if counts[Verdict.FAIL]:

@@ -1,4 +1,4 @@
-"""Render jobs as a list, one job with its tasks, and both as JSON."""
+"""Render jobs: a list, one job with its tasks, and JSON."""
 
 from __future__ import annotations
 
@@ -91,18 +91,18 @@ def job_json(job: JobStatus) -> dict[str, Any]:
 
 
 def sizes(size: RoleSize) -> str:
-    """Describe the size of an elastic role: ``1, 3 wished for (0 to 7)``."""
+    """Describe an elastic role's size: ``1, 3 wished for (0 to 7)``."""
     wished = "" if size.now == size.wished else f", {size.wished} wished for"
     return f"{size.now}{wished} ({size.least} to {size.most})"
 
 
 def duration_s(job: JobStatus) -> float:
-    """Return the seconds from a job's creation to its end, or to now."""
+    """Return the seconds from a job's creation to its end or now."""
     return max(0.0, (job.ended_at or time.time()) - job.created_at)
 
 
 def ending(task: TaskStatus) -> str | None:
-    """Return how a task ended: its exit code or the signal that killed it."""
+    """Return the exit code or signal that ended a task."""
     if task.signal is not None:
         return f"signal {task.signal}"
     return None if task.exit_code is None else str(task.exit_code)

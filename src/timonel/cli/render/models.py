@@ -80,7 +80,7 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
 
 
 def _runtime(version: ModelVersion) -> str | None:
-    """Return the measured runtime choice of a version, or None if not measured."""
+    """Return a version's measured runtime choice, or None if not measured."""
     from timonel.models.evidence import read_evidence
 
     try:

@@ -20,7 +20,7 @@ _ENDLESS = 1 << 15
 
 
 def console(*, stderr: bool = False, quiet: bool = False, whole: bool = False) -> Console:
-    """Return a console: colours and the real width on a terminal, else plain text.
+    """Return a console, with colours and the real width on a terminal.
 
     Args:
         stderr: Write to standard error.
@@ -42,7 +42,7 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def clock(moment: float | None) -> str:
-    """Format a time (seconds since the epoch) as local date and time."""
+    """Format a Unix time as local date and time."""
     if moment is None:
         return "-"
     local = dt.datetime.fromtimestamp(moment, dt.UTC).astimezone()
@@ -50,7 +50,7 @@ def clock(moment: float | None) -> str:
 
 
 def iso(moment: float | None) -> str | None:
-    """Format a time (seconds since the epoch) as ISO 8601 in UTC, for JSON."""
+    """Format a Unix time as ISO 8601 in UTC, for JSON."""
     if moment is None:
         return None
     return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds")

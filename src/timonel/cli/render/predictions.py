@@ -75,7 +75,7 @@ def _line(prediction: Prediction, width: int) -> Text:
 
 
 def answer(prediction: Prediction) -> str:
-    """Return the prediction in brief: the label, the value, or the raw outputs."""
+    """Return the prediction in brief: label, value, or raw outputs."""
     if prediction.label is not None:
         return prediction.label
     if prediction.value is not None:

@@ -1,4 +1,4 @@
-"""Progress of counted work: a live bar on a terminal, else occasional lines."""
+"""Progress of counted work: a live bar, or lines outside terminals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PIPE_INTERVAL_S = 5.0
 _RATE_AFTER_S = 1.0
-"""Delay before showing a rate: earlier estimates are guesses ("178 days" for a minute)."""
+"""Delay before showing a rate: earlier ones are guesses, such as 178 days."""
 
 
 class Counter:

@@ -71,7 +71,7 @@ def comparison(runs: Sequence[RunRecord]) -> RenderableType:
 
 
 def comparison_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return the comparison as JSON: lists in run order, null for missing values."""
+    """Return the comparison as JSON: lists in run order, with nulls."""
     return {
         "runs": [run.id for run in runs],
         "params": _differing(runs),
@@ -124,7 +124,10 @@ def run_page(run: RunRecord) -> RenderableType:
 
 
 def run_json(run: RunRecord, *, full: bool = False) -> dict[str, Any]:
-    """Return a run as JSON; ``full`` adds all values of all metrics, and each task's speed."""
+    """Return a run as JSON.
+
+    ``full`` adds all values of all metrics, and each task's speed.
+    """
     value: dict[str, Any] = {
         "id": run.id,
         "kind": run.kind,
@@ -177,7 +180,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
 
 
 def _devices(found: Mapping[str, Any]) -> str | None:
-    """Describe the devices and compute settings of a job, as far as recorded."""
+    """Describe a job's recorded devices and compute settings."""
     if not found:
         return None
     replicas, threads = found.get("replicas"), found.get("threads")

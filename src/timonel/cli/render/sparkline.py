@@ -10,7 +10,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """Render ``values`` as a line of blocks, lowest to highest; a dot is a non-finite value.
+    """Render ``values`` as blocks, lowest to highest; dots are non-finite values.
 
     Args:
         values: The curve; more points than ``width`` are averaged in groups.

@@ -1,4 +1,4 @@
-"""Steps of unknown length: a spinner on a terminal, else one line per step."""
+"""Steps of unknown length: a spinner, or lines outside terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Show the current step; call it with each step's name when the step starts."""
+    """Display of the current step.
+
+    Call it with each step's name when the step starts.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -14,7 +14,7 @@ __all__ = ["STATUS_STYLES", "cell", "number", "pairs", "status", "table"]
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 0) -> Table:
-    """Return a table in which only column ``wide`` is truncated if space is short.
+    """Return a table; only column ``wide`` is truncated to fit.
 
     Args:
         headers: Column names, in capitals by convention.

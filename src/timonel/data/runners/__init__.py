@@ -1,4 +1,4 @@
-"""Runners that write the shards of a `Plan`; for now, threads of this process."""
+"""Runners that write a `Plan`'s shards; for now, threads of this process."""
 
 from timonel.data.runners.local import write_shards
 from timonel.data.runners.plan import Outcome, Plan, ShardPlan, plan_shards

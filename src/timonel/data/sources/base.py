@@ -20,7 +20,7 @@ from timonel.errors import DataError
 
 
 class UnusableError(DataError):
-    """Raw record that cannot be used; a conversion can skip it on request.
+    """Unusable raw record; a conversion can skip it on request.
 
     Args:
         key: The record's key.
@@ -132,7 +132,10 @@ class Description:
 
 @dataclass
 class Source(abc.ABC):
-    """Source of raw records. ``read`` must be thread-safe; other methods run in one thread."""
+    """Source of raw records.
+
+    ``read`` is called from several threads, other methods from one.
+    """
 
     plugin: ClassVar[str]
     kind: ClassVar[str]

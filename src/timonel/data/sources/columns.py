@@ -15,7 +15,7 @@ from timonel.data.schema import CategoricalColumn, NumericColumn
 from timonel.data.sources.inference import Kinds, trim
 
 MAX_VOCABULARY = 1000
-"""Limit on the vocabulary, to keep one-hot vectors short; rarer words count as unknown."""
+"""Vocabulary limit, to keep one-hot vectors short; rarer words are unknown."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""CSV files with a header, one record per row and one label column.
+"""CSV files with a header, one row per record, one label column.
 
 The whole file is kept in memory as an Arrow table during conversion.
 """
@@ -37,7 +37,7 @@ from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_file
 
 _FEW = 20
-"""Above this number of distinct whole numbers, a label is a regression target."""
+"""With more distinct whole numbers than this, a label means regression."""
 _FEATURES = {"numeric", "categorical"}
 
 
@@ -98,7 +98,7 @@ class CsvSource(Source):
         return Scan(entries, task, ignored, skipped, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
-        """Return the values of one row; NaN for missing numbers, empty for missing words."""
+        """Return one row's values: NaN or empty where missing."""
         row: int = entry.ref
         return Raw({COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()})
 
@@ -188,7 +188,10 @@ class CsvSource(Source):
         )
 
     def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
-        """Return the split of each row, if a column assigns splits, and the rows to discard."""
+        """Return the split of each row, and the rows to discard.
+
+        The list of splits is empty if no column assigns them.
+        """
         found = [role.name for role in roles if role.role == "split"]
         if not found:
             return [], set()
@@ -202,7 +205,7 @@ class CsvSource(Source):
         return [split_named(word) for word in words], discarded
 
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
-        """Return the task and the label of each row; missing labels are empty."""
+        """Return the task and each row's label; missing labels are empty."""
         kinds = Kinds.of(self._file.table[name])
         bad, filled = count(kinds.bad), len(kinds.texts) - count(kinds.missing)
         # A few words among numbers are errors; --skip-bad skips their rows.
@@ -229,7 +232,7 @@ class CsvSource(Source):
         return task, list(arrow.Words.of(kinds.texts).texts())
 
     def _check_words(self, kinds: Kinds, name: str) -> None:
-        """Reject a label column that cannot be one, such as free text or formatted numbers."""
+        """Reject an unusable label column, such as free text or formatted numbers."""
         found = infer(kinds)
         if found.cure and self.options.task is None:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Read a CSV file as text columns or rows, with line numbers in errors.
+"""Read a CSV file as text, with line numbers in errors.
 
 Values are separated by commas, or by tabs in a ``.tsv`` file. If that gives a header of one column
 but semicolons, tabs or bars give several, that separator is used.
@@ -48,7 +48,7 @@ class CsvFile:
     warnings: list[str]
 
     def line_of(self, row: int) -> int:
-        """Return the line number in which a row of the table ends, counted from 1."""
+        """Return the line number, from 1, in which a row ends."""
         rows = (line for line, values in _rows(self.path) if len(values) == self.width)
         next(rows)
         return next(line for index, line in enumerate(rows) if index == row)
@@ -114,7 +114,9 @@ def _is_index(texts: Any) -> bool:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row as a dict, with the line number in which it ends, counted from 1.
+    """Yield rows as dicts, with the line numbers in which they end.
+
+    Lines are counted from 1.
 
     Raises:
         DataError: The file is empty or not UTF-8, or its header repeats or lacks a name.
@@ -134,13 +136,13 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def describe_separator(path: Path) -> str | None:
-    """Return a note that names the separator, or None if it is the file type's default."""
+    """Return a note on the separator, or None for the usual one."""
     found = _delimiter(path)
     return None if found == _usual(path) else f"values are separated by {_SEPARATORS[found]}"
 
 
 def peek(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
-    """Return the header of a CSV file and up to ``rows`` following rows."""
+    """Return a CSV file's header and up to ``rows`` following rows."""
     found = [values for _, values in itertools.islice(_rows(path), rows + 1)]
     return (found[0], found[1:]) if found else ([], [])
 
@@ -200,7 +202,7 @@ def _wrong_width(
 
 
 def _check_quotes(path: Path, width: int) -> list[str]:
-    """Reject a quote that is never closed, or closed by the opening quote of another row.
+    """Reject a quote that is unclosed, or closed in another row.
 
     Arrow silently reads the rows in between as one value. If that is legal CSV, because the quote
     is closed at the end of a value, return a warning.
@@ -226,7 +228,7 @@ def _check_quotes(path: Path, width: int) -> list[str]:
 
 
 def _rows(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row with the line number in which it ends; empty lines are skipped."""
+    """Yield each non-empty row with the line number in which it ends."""
     limit = csv.field_size_limit(_MAX_CELL_CHARACTERS)
     start = 1
     try:

@@ -41,7 +41,10 @@ _READERS: dict[ImageFormat, Callable[..., ImageFile]] = {
     "webp": WebPImageFile,
 }
 _MAX_PIXELS = (1 << 29) // 3
-"""TensorFlow decodes less than 2^29 bytes; Pillow rejects twice its limit, which is the same."""
+"""TensorFlow decodes less than 2^29 bytes.
+
+Pillow rejects twice its limit, which is the same.
+"""
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L"})
 _TO_PNG = "convert it to PNG, or skip such files with --skip-bad"
 
@@ -68,7 +71,7 @@ class ImageFacts:
 
 
 def image_format(start: bytes) -> ImageFormat | None:
-    """Return an image's format from its first 12 bytes or more, or None if unsupported."""
+    """Return the format from at least 12 first bytes; None if unsupported."""
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "webp"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
@@ -135,7 +138,10 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
 
 
 def _check_png(content: bytes) -> None:
-    """Check the chunks up to the last one; TensorFlow ignores checksums of optional ones."""
+    """Check the chunks up to the last one.
+
+    Checksums of optional chunks are not checked, as in TensorFlow.
+    """
     place, kind = len(_PNG_MAGIC), b""
     while kind != b"IEND":
         if place + 12 > len(content):
@@ -174,7 +180,7 @@ class _GifFrame:
 
 
 def _check_gif(content: bytes, image: ImageFile) -> tuple[int, int]:
-    """Return width and height as TensorFlow decodes them: the largest of all frames."""
+    """Return the decoded width and height: the largest of all frames."""
     try:
         first, *_ = frames = list(_gif_frames(content))
     except (IndexError, struct.error) as error:

@@ -35,7 +35,7 @@ class ImageListSource(ImageFolderSource):
 
     @classmethod
     def recognises(cls, location: Path) -> bool:
-        """Tell whether ``location`` is a CSV file with a column of image files.
+        """Tell whether ``location`` is a CSV file with an image column.
 
         The column is named ``image_uri``, or the file has at most three columns.
         """
@@ -155,7 +155,7 @@ def _note(name: str, roles: Mapping[Any, str]) -> str:
 
 
 def _image_column(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str | None:
-    """Return the column named ``image_uri``, or the first with image file names only."""
+    """Return the column ``image_uri``, or the first with only image names."""
     found = [
         name
         for index, name in enumerate(names)

@@ -72,7 +72,7 @@ class ImageFolderSource(Source):
         return Scan(mark_duplicates(entries), "classification", sorted(ignored), skipped)
 
     def read(self, entry: Entry) -> Raw:
-        """Read an image file and decode it once, to check that training can decode it."""
+        """Read an image and decode it once to verify it."""
         path: Path = entry.ref
         try:
             content = path.read_bytes()
@@ -81,7 +81,10 @@ class ImageFolderSource(Source):
         return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - sizes are of all splits
-        """Summarise formats and sizes; the digest is that of a folder with just these files."""
+        """Summarise formats and sizes.
+
+        The digest is that of a folder with just these files.
+        """
         images: Sequence[ImageFacts] = list(facts.values())
         sizes = {(image.height, image.width) for image in images}
         schema = ImageSchema(
@@ -120,7 +123,7 @@ class ImageFolderSource(Source):
             yield from ((split, _label(label), label) for label in labels)
 
     def _are_splits(self, folders: Sequence[Path]) -> bool:
-        """Tell whether the top-level folders are splits: ``train`` and at least one other."""
+        """Tell whether the top-level folders are splits, including ``train``."""
         if self.options.folders != "auto":
             return self.options.folders == "splits"
         splits = {split_named(folder.name) for folder in folders} - {None}
@@ -189,7 +192,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _readable(name: str) -> str:
-    """Return a name with escapes for bytes that are not UTF-8, as keys and JSON require."""
+    """Escape bytes that are not UTF-8, as keys and JSON require."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 

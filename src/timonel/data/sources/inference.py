@@ -19,7 +19,7 @@ from timonel.data.cells import FLOAT32_MAX, MISSING, NUMBER, PLAIN_NUMBERS
 from timonel.data.schema import ColumnType, split_named
 
 FEW_ROWS = 20
-"""With fewer values than this, a lack of repetition is not evidence against a category."""
+"""With fewer values than this, a lack of repetition proves nothing."""
 
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CODE = r"^0\d+$"
@@ -27,7 +27,7 @@ _ALMOST = (
     r"^[$€£¥]?\s?[+-]?[$€£¥]?"
     r"(\d{1,3}([,' \x{2019}\x{a0}\x{202f}]?\d{3})*([.,]\d+)?|\d{1,3}(\.\d{3})+,\d+)\s?[$€£¥%]?$"
 )
-"""Numbers with a currency, a percent sign, thousands separators or a decimal comma."""
+"""Numbers with a currency, percent sign, thousands separators or decimal comma."""
 _ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
 _DATE = (
     r"^(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
@@ -142,7 +142,7 @@ def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
 
 
 def as_numeric(kinds: Kinds) -> Inference:
-    """Return the inference for a column that is used as numeric, counting bad values."""
+    """Return the numeric inference of a column, counting its bad values."""
     bad, infinite = count(kinds.bad), count(kinds.infinite)
     first = _first(kinds.bad)
     notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
@@ -179,7 +179,10 @@ def shorten(value: str) -> str:
 
 
 def _cure(kinds: Kinds) -> str:
-    """Return a remedy if nine tenths of the bad values are formatted numbers, else ""."""
+    """Return a remedy if most bad values are formatted numbers.
+
+    Nine tenths of them must be, else the result is empty.
+    """
     almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.texts, _ALMOST)))
     if not almost or almost * 10 < count(kinds.bad) * 9:
         return ""
