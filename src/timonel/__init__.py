@@ -8,7 +8,7 @@
     server = timonel.serve("digits", block=False)
     timonel.predict("digits", ["some_image.png"])
 
-Names and defaults are those of the command line. Everything is loaded on first use.
+Names and defaults match those of the command line. Modules are loaded on first use.
 """
 
 from __future__ import annotations
