@@ -1,4 +1,4 @@
-"""Training: scripts as jobs, and what scripts may ask of the job they run in."""
+"""Training jobs: the `train` function, run handles, and the in-task `context`."""
 
 from timonel.training.handles import Job, Run
 from timonel.training.launch import train

@@ -1,4 +1,4 @@
-"""Tasks that the user or mpirun has started: this process is one of a cluster, and runs it."""
+"""Run one task of a user-started or MPI cluster in this process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from timonel.training.worker.task.cluster import Cluster
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands.
+    """This process's task within its cluster.
 
     Attributes:
-        cluster: The tasks and this one's place; None where MPI is still to tell.
+        cluster: The cluster and this task; None if MPI provides it later.
         settings: How it trains, with the cluster's numbers of tasks.
     """
 
@@ -43,12 +43,12 @@ def find_place(
     task_index: int | None,
     environ: Mapping[str, str],
 ) -> Place | None:
-    """Return which task this process is; None if it is to start a job of its own.
+    """Return this process's task; None if a new job should be started.
 
     Raises:
-        SpecError: The options do not go together, or with the cluster.
-        NotFoundError: There is no such cluster.
-        MissingExtraError: MPI is asked for and not installed.
+        SpecError: The options contradict each other or the cluster.
+        NotFoundError: The cluster file or variable does not exist.
+        MissingExtraError: MPI is requested but not installed.
     """
     is_mpi = settings.distribution.launcher == "mpi"
     if is_mpi:
@@ -72,8 +72,8 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     """Run this process's task to its end.
 
     Raises:
-        JobError: It failed; the error's exit code is the task's.
-        Interrupted: Ctrl-C came.
+        JobError: The task failed; the error's exit code is the task's.
+        Interrupted: The user pressed Ctrl-C.
     """
     if place.cluster is None:
         return _as_rank(request, workspace, options)
@@ -87,17 +87,17 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     except rendezvous.AlreadyEndedError as error:
         if not _serves(request.settings, cluster):
             raise
-        # Who serves others ends when they do.
+        # Serving tasks end together with the run.
         return Run(error.run_id, workspace, Job(error.run_id, get_engine("local", workspace)))
     folder = workspace.jobs / told.run_id / "tasks" / cluster.task_id
     return _run(request, workspace, cluster, told.write(folder), told.run_id)
 
 
 def _rank(settings: Settings, environ: Mapping[str, str]) -> Place:
-    """Return the place of a rank, which MPI tells more of once the program was looked at.
+    """Return the place of an MPI rank; joining MPI later completes it.
 
     Raises:
-        SpecError: mpirun has started another number of them.
+        SpecError: mpirun started a different number of ranks.
     """
     asked, count = settings.distribution.workers, ranks.rank_count(environ)
     if count is None:
@@ -127,11 +127,11 @@ def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run
 def _lead_ranks(
     request: Request, workspace: Workspace, options: JobOptions, count: int
 ) -> Path | Exception:
-    """Return what the ranks are told, or why there is nothing; the others wait for either."""
+    """Return the path of the tasks' document, or the error to broadcast to all ranks."""
     prefix = rendezvous.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
     try:
         return rendezvous.lead(request, workspace, prefix, options)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait for an answer
+    except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
         return error
 
 
@@ -150,7 +150,7 @@ def _run(request: Request, workspace: Workspace, cluster: Cluster, spec: Path, r
 
 
 def _serves(settings: Settings, cluster: Cluster) -> bool:
-    """Tell whether a task is to end when the run does."""
+    """Tell whether a task only serves others and ends with the run."""
     if cluster.role == "ps":
         return True
     needs_no_worker = settings.uses_parameter_servers or settings.ends_with_chief
@@ -158,10 +158,10 @@ def _serves(settings: Settings, cluster: Cluster) -> bool:
 
 
 def _sized(settings: Settings, cluster: Cluster) -> Settings:
-    """Return the settings with as many tasks as the cluster has.
+    """Return the settings with the cluster's numbers of tasks.
 
     Raises:
-        SpecError: Others were asked for.
+        SpecError: Different numbers were requested.
     """
     has_servers = settings.uses_parameter_servers or (
         settings.distribution.strategy == "auto" and "ps" in cluster.tasks

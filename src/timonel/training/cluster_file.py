@@ -1,8 +1,8 @@
-"""A cluster that the user has made: where its tasks are, and which of them this process is.
+"""Read a user's cluster in the form of ``TF_CONFIG``.
 
-It is given as ``TF_CONFIG`` is: ``{"cluster": {"chief": ["a:2222"], "worker": ["b:2222"]}, "task":
-{"type": "worker", "index": 0}}``, in a file or in that variable of the environment. What is left
-out of ``task`` comes from the command line.
+For example ``{"cluster": {"chief": ["a:2222"], "worker": ["b:2222"]}, "task": {"type": "worker",
+"index": 0}}``, in a file or in that environment variable. The command line supplies fields missing
+from ``task``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timonel.errors import NotFoundError, SpecError
 from timonel.training.worker.task.cluster import Cluster
 
 ENVIRONMENT = "env"
-"""What is given in place of a file for the variable ``TF_CONFIG``."""
+"""Value given instead of a file name to read the variable ``TF_CONFIG``."""
 _ROLES: tuple[str, ...] = get_args(RoleName)
 _ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 def read_cluster(
     place: str, task_type: str | None, task_index: int | None, environ: Mapping[str, str]
 ) -> Cluster:
-    """Return the cluster at ``place`` and this process's place in it.
+    """Read the cluster at ``place`` and this process's position in it.
 
     Args:
         place: A file, or ``env``.
@@ -35,8 +35,8 @@ def read_cluster(
         environ: The environment.
 
     Raises:
-        NotFoundError: There is no such file or variable.
-        SpecError: It describes no cluster, or not this task.
+        NotFoundError: The file or variable does not exist.
+        SpecError: The content describes no cluster, or not this task.
     """
     content = _content(place, environ)
     tasks = _tasks(content, place)
@@ -96,7 +96,7 @@ def _placed(tasks: Mapping[str, tuple[str, ...]], role: Any, index: Any) -> Clus
             "expected to be told which task of the cluster this is, got no task",
             hint="give --task-type and --task-index, or 'task' in the cluster",
         )
-    # Its peers must not wait for an evaluator, which is in nobody's cluster.
+    # The other tasks must not wait for an evaluator, which joins no cluster.
     cluster = {name: found for name, found in tasks.items() if name != "evaluator"}
     if role != "evaluator" and role not in cluster:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""What is trained: a script, notebook, module or function, found without running any of it."""
+"""Locate and inspect training programs without running them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _IS_A_FILE = (".py", ".ipynb")
 
 @dataclass(frozen=True)
 class Program:
-    """A program of the user's.
+    """A user's training program.
 
     Attributes:
-        kind: What it was given as.
-        file: The file that its lines are in. That of a function need not exist.
-        name: What people call it.
-        source: Its text, which is recorded; empty where nobody has it.
+        kind: Script, notebook, module or function.
+        file: The source file. A function's file need not exist.
+        name: Display name.
+        source: The program's text, which is recorded; empty if unavailable.
         keras: Which Keras it uses.
-        function: The function itself.
+        function: The function, if the program is one.
     """
 
     kind: EntryKind
@@ -50,32 +50,32 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """The folder whose git state belongs to it."""
+        """The folder whose git state is recorded."""
         parent = Path(self.file).parent
         return parent if parent.is_dir() else Path.cwd()
 
     @property
     def working_dir(self) -> Path:
-        """The folder in which it is run: the present one, a notebook's own."""
+        """Working directory of the tasks: a notebook's folder, otherwise the current one."""
         return Path(self.file).parent if self.kind == "notebook" else Path.cwd()
 
     @property
     def source_name(self) -> str:
-        """The name of its recorded text."""
+        """File name of the recorded source."""
         name = Path(self.file).name
         return name if self.kind != "function" or name.endswith(".py") else f"{self.name}.py"
 
 
 def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
-    """Return the program that ``entry`` means.
+    """Find the program that ``entry`` names.
 
     Args:
         entry: A file's path, a module's name, or a function.
         environ: The environment, which may choose the Keras.
 
     Raises:
-        NotFoundError: There is no such file or module.
-        SpecError: It is something that cannot be run.
+        NotFoundError: The file or module does not exist.
+        SpecError: The entry cannot be run.
     """
     if callable(entry):
         return _function(entry, environ)
@@ -136,17 +136,17 @@ def _function(function: Callable[..., Any], environ: Mapping[str, str]) -> Progr
 
 
 def _find_module(name: str) -> ModuleSpec | None:
-    """Return what ``python -m name`` would run, or None; imports nothing, no parent either.
+    """Find the module that ``python -m name`` would run, without importing any parent.
 
     Raises:
-        SpecError: It is a package without a ``__main__``.
+        SpecError: The package has no ``__main__``.
     """
     spec = _resolved(name)
     if spec is None or spec.submodule_search_locations is None:
         return spec
     inner = _resolved(f"{name}.__main__")
     if inner is None and spec.origin is None:
-        return None  # a mere folder
+        return None  # a folder without modules of its own
     if inner is None:
         raise SpecError(
             f"expected a module that can be run, got the package {name} without a __main__",
@@ -161,7 +161,7 @@ def _resolved(name: str) -> ModuleSpec | None:
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         if places is None:
-            return None  # what was found is no package
+            return None  # the parent is not a package
         spec = _spec(".".join(parts[:count]), places)
         if spec is None and count == 1:
             spec = _installed(name=parts[0])
@@ -173,7 +173,7 @@ def _resolved(name: str) -> ModuleSpec | None:
 
 
 def _spec(name: str, places: list[str]) -> ModuleSpec | None:
-    """Look in folders; Python itself would import the parents of what has no ``__init__``."""
+    """Search folders only; Python itself would import the parents of namespace packages."""
     portions: list[str] = []
     for place in places:
         finder = FileFinder(place or ".", (SourceFileLoader, SOURCE_SUFFIXES))
@@ -190,13 +190,13 @@ def _spec(name: str, places: list[str]) -> ModuleSpec | None:
 
 
 def _installed(name: str) -> ModuleSpec | None:
-    """Ask whoever else finds modules: those of Python itself, and of packages in development."""
+    """Query the other import finders: Python's own and those of editable installs."""
     specs = (finder.find_spec(name, None) for finder in sys.meta_path)
     return next((spec for spec in specs if spec is not None), None)
 
 
 def _flavour(source: bytes | str, environ: Mapping[str, str]) -> KerasFlavour:
-    """Return which Keras a program uses: the one its environment or its text names."""
+    """Return the Keras named by the environment or by the program's text."""
     asked = environ.get(LEGACY_KERAS, "").lower()
     if asked in _FLAVOURS:
         return _FLAVOURS[asked]

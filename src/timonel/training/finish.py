@@ -1,6 +1,6 @@
-"""``python -m timonel.training.finish WORKSPACE RUN_ID``: the end of a training run's record.
+"""Complete a training run's record: ``python -m timonel.training.finish WORKSPACE RUN_ID``.
 
-The engine runs it once, after the job has ended, however it did. Imports no TensorFlow.
+The engine runs it once after the job has ended, with any outcome. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ OUTCOME = "TIMONEL_JOB_OUTCOME"
 
 
 def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
-    """Record what a job has made and how it ended; a run that has an end keeps it.
+    """Record a job's artifacts and outcome, unless the run is already finished.
 
     Args:
-        workspace: Where the run is.
-        run_id: The run, whose id is the job's.
+        workspace: Workspace of the run.
+        run_id: The run, whose id is also the job's.
         outcome: How the job ended.
     """
     if read_run(workspace, run_id).is_finished:
         return
     writer = open_run(workspace, run_id)
-    sweep(workspace.jobs / run_id)  # an export that a task was killed in
+    sweep(workspace.jobs / run_id)  # remove a partial export of a killed task
     for artifact in (*_exports(workspace.jobs / run_id), *_checkpoints(workspace, run_id)):
         writer.output(artifact)
     _finish(writer, outcome)
 
 
 def interruption(workspace: Workspace, run_id: str) -> Interrupted:
-    """Return what tells the user that Ctrl-C has stopped a job, and whether it has checkpoints.
+    """Return the error for a job stopped by Ctrl-C, saying whether it has checkpoints.
 
     Args:
-        workspace: Where the run is.
+        workspace: Workspace of the run.
         run_id: The run of a job that has ended.
     """
     kept = any((workspace.jobs / run_id / "checkpoints").rglob(STATE))
@@ -72,7 +72,7 @@ def _exports(job_dir: Path) -> Iterator[Artifact]:
     try:
         export = read_export(folder)
     except TimonelError:
-        return  # none was made, or not to its end
+        return  # no complete export
     yield Artifact("savedmodel", str(saved_model_of(folder)), export.digest)
 
 
@@ -92,7 +92,7 @@ def _open_checkpoints(job_dir: Path, spec: Path) -> Checkpoints:
     try:
         settings = read_spec(spec).settings
     except TimonelError:
-        settings = Settings()  # a job that could not be read has made none
+        settings = Settings()  # a job with an unreadable spec has no checkpoints
     return Checkpoints(
         job_dir / "checkpoints",
         writes=False,
@@ -114,7 +114,7 @@ def _checkpoint(folder: Path, *, is_best: bool) -> Iterator[Artifact]:
 
 
 def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
-    """Return what tells the content from any other; a check sum does not."""
+    """Return a digest of the checkpoint's content; a checksum does not identify it."""
     digest, arrays = str(state["digest"]), folder / ARRAYS
     if digest.startswith("sha256:"):
         return digest
@@ -122,7 +122,7 @@ def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Finish the run that the arguments name with the outcome that the environment has."""
+    """Finish the run named by the arguments with the outcome from the environment."""
     root, run_id = arguments
     outcome = JobStatus.model_validate_json(os.environ[OUTCOME])
     finish_run(find_workspace(root, create=False), run_id, outcome)

@@ -1,8 +1,8 @@
-"""One task of a job in this terminal: what an engine's agent does for it, and the end of its run.
+"""Run one task in this terminal, in place of an engine's agent.
 
-The task is a process of its own, which the kernel kills should this one die. It gets what tasks of
-engines get; its output is in its log and the terminal. SIGTERM is passed on: the task saves and
-leaves with 75, and the run stays open, to be gone on with. Ctrl-C stops the run.
+The task is a child process, which the kernel kills if this process dies. It gets the same
+environment as on an engine; its output goes to its log and the terminal. SIGTERM is forwarded:
+the task saves and exits with 75, and the run stays open to be continued. Ctrl-C stops the run.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _TASK_MODULE = "timonel.training.worker"
 _STOP_GRACE_S = 25.0
 _POLL_S = 1.0
 _FINAL = frozenset({FailureCause.USER_ERROR, FailureCause.OUT_OF_MEMORY})
-"""What will be the same the next time."""
+"""Failures that would recur on a restart."""
 
 
 @dataclass(frozen=True)
 class ForegroundTask:
-    """A task that is to be run here.
+    """A task to run in this terminal.
 
     Attributes:
-        workspace: Where its run is.
-        run_id: Its run, whose id is the job's.
-        spec: The document that says what is run.
-        cluster: The job's tasks and this one's place among them.
-        env: Its environment beside that of this process.
-        cwd: The folder in which it runs.
-        serves: Whether it serves the others and is to end when the run does.
+        workspace: Workspace of the run.
+        run_id: The run, whose id is also the job's.
+        spec: The tasks' document.
+        cluster: The job's tasks and this task's position.
+        env: Environment variables to add to this process's.
+        cwd: Working directory.
+        serves: Whether the task serves others and should end with the run.
     """
 
     workspace: Workspace
@@ -59,31 +59,31 @@ class ForegroundTask:
 
     @property
     def job_dir(self) -> Path:
-        """The job's folder, which all its tasks share."""
+        """The job's folder, shared by all its tasks."""
         return self.workspace.jobs / self.run_id
 
     @property
     def log(self) -> Path:
-        """The file with all that the task has written."""
+        """The log file of the task's output."""
         return self.job_dir / "logs" / f"{self.cluster.task_id}.log"
 
     @property
     def task_dir(self) -> Path:
-        """The task's own folder."""
+        """The task's folder."""
         return self.job_dir / "tasks" / self.cluster.task_id
 
 
 def run_here(task: ForegroundTask) -> None:
-    """Run a task to its end, and record the end of its run if this is it.
+    """Run a task to its end; record the run's end if the task decides it.
 
     Raises:
-        JobError: The task failed; the error's exit code is the task's own.
-        Interrupted: Ctrl-C came.
+        JobError: The task failed; the error's exit code is the task's.
+        Interrupted: The user pressed Ctrl-C.
     """
     command = [sys.executable, "-m", _TASK_MODULE, "--spec", str(task.spec)]
     command += ["--parent", str(os.getpid())]
     environ = _environment(task)
-    # A session of its own: Ctrl-C in the terminal is for this process, which tells the task.
+    # A new session: Ctrl-C in the terminal reaches this process, which forwards it.
     process = subprocess.Popen(
         command,
         cwd=task.cwd,
@@ -92,7 +92,7 @@ def run_here(task: ForegroundTask) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    assert process.stdout is not None  # a pipe was asked for
+    assert process.stdout is not None  # stdout is PIPE
     output = Output(process.stdout, task.log, sys.stdout)
     with _passing_on(process) as interrupted:
         code = _wait_with_the_run(task, process) if task.serves else process.wait()
@@ -110,7 +110,7 @@ def run_here(task: ForegroundTask) -> None:
 
 
 def _wait_with_the_run(task: ForegroundTask, process: subprocess.Popen[bytes]) -> int | None:
-    """Wait for the process, or end it when the run has its end; None then."""
+    """Wait for the process; if the run ends first, terminate it and return None."""
     events = EventReader(task.workspace.runs / task.run_id / FILE_NAME)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -126,7 +126,7 @@ def _wait_with_the_run(task: ForegroundTask, process: subprocess.Popen[bytes]) -
 
 
 def _environment(task: ForegroundTask) -> dict[str, str]:
-    """Return the task's environment, and make its folder as an agent would."""
+    """Prepare the task's folder as an agent would; return the task's environment."""
     task.task_dir.mkdir(parents=True, exist_ok=True)
     for name in ("ready", "report.json", "progress", "alive"):
         (task.task_dir / name).unlink(missing_ok=True)
@@ -150,7 +150,7 @@ def _environment(task: ForegroundTask) -> dict[str, str]:
 
 
 def _next_generation(path: Path) -> int:
-    """Return how often this task was started, this time included."""
+    """Return this start's number, counting from 1 per task."""
     before = path.read_text() if path.exists() else "0"
     number = int(before) + 1 if before.strip().isdecimal() else 1
     write_text(path, str(number))
@@ -159,7 +159,7 @@ def _next_generation(path: Path) -> int:
 
 @contextlib.contextmanager
 def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """Pass on signals while the task runs; the event tells whether Ctrl-C was among them."""
+    """Forward signals while the task runs; the event is set on Ctrl-C."""
     interrupted = threading.Event()
 
     def leave(number: int, _frame: object) -> None:
@@ -170,7 +170,7 @@ def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
 
     timer = _Once(_STOP_GRACE_S, process.kill)
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted  # signals are the main thread's
+        yield interrupted  # only the main thread can handle signals
         return
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -182,7 +182,7 @@ def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
 
 
 class _Once:
-    """A timer that may be started again and again, and runs once."""
+    """A timer that runs once, even if started repeatedly."""
 
     def __init__(self, seconds: float, action: object) -> None:
         self._timer = threading.Timer(seconds, action)  # type: ignore[arg-type] # a function
@@ -210,7 +210,7 @@ def _failure(task: ForegroundTask, code: int) -> Failure | None:
 
 
 def _fail(task: ForegroundTask, failure: Failure, code: int) -> None:
-    """Raise what a failure means; the run ends with one that would come again.
+    """Raise the error for a failure; end the run if the failure would recur.
 
     Raises:
         JobError: Always.

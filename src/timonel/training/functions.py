@@ -1,7 +1,7 @@
-"""Python functions as programs: how a task finds one, and what it is called with.
+"""Python functions as training programs, passed to tasks by reference or by value.
 
-A function that another process can import is named, and its module imported there. Any other (of
-``__main__``, of a notebook, a closure, a lambda) travels by value, with what it refers to.
+A function that another process can import is passed by name. Any other (from ``__main__``, a
+notebook, a closure, a lambda) is pickled together with the objects it refers to.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Call:
-    """How a task calls a function: by its name and JSON, or from bytes that hold both.
+    """How a task calls a function: by name with JSON keywords, or from a pickle.
 
     Attributes:
-        target: ``module:qualname``, of one that can be imported.
-        keywords: What it is called with then.
-        pickled: The function and its keywords by value, where there is no other way.
+        target: ``module:qualname`` of an importable function.
+        keywords: Keyword arguments for ``target``.
+        pickled: Function and keywords by value, if they cannot be passed by name.
     """
 
     target: str | None
@@ -42,7 +42,7 @@ def call_of(function: Function, keywords: Mapping[str, Any]) -> Call:
     """Return how another process calls ``function``.
 
     Raises:
-        SpecError: It cannot.
+        SpecError: The function cannot be passed to another process.
     """
     target = reference(function)
     if target is not None and is_json(keywords):
@@ -51,13 +51,13 @@ def call_of(function: Function, keywords: Mapping[str, Any]) -> Call:
 
 
 def described(function: Function) -> str:
-    """Return what people call a function."""
+    """Return a function's display name."""
     inner = inspect.unwrap(function)
     return str(getattr(inner, "__qualname__", type(inner).__name__))
 
 
 def reference(function: Function) -> str | None:
-    """Return ``module:qualname`` where another process can import the function, else None."""
+    """Return ``module:qualname`` if another process can import the function, else None."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
         return None
@@ -70,10 +70,10 @@ def reference(function: Function) -> str | None:
 
 
 def check_call(function: Function, keywords: Mapping[str, Any]) -> None:
-    """Check that the function can be called with these keywords.
+    """Check that the function accepts these keywords.
 
     Raises:
-        SpecError: It takes others, or needs more.
+        SpecError: A keyword is unknown, or a required argument is missing.
     """
     try:
         inspect.signature(function).bind(**keywords)
@@ -83,11 +83,11 @@ def check_call(function: Function, keywords: Mapping[str, Any]) -> None:
             f"{', '.join(keywords) or 'none'}: {error}"
         ) from None
     except ValueError:
-        return  # a function of C code says nothing of its arguments
+        return  # functions implemented in C may have no signature
 
 
 def is_json(keywords: Mapping[str, Any]) -> bool:
-    """Tell whether keywords come back from JSON as they were."""
+    """Tell whether the keywords survive a JSON round trip unchanged."""
     try:
         return bool(json.loads(json.dumps(keywords, allow_nan=False)) == keywords)
     except (TypeError, ValueError, RecursionError):
@@ -95,10 +95,10 @@ def is_json(keywords: Mapping[str, Any]) -> bool:
 
 
 def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
-    """Return a function and its keywords as bytes, for `pickle.loads` in a task.
+    """Pickle a function and its keywords, for `pickle.loads` in a task.
 
     Raises:
-        SpecError: Something that they refer to exists in this process only.
+        SpecError: They refer to an object that cannot be pickled.
     """
     try:
         return cloudpickle.dumps((function, dict(keywords)))  # type: ignore[no-any-return] # untyped
@@ -112,24 +112,24 @@ def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
 
 
 def source_of(function: Function) -> tuple[str, str]:
-    """Return the file that a function is in, and its text; the text may be unknown (empty)."""
+    """Return the file and the text of a function's source; the text may be empty."""
     inner = inspect.unwrap(function)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
     if code is None:
         code = getattr(getattr(inner, "func", None), "__code__", None)  # functools.partial
     if code is None:
         return f"<{described(function)}>", ""
-    # A notebook's cell is no file; IPython has left its lines here.
+    # A notebook cell is not a file; IPython stores its lines in linecache.
     return code.co_filename, "".join(linecache.getlines(code.co_filename))
 
 
 def uses_legacy_keras(function: Function) -> bool:
-    """Tell whether a function refers to tf-keras by a name that its text does not show."""
+    """Tell whether a function refers to tf-keras through globals or closed-over values."""
     return any(_package(value) == "tf_keras" for value in _referred(function).values())
 
 
 def import_path() -> tuple[str, ...]:
-    """Return where this process finds modules, apart from what every Python has."""
+    """Return this process's import path without Python's own folders."""
     own = tuple(str(Path(place).resolve()) for place in (sys.prefix, sys.base_prefix))
     places = (str(Path(place or ".").resolve()) for place in sys.path)
     return tuple(dict.fromkeys(place for place in places if not place.startswith(own)))
@@ -141,7 +141,7 @@ def _has_source(module: ModuleType | None) -> bool:
 
 
 def _referred(function: Function) -> dict[str, Any]:
-    """Return the globals and closed-over values that a function names."""
+    """Return the globals and closed-over values that a function refers to."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     if not inspect.isfunction(inner):

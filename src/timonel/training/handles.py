@@ -1,4 +1,4 @@
-"""Handles on a training run and the job that does its work, from the control side."""
+"""Handles on training runs and their jobs, for the control side."""
 
 from __future__ import annotations
 
@@ -26,43 +26,46 @@ _LAST_LINES = 10
 
 @dataclass(frozen=True)
 class Job:
-    """A job on its engine. A handle: it may be gone, ended or running. Thread-safe."""
+    """Handle on a job of an engine. Thread-safe.
+
+    The job may be running, ended or deleted.
+    """
 
     id: str
     engine: Engine
 
     def status(self) -> JobStatus:
-        """Return what is known of it now.
+        """Return the job's current status.
 
         Raises:
-            NotFoundError: The engine does not know it.
+            NotFoundError: The engine does not know the job.
         """
         return self.engine.status(self.id)
 
     def logs(self, *, task_id: str | None = None, follow: bool = False) -> Iterator[LogLine]:
-        """Yield what its tasks have written.
+        """Yield the log lines of the job's tasks.
 
         Args:
-            task_id: One task such as ``chief-0``; all of them without it.
-            follow: Go on until the job has ended.
+            task_id: A task such as ``chief-0``; None for all tasks.
+            follow: Continue until the job has ended.
         """
         return self.engine.logs(self.id, task_id=task_id, follow=follow)
 
     def stop(self) -> None:
-        """Ask it to stop; return once the wish is recorded."""
+        """Request a stop; return once the request is recorded."""
         self.engine.cancel(self.id)
 
     def scale(self, workers: int) -> None:
-        """Have it go on with so many workers, as ``--workers`` counts them, at the same step.
+        """Change the number of workers, as ``--workers`` counts them; training keeps its step.
 
         Raises:
-            SpecError: It was not started with a range of workers, or with one without this number.
-            JobError: It has ended.
+            SpecError: The job has no range of workers, or the number is outside the range.
+            JobError: The job has ended.
         """
         scale_workers(self.engine, self.id, workers)
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
-        """Return its status once it has ended, or after ``timeout_s`` seconds."""
+        """Wait until the job has ended, or for ``timeout_s`` seconds; return its status."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             status = self.status()
@@ -73,7 +76,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run. A handle: what is known of it is read anew each time. Thread-safe."""
+    """Handle on a training run. Thread-safe.
+
+    Every access reads the run's record again.
+    """
 
     id: str
     workspace: Workspace
@@ -81,43 +87,43 @@ class Run:
 
     @property
     def record(self) -> RunRecord:
-        """What is recorded of it now: parameters, metrics, artifacts, status."""
+        """The run's current record: parameters, metrics, artifacts, status."""
         return read_run(self.workspace, self.id)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of each metric."""
+        """Last value of each metric."""
         return self.record.metrics
 
     @property
     def result(self) -> Any:
-        """What the function that it ran has returned, as JSON has it; None of anything else."""
+        """Return value of the trained function, decoded from JSON; None for other programs."""
         found = [event["value"] for event in self.record.events() if event["type"] == "result"]
         return found[-1] if found else None
 
     def wait(self) -> RunRecord:
-        """Wait for its end and return what was recorded.
+        """Wait for the run to end and return its record.
 
         Raises:
             UserCodeError: The script raised; the message is its traceback.
-            JobError: It failed for another reason.
-            Interrupted: It was stopped.
+            JobError: The job failed for another reason.
+            Interrupted: The job was stopped.
         """
         check_outcome(self.job.wait(), self)
         return self.record
 
     def resume(self) -> None:
-        """Have it go on from its checkpoints after it failed or was stopped; return at once.
+        """Restart a failed or stopped job from its checkpoints; return at once.
 
         Raises:
-            SpecError: Its engine starts no job again.
-            JobError: It has not ended, or has succeeded.
-            EngineError: It cannot be started.
+            SpecError: The engine cannot restart jobs.
+            JobError: The job has not ended, or has succeeded.
+            EngineError: The job could not be started.
         """
         resume_job(self.workspace, self.job.engine, self.id)
 
     def export(self, name: str, **options: Any) -> ModelVersion:
-        """Publish the model that it has trained as the next version of ``name``.
+        """Publish the trained model as the next version of ``name``.
 
         Args:
             name: The model's name.
@@ -129,13 +135,13 @@ class Run:
 
 
 def check_outcome(status: JobStatus, run: Run) -> None:
-    """Raise what the end of a run's job means, unless it succeeded.
+    """Raise the error for a job's outcome, unless it succeeded.
 
     Raises:
         UserCodeError: The script raised.
-        JobError: It failed for another reason.
+        JobError: The job failed for another reason.
         EngineError: The engine failed.
-        Interrupted: It was stopped.
+        Interrupted: The job was stopped.
     """
     if status.state is JobState.SUCCEEDED:
         return
@@ -147,7 +153,7 @@ def check_outcome(status: JobStatus, run: Run) -> None:
         shown = _traceback(run, status.failed_task)
         if shown:
             raise UserCodeError(shown)
-        # A script that has ended itself, as for options it does not know, said why before.
+        # A script that exited by itself, as for unknown options, printed the reason before.
         said = _last_lines(run, status.failed_task)
         raise UserCodeError("\n".join([*said, message]), hint=hint)
     if status.cause is FailureCause.ENGINE:
@@ -156,11 +162,11 @@ def check_outcome(status: JobStatus, run: Run) -> None:
 
 
 def _traceback(run: Run, task_id: str | None) -> str | None:
-    """Return the traceback that a task has reported last."""
+    """Return a task's last reported traceback, else any task's."""
     reported: list[Mapping[str, Any]] = []
     for event in run.record.events():
         if event["type"] == RESUME:
-            reported = []  # of the job before it was started again
+            reported = []  # from before the job was restarted
         elif event["type"] == "error":
             reported.append(event)
     own = [event for event in reported if event.get("task") == task_id]
@@ -169,9 +175,9 @@ def _traceback(run: Run, task_id: str | None) -> str | None:
 
 
 def _last_lines(run: Run, task_id: str | None) -> list[str]:
-    """Return what a task has written last, since its last start."""
+    """Return the last lines that a task wrote since its last start."""
     lines: list[str] = []
-    with contextlib.suppress(NotFoundError):  # of the job as a whole
+    with contextlib.suppress(NotFoundError):  # the failure concerns no single task
         for line in run.job.logs(task_id=task_id):
             if line.text.startswith("=== "):
                 lines = []

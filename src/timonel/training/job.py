@@ -1,9 +1,11 @@
-"""A request as a job: its roles, and what every process of it is given. Pure but for the folder.
+"""Engine job specifications for training requests.
+
+Pure except for the workspace paths.
 
 | strategy | chief | workers of ``--workers N`` |
 |---|---|---|
-| parameter servers | gives out the work | N servers; a lost one is started again in place |
-| any other | is the first of N | N - 1; when one is lost all tasks start again |
+| parameter servers | coordinates | N servers; a lost one restarts in place |
+| any other | is the first of N | N - 1; losing one restarts all tasks |
 | any other, ``--chief worker`` | none: worker 0 leads | N |
 """
 
@@ -20,7 +22,7 @@ from timonel.training.request import Request
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME
 
-# A mirror imports for seconds, and gets a processor only where nobody else wants it.
+# The mirror spends seconds on imports and runs at low priority.
 _MIRROR_PATIENCE_S = 120.0
 _TASK_MODULE = "timonel.training.worker"
 _MPI_MODULE = "timonel.training.worker.mpi"
@@ -28,12 +30,12 @@ _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training
 
 
 def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> JobSpec:
-    """Return what is asked of an engine.
+    """Build the engine's job specification for a training request.
 
     Args:
-        request: What is trained.
-        workspace: Where the run and the job are.
-        run_id: The run's id, which is the job's too.
+        request: The checked training request.
+        workspace: Workspace of the run and the job.
+        run_id: The run's id, which is also the job's.
         options: How the job is run.
     """
     is_mpi = request.settings.distribution.launcher == "mpi"
@@ -62,9 +64,9 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
 
 
 def roles(settings: Settings) -> Iterator[RoleSpec]:
-    """Yield the roles that a job with these settings has, the one that leads first.
+    """Yield the roles of a job with these settings, the leading role first.
 
-    Of a job that mpirun starts an engine sees one task, which is all of them.
+    An engine sees a job launched by mpirun as a single task.
     """
     has_chief = settings.distribution.chief == "chief"
     if has_chief:
@@ -92,6 +94,6 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
 
 
 def environment(request: Request) -> dict[str, str]:
-    """Return the environment of the tasks: TensorFlow's remarks on its start are left out."""
+    """Return the tasks' environment, which silences TensorFlow's startup messages."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     return {**quiet, LEGACY_KERAS: "1"} if request.program.keras == "tf_keras" else quiet

@@ -1,4 +1,4 @@
-"""Starting a training job: the control side. Imports no TensorFlow."""
+"""Start training jobs from the control side. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -77,81 +77,81 @@ def train(  # noqa: PLR0913 - the façade's function: one call says all, all but
     seed: int | None = None,
     progress: Progress | Literal[False] | None = None,
 ) -> Run:
-    """Run a training program as a job, and wait for its end.
+    """Run a training program as a job and wait for its end.
 
-    The program stays as it is: plain Keras with ``model.fit``, no word of distribution.
+    The program needs no changes: plain Keras with ``model.fit``, no distribution code.
 
     Args:
         entry: A script, a notebook, the name of a module as in ``python -m``, or a function.
         data: A converted dataset, which `timonel.data.load` finds by itself, or several by name.
-        params: Parameters; each reaches a script as a flag ``--name=value``, a function as a
+        params: Parameters; a script receives each as a flag ``--name=value``, a function as a
             keyword.
         args: Further arguments of a script.
         strategy: ``auto``, ``one-device``, ``mirrored``, ``central-storage``, ``multi-worker``,
             ``parameter-server``, ``tpu``, or ``none`` for a script that distributes itself: it
             gets ``TF_CONFIG`` and nothing else.
-        workers: Processes that train together: 4, or ``"2:8"`` for a job that goes on with as few
-            as 2 and grows to 8.
-        ps: Parameter servers.
-        evaluator: Evaluate each new checkpoint beside training, in a process of its own.
-        devices_per_worker: Devices of each: GPUs, or logical CPU devices where there are none.
+        workers: Processes that train together: 4, or ``"2:8"`` for a job that continues with as
+            few as 2 and grows to 8.
+        ps: Number of parameter servers.
+        evaluator: Evaluate each new checkpoint beside training, in a separate process.
+        devices_per_worker: Devices of each: GPUs, or logical CPU devices without GPUs.
         launcher: ``processes``, or ``mpi`` for tasks that mpirun starts.
-        chief: The role of the process that leads: ``chief``, or ``worker`` for a cluster without
-            a chief, in which worker 0 leads.
-        success_policy: When the job has succeeded: ``chief``, once that has, or ``all-workers``.
-            By default all workers, but with parameter servers and the strategy ``none`` the chief.
-        cross_device_ops: How the devices of a process add up: ``nccl``, ``hierarchical`` or
-            ``one-device``.
-        collectives: How processes add up: ``auto``, ``ring`` or ``nccl``.
-        compress_gradients: ``bfloat16`` or ``float16``: the type in which gradients travel.
+        chief: Role of the leading process: ``chief``, or ``worker`` for a cluster without a
+            chief, in which worker 0 leads.
+        success_policy: When the job has succeeded: ``chief``, once the chief has, or
+            ``all-workers``. By default all workers, but the chief with parameter servers and the
+            strategy ``none``.
+        cross_device_ops: Reduction across the devices of a process: ``nccl``, ``hierarchical``
+            or ``one-device``.
+        collectives: Reduction across processes: ``auto``, ``ring`` or ``nccl``.
+        compress_gradients: ``bfloat16`` or ``float16``: type of gradients sent between replicas.
         max_staleness: With parameter servers: gradients computed on weights older than this many
-            updates are dropped, and the others count 1 / max(1, staleness). ``workers - 1`` unless
-            given; with ``"any"`` each counts in full.
-        backup_workers: With parameter servers: each step takes the gradients of the fastest
+            updates are dropped, and the others count 1 / max(1, staleness). Default:
+            ``workers - 1``; with ``"any"`` each counts in full.
+        backup_workers: With parameter servers: each step uses the gradients of the fastest
             ``workers - backup_workers``.
-        warmup_epochs: With parameter servers: epochs that one worker trains alone at first.
+        warmup_epochs: With parameter servers: initial epochs in which one worker trains alone.
         precision: ``float32``, ``bfloat16`` or ``float16``, in which layers compute.
         xla: Compile the step with XLA.
         deterministic: Use deterministic operations only.
-        batch_size_is: What the script's batch sizes mean: ``global`` or ``per-replica``.
+        batch_size_is: Meaning of the script's batch sizes: ``global`` or ``per-replica``.
         accumulate_gradients: Batches whose gradients make up one update.
         scale_learning_rate: ``none``, ``linear`` or ``sqrt`` with the number of replicas.
         learning_rate_warmup: Updates in which the learning rate grows to its value.
-        checkpoint_steps: Save state after every so many steps too, not only after epochs.
-        checkpoint_seconds: Save state after so many seconds too.
-        keep_checkpoints: How many of the newest checkpoints are kept.
+        checkpoint_steps: Save a checkpoint every so many steps too, not only after epochs.
+        checkpoint_seconds: Save a checkpoint every so many seconds too.
+        keep_checkpoints: Number of newest checkpoints to keep.
         keep_best: A metric whose best epoch is kept as well: ``val_loss``, ``max:val_accuracy``.
-        checkpoint_uri: A folder or bucket that checkpoints are copied to.
+        checkpoint_uri: A folder or bucket to copy checkpoints to.
         early_stopping: ``METRIC`` or ``METRIC:PATIENCE``, by the evaluator's checkpoints.
-        stop_on_nan: A loss that is no number ends the job.
-        stall_timeout: A task that makes no step for so many seconds is taken for hung.
-        memory_per_device: The most memory of each GPU; by default it grows as needed.
-        threads: Threads that each process computes with; by default they share the cores.
+        stop_on_nan: End the job when a loss is NaN or infinite.
+        stall_timeout: Seconds without a step after which a task counts as hung.
+        memory_per_device: Memory limit of each GPU; by default it grows as needed.
+        threads: Compute threads of each process; by default processes share the cores.
         profile: Steps to profile, such as ``10:20``, for TensorBoard.
         cluster: A file in the form of ``TF_CONFIG``, or ``env`` for that variable: run one task of
-            this cluster here, in place of a job on an engine. All its tasks need one workspace.
-        task_type: The role of this task in the cluster, if that does not say it.
-        task_index: Its index within the role.
-        workspace: A workspace or where one is; see `timonel.storage.find_workspace`.
-        engine: An engine or the name of one.
+            this cluster here instead of a job on an engine. All its tasks need one workspace.
+        task_type: Role of this task, if the cluster file does not say it.
+        task_index: Index of this task within its role.
+        workspace: A workspace or its location; see `timonel.storage.find_workspace`.
+        engine: An engine or its name.
         detach: Return once the job is submitted.
-        pass_job_dir: Give the script ``--job-dir=<folder>`` too.
-        name: What to call the run.
-        max_restarts: How often the job goes on after it lost a task.
-        warm: Fork the tasks from a process that has TensorFlow imported, where that is possible.
+        pass_job_dir: Also pass ``--job-dir=<folder>`` to the script.
+        name: Name of the run.
+        max_restarts: How often the job restarts after it lost a task.
+        warm: Fork the tasks from a process with TensorFlow imported, where possible.
         wandb: Copy the run to Weights & Biases.
-        wandb_project: The project there; by default the name of what it trains on.
-        seed: Seed of Keras, NumPy, TensorFlow and ``random`` in every task; a new one by default.
+        wandb_project: The Weights & Biases project; by default the name of the training data.
+        seed: Seed of Keras, NumPy, TensorFlow and ``random`` in every task; random by default.
         progress: Called with each event of the run: ``progress``, ``metrics``, ``restart``, ...
-            By default a notebook shows them in the cell's output, and nothing does elsewhere;
-            ``False`` shows nothing there either.
+            By default events are displayed in notebooks only; ``False`` disables that too.
 
     Raises:
-        NotFoundError: There is no such script or dataset.
-        SpecError: An argument cannot be used.
+        NotFoundError: The script or a dataset does not exist.
+        SpecError: An argument is invalid.
         UserCodeError: The script raised; the message is its traceback.
         JobError: The job failed for another reason.
-        Interrupted: It was stopped, or Ctrl-C came.
+        Interrupted: The job was stopped, or the user pressed Ctrl-C.
     """
     given = dict(locals())  # before any other name is bound: the options, by their names
     least, most = parse_workers(workers)

@@ -1,10 +1,10 @@
-"""Notebooks as programs: their cells as Python, line for line. Pure but for reading the file.
+"""Translate notebook cells to Python, line for line. Pure except for reading the file.
 
-A cell that is valid Python stays as it is. In the others IPython's own syntax is translated where
-that says something (``%env A=b``, ``%cd``, ``%time``), left out where a job has no use for it
-(``%matplotlib``, ``%pip``, ``!ls``, help), and refused where the code that follows needs its value
-(``files = !ls``). Magics that the notebook registers itself are called, as they are Python.
-nbconvert and IPython do the same with a shell behind it, which would run once in every worker.
+A cell that is valid Python stays unchanged. In other cells, IPython syntax is translated where it
+has an effect (``%env A=b``, ``%cd``, ``%time``), dropped where a job has no use for it
+(``%matplotlib``, ``%pip``, ``!ls``, help), and rejected where later code needs its value
+(``files = !ls``). Magics that the notebook registers itself are called as Python functions.
+nbconvert and IPython keep shell commands, which would run once in every worker.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _REGISTERS = frozenset({"register_cell_magic", "register_line_cell_magic", "regi
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell with code.
+    """A code cell.
 
     Attributes:
-        number: Its number among the cells with code, from 1, as a fresh kernel counts them.
-        source: What the user has written.
-        code: The same as Python; each line stays where it is.
-        left_out: What a job does not do of it, in the user's words.
+        number: Number among the code cells, from 1, as a fresh kernel counts them.
+        source: The original text.
+        code: The text as Python, with the same line numbers.
+        left_out: Original lines that a job does not run.
     """
 
     number: int
@@ -61,10 +61,10 @@ class Cell:
 
 
 def read_cells(path: Path) -> list[Cell]:
-    """Return the cells with code of the notebook at ``path``.
+    """Return the code cells of the notebook at ``path``.
 
     Raises:
-        SpecError: It is no notebook of Python, or has what cannot be run without a shell.
+        SpecError: The file is not a Python notebook, or needs a shell.
     """
     cells, magics = [], dict[str, str]()
     for number, source in enumerate(_sources(_read(path), path.name), start=1):
@@ -74,16 +74,16 @@ def read_cells(path: Path) -> list[Cell]:
 
 
 def translate(name: str, number: int, source: str, magics: Mapping[str, str]) -> Cell:
-    """Return a cell as Python.
+    """Translate a cell to Python.
 
     Args:
-        name: The notebook.
-        number: The number of the cell.
-        source: Its text.
-        magics: The functions of magics that earlier cells have registered, by name.
+        name: The notebook's name.
+        number: The cell's number.
+        source: The cell's text.
+        magics: Functions of magics registered by earlier cells, by magic name.
 
     Raises:
-        SpecError: It has what cannot be run without a shell.
+        SpecError: The cell needs a shell.
     """
     if _is_python(source):
         return Cell(number, source, source)
@@ -108,7 +108,7 @@ def translate(name: str, number: int, source: str, magics: Mapping[str, str]) ->
 
 
 def without_outputs(path: Path) -> bytes:
-    """Return a notebook as it was before it was run: the same code gives the same bytes."""
+    """Return the notebook without outputs, so that the same code gives the same bytes."""
     content = _read(path)
     for cell in content["cells"]:
         if cell.get("cell_type") == "code":
@@ -117,7 +117,7 @@ def without_outputs(path: Path) -> bytes:
 
 
 def place_of(path: str, number: int) -> str:
-    """Return the file name under which a cell's lines are known to tracebacks."""
+    """Return the file name shown in tracebacks for a cell's lines."""
     return f"{path}, cell {number}"
 
 
@@ -181,9 +181,9 @@ def _is_python(text: str) -> bool:
 
 
 def _statements(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the numbers of the lines that begin a statement.
+    """Yield the indices of lines that begin a statement.
 
-    A line inside brackets or a long string may begin with ``%`` or ``!`` and mean Python's own.
+    A line inside brackets or a multi-line string may begin with ``%`` or ``!`` and still be Python.
     """
     pending: list[str] = []
     for number, line in enumerate(lines):
@@ -197,7 +197,7 @@ def _statements(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _is_open(text: str) -> bool:
-    """Tell whether a statement goes on in the next line."""
+    """Tell whether a statement continues on the next line."""
     try:
         list(tokenize.generate_tokens(io.StringIO(text).readline))
     except tokenize.TokenError as error:
@@ -218,7 +218,7 @@ def _refuse_values(name: str, number: int, line: str) -> None:
 
 
 def _registered(code: str) -> Iterator[tuple[str, str]]:
-    """Yield the magics that a cell registers, each with the name of its function."""
+    """Yield each magic that a cell registers with its function's name."""
     nodes = ast.parse(code).body if _is_python(code) else []
     for function in [node for node in nodes if isinstance(node, ast.FunctionDef)]:
         for mark in function.decorator_list:
@@ -229,7 +229,7 @@ def _registered(code: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_python(line: str, magics: Mapping[str, str]) -> tuple[str, bool]:
-    """Return a line as Python, and whether something was left out that may be missed."""
+    """Return a line as Python, and whether something relevant was dropped."""
     indent = _INDENT.match(line).group()  # type: ignore[union-attr] # matches the empty text too
     text = line.strip()
     if text.startswith("%"):

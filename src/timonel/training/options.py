@@ -1,4 +1,4 @@
-"""How a job is run, apart from what it does and how it trains."""
+"""How a job is run, apart from its program and training settings."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from timonel.errors import MissingExtraError, SpecError
 from timonel.tracking.mirrors.registry import ENVIRONMENT_VARIABLE, named_mirrors
 
 _SEEDS = 1 << 32
-"""NumPy takes no other seeds."""
+"""NumPy accepts only smaller seeds."""
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job is run.
+    """Options of a job, apart from its program and training settings.
 
     Attributes:
-        seed: The seed that all tasks share.
-        name: What to call the run.
-        max_restarts: How often it goes on after it lost a task.
-        warm: Whether its tasks are forked from a process that has TensorFlow.
-        pass_job_dir: Whether the program is told the job's folder as a flag or keyword.
+        seed: The seed shared by all tasks.
+        name: Name of the run.
+        max_restarts: How often the job restarts after it lost a task.
+        warm: Whether tasks are forked from a process with TensorFlow imported.
+        pass_job_dir: Whether the program receives the job's folder as a flag or keyword.
         wandb: Whether the run is copied to Weights & Biases.
-        wandb_project: The project there.
+        wandb_project: The Weights & Biases project.
     """
 
     seed: int
@@ -55,5 +55,5 @@ class JobOptions:
 
     @classmethod
     def of(cls, seed: int | None, **others: Any) -> Self:
-        """Return options with the seed that was given, or a new one."""
+        """Return options with the given seed, or a random one."""
         return cls(seed=secrets.randbelow(1 << 31) if seed is None else seed, **others)

@@ -1,4 +1,4 @@
-r"""What a script's arguments may leave open until its cluster is known: ``{worker_hosts}``. Pure.
+r"""Cluster placeholders in a script's arguments, such as ``{worker_hosts}``. Pure.
 
 Scripts written for TensorFlow 1 take their cluster as flags:
 
@@ -6,8 +6,8 @@ Scripts written for TensorFlow 1 take their cluster as flags:
         --ps_hosts {ps_hosts} --worker_hosts {worker_hosts} \
         --job_name {job_name} --task_index {task_index}
 
-Such a script knows no chief: unless ``{chief_hosts}`` is asked for, the chief is worker 0 and the
-workers count from 1.
+Such a script knows no chief: unless the arguments contain ``{chief_hosts}``, the chief is worker 0
+and the workers count from 1.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PLACEHOLDER = re.compile(rf"\{{(\{{)?({'|'.join(NAMES)})(?(1)\}})\}}")
 def fill(
     args: Sequence[str], tasks: Mapping[str, Sequence[str]], role: str, index: int
 ) -> list[str]:
-    """Return ``args`` with what is known of the cluster put in.
+    """Return ``args`` with placeholders replaced by the cluster's values.
 
-    ``{{job_name}}`` gives ``{job_name}``. Other braces, as of JSON, mean nothing here.
+    ``{{job_name}}`` gives ``{job_name}``. Other braces, as of JSON, are left alone.
 
     Args:
         args: Arguments of a script.
         tasks: ``host:port`` of every task, by role.
-        role: The role of the task that gets them.
+        role: The role of the receiving task.
         index: Its index within the role.
     """
     values = _values(tasks, role, index, has_chief=_asks_for_chief(args))

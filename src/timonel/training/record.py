@@ -1,10 +1,10 @@
-"""What is written down of a request: the run's record, and what tasks are told.
+"""Write a training request to its run's record and to the tasks' document.
 
 runs/<run id>/run.json, events.jsonl    the record
-             source/<name>              the program's text: a script, a module, the file that a
-                                        function is in; of a notebook without its outputs
-             function.pkl               a function that no other process can import
-             train.json                 what tasks are told
+             source/<name>              the program's text: a script, a module, the file of a
+                                        function, or a notebook without its outputs
+             function.pkl               a function that other processes cannot import
+             train.json                 the document for tasks
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SHOWN = 200
 
 
 def begin(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> RunWriter:
-    """Make a training run's record; what follows belongs into `describe`, which may fail.
+    """Create a training run's record. Steps that may fail belong in `describe`.
 
     Args:
-        request: What is trained.
-        workspace: Where the record goes.
-        run_id: The run's id, which is its job's too.
+        request: The checked training request.
+        workspace: Workspace of the record.
+        run_id: The run's id, which is also its job's.
         options: How the job is run.
     """
     return start_run(
@@ -49,7 +49,7 @@ def begin(request: Request, workspace: Workspace, run_id: str, options: JobOptio
 
 
 def describe(request: Request, writer: RunWriter, options: JobOptions) -> Path:
-    """Write down the program and what its tasks are told; return the path of the latter."""
+    """Write the program's source and the tasks' document; return the document's path."""
     program = request.program
     if program.source:
         write_bytes(source_copy(request, writer.folder), program.source)
@@ -61,7 +61,7 @@ def describe(request: Request, writer: RunWriter, options: JobOptions) -> Path:
 
 
 def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> TrainSpec:
-    """Return what tasks are told."""
+    """Build the tasks' document."""
     program, call = request.program, request.call
     module = program.name if program.kind == "module" else None
     return TrainSpec(
@@ -85,12 +85,12 @@ def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> Trai
 
 
 def source_copy(request: Request, folder: Path) -> Path:
-    """Return where in a run's folder the program's text is."""
+    """Return the path of the program's source within a run's folder."""
     return folder / SOURCE_FOLDER / request.program.source_name
 
 
 def _params(request: Request) -> dict[str, str]:
-    """Return the parameters as they are recorded: texts, and of a function's objects a glimpse."""
+    """Return the parameters as recorded text; representations of objects are shortened."""
     return {name: _text(value) for name, value in request.params.items()}
 
 
@@ -102,11 +102,11 @@ def _text(value: Any) -> str:
 
 
 def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
-    """Return what decides the outcome beside the user's own parameters, under names of ours."""
+    """Return the recorded settings besides the user's parameters, prefixed with ``timonel.``."""
     return {
         **_chosen(request.settings),
         "timonel.seed": options.seed,
-        # The mirror looks for these.
+        # The mirror reads these.
         **({"timonel.wandb": True} if options.wandb else {}),
         **({"timonel.wandb_project": options.wandb_project} if options.wandb_project else {}),
         **({"timonel.args": " ".join(redact_command(request.args))} if request.args else {}),
@@ -114,7 +114,7 @@ def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
 
 
 def _chosen(settings: Settings) -> dict[str, Any]:
-    """Return the options that say how one trains: the basic ones, and others that are not usual."""
+    """Return the options to record: the basic ones, and others that differ from the default."""
     usual = Settings()
     return {
         f"timonel.{name}": value

@@ -1,8 +1,8 @@
-"""How tasks that are started by hand find one run: the chief makes it, the others wait for it.
+"""Rendezvous of manually started tasks: the chief creates the run, the others wait for it.
 
-The run's id is made of the cluster and the run's name, so that all tasks know it, and of a number:
-``train-<cluster>-<n>``. As long as a run has no end, whoever is started again goes on with it. All
-tasks need one workspace, as their checkpoints are there: a folder that the machines share.
+The run's id is ``train-<cluster>-<n>``: a hash of the cluster and the run's name, so that all tasks
+know it, and a counter. Tasks started again continue a run that has not ended. All tasks need one
+workspace for their checkpoints: a folder that the machines share.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from timonel.training.spec import FILE_NAME, TrainSpec, read_spec
 _PATIENCE_S = 300.0
 _POLL_S = 0.5
 _OWN = {"run_id", "workspace", "script", "import_path", "pickled", "source", "data", "seed"}
-"""What may differ between the machines of a job, or is the chief's to say."""
+"""Fields that may differ between the machines of a job, or that the chief decides."""
 
 
 def run_prefix(tasks: Mapping[str, Sequence[str]], name: str | None) -> str:
-    """Return how the ids of a cluster's runs begin.
+    """Return the common prefix of a cluster's run ids.
 
     Args:
         tasks: The addresses of its tasks, by role.
-        name: What the run is called.
+        name: The run's name.
     """
     text = json.dumps([{role: list(found) for role, found in tasks.items()}, name])
     return f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def lead(request: Request, workspace: Workspace, prefix: str, options: JobOptions) -> Path:
-    """Begin a run, or go on with the one that has no end; return what its tasks are told.
+    """Start a run, or continue the unfinished one; return the path of the tasks' document.
 
     Raises:
-        SpecError: The run that has no end was asked for otherwise.
+        SpecError: The unfinished run has different options.
     """
     newest = _newest(workspace, prefix)
     if newest is not None and not read_run(workspace, newest).is_finished:
         place = workspace.runs / newest / FILE_NAME
-        if not place.exists():  # whoever began it has not come so far
+        if not place.exists():  # the process that started it stopped before this point
             return record.describe(request, open_run(workspace, newest), options)
         _check_same(request, workspace, read_spec(place), options)
         return place
@@ -62,7 +62,7 @@ def lead(request: Request, workspace: Workspace, prefix: str, options: JobOption
 
 
 class AlreadyEndedError(JobError):
-    """The chief's run came to its end before a task of it had begun.
+    """The chief's run ended before this task had begun.
 
     Attributes:
         run_id: The run.
@@ -85,12 +85,12 @@ def follow(
     task_id: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> TrainSpec:
-    """Wait for the chief's run and return what this task is told: the same, with its own paths.
+    """Wait for the chief's run; return this task's document, with its local paths.
 
     Raises:
-        AlreadyEndedError: The chief's run has just ended, and this task has had no part in it.
-        JobError: The chief has made none in five minutes.
-        SpecError: The chief was asked for something else.
+        AlreadyEndedError: The chief's run has just ended without this task.
+        JobError: The chief started no run within five minutes.
+        SpecError: The chief has different options.
     """
     for _ in range(int(_PATIENCE_S / _POLL_S)):
         newest = _newest(workspace, prefix)
@@ -109,12 +109,12 @@ def follow(
 
 
 def _check_not_missed(run: RunRecord, task_dir: Path) -> None:
-    """Check that a run that has ended is not the one that this task was started for.
+    """Check that this task was not meant for a run that has already ended.
 
-    A run is missed once: whoever starts the task again means the next one.
+    Each run is reported as missed once: a task started again waits for the next run.
 
     Raises:
-        AlreadyEndedError: It ended less than five minutes ago, and without this task.
+        AlreadyEndedError: The run ended less than five minutes ago, without this task.
     """
     if task_dir.exists() or time.time() - (run.ended_at or 0.0) > _PATIENCE_S:
         return
@@ -134,10 +134,10 @@ def _newest(workspace: Workspace, prefix: str) -> str | None:
 def _check_same(
     request: Request, workspace: Workspace, theirs: TrainSpec, options: JobOptions
 ) -> TrainSpec:
-    """Return this task's own version of what the run's tasks are told.
+    """Return this task's version of the run's document.
 
     Raises:
-        SpecError: It differs in what all tasks must agree on.
+        SpecError: The options that all tasks must share differ.
     """
     writer = open_run(workspace, theirs.run_id)
     ours = record.train_spec(request, writer, options)

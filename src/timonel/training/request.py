@@ -1,4 +1,4 @@
-"""What is asked of `train`, checked before anything is made or started."""
+"""Validate the arguments of `train` before anything is created or started."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _DATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True)
 class Request:
-    """A request that can be carried out.
+    """A validated training request.
 
     Attributes:
-        program: What is run.
-        datasets: What it trains on, by name; the unnamed one has the name ``''``.
+        program: The program to run.
+        datasets: Training datasets by name; the unnamed one has the name ``''``.
         settings: How it trains.
-        params: Parameters: texts, which become flags, or a function's keywords as they are.
-        args: Further arguments of a program that has a command line.
-        call: How tasks call it, if it is a function.
+        params: Parameters: text values for flags, or a function's keywords unchanged.
+        args: Further arguments of a program with a command line.
+        call: How tasks call the function, if the program is one.
     """
 
     program: Program
@@ -53,15 +53,15 @@ def check_request(
     """Check all that can be checked without running the program.
 
     Raises:
-        NotFoundError: There is no such program or dataset.
-        SpecError: A value cannot be used; the message says what would be.
-        CorruptError: A shard of a dataset is missing or cut off.
-        MissingExtraError: Checkpoints are to be copied to where no installed package can write.
+        NotFoundError: The program or a dataset does not exist.
+        SpecError: A value is invalid; the message says what is valid.
+        CorruptError: A shard of a dataset is missing or truncated.
+        MissingExtraError: No installed package can write to the checkpoint URI.
     """
     program = find_program(entry, os.environ)
     check_settings(settings)
     if settings.checkpoints.checkpoint_uri is not None:
-        filesystem(settings.checkpoints.checkpoint_uri)  # is what it takes installed?
+        filesystem(settings.checkpoints.checkpoint_uri)  # raises if its package is not installed
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     for dataset in datasets.values():
         _check_enough(

@@ -1,4 +1,4 @@
-"""Starting a training job again that has ended without success: the same job and the same run."""
+"""Restart a failed or stopped training job with its run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from timonel.tracking.writer import FinishStatus
 
 
 def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
-    """Have a job go on from its checkpoints, with its run; return once it is accepted.
+    """Continue a job and its run from its checkpoints; return once accepted.
 
     Args:
-        workspace: Where its run is.
-        engine: Whose job it is.
+        workspace: Workspace of the run.
+        engine: The job's engine.
         job_id: The job.
 
     Raises:
-        NotFoundError: There is no such job.
-        SpecError: The engine starts no job again.
-        JobError: It has not ended, or has succeeded.
-        EngineError: It cannot be started; job and run are as they were.
+        NotFoundError: The job does not exist.
+        SpecError: The engine cannot restart jobs.
+        JobError: The job has not ended, or has succeeded.
+        EngineError: The job could not be started; job and run are unchanged.
     """
     if not isinstance(engine, ResumingEngine):
         raise SpecError(f"expected an engine that starts ended jobs again, got {engine.name}")
     state = engine.status(job_id).state
     writer = _writer(workspace, job_id)
     if writer is None or not state.is_final or state is JobState.SUCCEEDED:
-        engine.resume(job_id)  # which says what is wrong with those
+        engine.resume(job_id)  # raises the matching error
         return
     before = read_run(workspace, job_id)
-    # Before the job begins: what runs beside it ends when it sees the run's end.
+    # Written before the job starts: its sidecars exit when they see the run's end.
     writer.event(RESUME)
     try:
         engine.resume(job_id)

@@ -1,4 +1,4 @@
-"""Changing the size of a running job, counted as ``--workers`` counts."""
+"""Change the size of a running job, as ``--workers`` counts it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from timonel.errors import SpecError
 
 
 def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
-    """Have a job go on with so many workers, counted as ``--workers`` counts them.
+    """Set a job's number of workers, as ``--workers`` counts them.
 
     Raises:
-        SpecError: It is not a job whose size may change, or not to that.
-        JobError: It has ended.
+        SpecError: The job has no range of workers, or the number is outside the range.
+        JobError: The job has ended.
     """
     status = engine.status(job_id)
     size = next((size for size in status.sizes if size.role == "worker"), None)
@@ -20,7 +20,7 @@ def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
             f"expected a job that was started with a range of workers, got {job_id}",
             hint="'timonel train --workers 2:8' goes on with as few as 2 and grows to 8",
         )
-    # The chief is one of those that train, but for one that hands out work to servers.
+    # The chief counts as a worker, except with parameter servers, where it only coordinates.
     chiefs = 0 if size is not None and size.serves else 1
     if size is not None and not size.least <= workers - chiefs <= size.most:
         raise SpecError(

@@ -1,7 +1,8 @@
-"""How a job trains, in groups: what `train` and the command line take, checked and written down.
+"""Training options in groups, as accepted by `train` and the command line.
 
-Each group is what one part of the worker side is told. The control side makes them with
-`Settings.of`, every task reads them from ``train.json``. Imports nothing but the ground.
+Each group configures one part of the worker side. The control side builds them with
+`Settings.of`; every task reads them from ``train.json``. Imports only `timonel.errors` and
+`timonel.units`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ SuccessPolicy = Literal["auto", "chief", "all-workers"]
 
 
 ANY_STALENESS = 2**31 - 1
-"""The bound that ``any`` stands for: no gradient is dropped or damped."""
+"""The staleness bound for ``any``: no gradient is dropped or damped."""
 
 
 class StrategyName(StrEnum):
-    """How training is distributed."""
+    """Distribution strategy names."""
 
     AUTO = "auto"
     NONE = "none"
@@ -48,7 +49,7 @@ class _Group(BaseModel):
 
 
 class Distribution(_Group):
-    """Over what training is spread, and how replicas talk to each other."""
+    """Processes, devices, and communication between replicas."""
 
     strategy: StrategyName = Field(default=StrategyName.AUTO, description="How to distribute.")
     workers: int = Field(default=1, ge=1, description="The most processes that train together.")
@@ -79,7 +80,7 @@ def _parse_staleness(given: object) -> object:
 
 
 class ParameterServers(_Group):
-    """Training with parameter servers: asynchronous, or synchronous with backup workers."""
+    """Parameter server training: asynchronous, or synchronous with backup workers."""
 
     ps: int = Field(default=0, ge=0, description="How many parameter servers.")
     max_staleness: Annotated[int | None, BeforeValidator(_parse_staleness)] = Field(
@@ -100,7 +101,7 @@ class ParameterServers(_Group):
 
 
 class Numerics(_Group):
-    """In which numbers and how reproducibly one computes."""
+    """Precision, compilation and determinism."""
 
     precision: Precision = Field(default="float32", description="Computation; weights stay float32")
     xla: bool = Field(default=False, description="Compile the step with XLA.")
@@ -108,7 +109,7 @@ class Numerics(_Group):
 
 
 class Batches(_Group):
-    """What a batch size means, and what follows from its size."""
+    """Batch size semantics, gradient accumulation and learning rate scaling."""
 
     batch_size_is: BatchSizeIs = Field(default="global", description="What a script's size means.")
     accumulate_gradients: int = Field(
@@ -123,7 +124,7 @@ class Batches(_Group):
 
 
 class CheckpointPolicy(_Group):
-    """When state is saved, and what is kept of it."""
+    """When checkpoints are saved and which are kept."""
 
     checkpoint_steps: int | None = Field(
         default=None, ge=1, description="Also after every so many steps."
@@ -142,7 +143,7 @@ class CheckpointPolicy(_Group):
 
 
 class Faults(_Group):
-    """What counts as a failure."""
+    """Conditions that count as failures."""
 
     stop_on_nan: bool = Field(default=False, description="A loss that is no number ends the job.")
     stall_timeout: Seconds | None = Field(
@@ -151,7 +152,7 @@ class Faults(_Group):
 
 
 class Evaluation(_Group):
-    """The evaluator: a task beside training that evaluates each new checkpoint."""
+    """The evaluator, a task beside training that evaluates each new checkpoint."""
 
     evaluator: bool = Field(default=False, description="Whether there is one.")
     early_stopping: str | None = Field(
@@ -162,7 +163,7 @@ class Evaluation(_Group):
 
 
 class Devices(_Group):
-    """What each process may take of its host."""
+    """Memory and thread limits of each process."""
 
     memory_per_device: ByteSize | None = Field(
         default=None, description="The most memory of a GPU; None lets it grow as needed."
@@ -173,7 +174,7 @@ class Devices(_Group):
 
 
 class Profiling(_Group):
-    """What is profiled."""
+    """Profiled steps."""
 
     profile: str | None = Field(
         default=None,
@@ -183,7 +184,7 @@ class Profiling(_Group):
 
 
 class Settings(_Group):
-    """All groups together."""
+    """All option groups."""
 
     distribution: Distribution = Field(default_factory=Distribution)
     parameter_servers: ParameterServers = Field(default_factory=ParameterServers)
@@ -197,25 +198,25 @@ class Settings(_Group):
 
     @property
     def uses_parameter_servers(self) -> bool:
-        """Whether the workers serve a chief that trains, and parameter servers hold the weights."""
+        """Whether the chief trains on worker servers, with weights on parameter servers."""
         strategy = self.distribution.strategy
         asked = strategy is StrategyName.AUTO and self.parameter_servers.ps > 0
         return asked or strategy is StrategyName.PARAMETER_SERVER
 
     @property
     def ends_with_chief(self) -> bool:
-        """Whether the job has succeeded once its chief has, whatever its workers do."""
+        """Whether the job succeeds as soon as its chief does."""
         asked = self.distribution.success_policy
         alone = self.distribution.strategy is StrategyName.NONE
         return asked == "chief" or (asked == "auto" and alone and self.parameter_servers.ps > 0)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
-        """Return the settings with some fields given, by their names in whichever group.
+        """Build settings from flat option names.
 
         Raises:
-            SpecError: A value cannot be used; the message names the option.
-            KeyError: No group has a field of that name.
+            SpecError: A value is invalid; the message names the option.
+            KeyError: An option belongs to no group.
         """
         groups: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
@@ -240,14 +241,14 @@ _WORDS = {
     "'^\\d+(:\\d+)?$'": "10 or 10:20",
 }
 OPTION_NAMES = tuple(_GROUP_OF)
-"""Every option that a group has, by the name that `train` gives it."""
+"""Names of all options, as `train` takes them."""
 
 
 def parse_workers(workers: int | str) -> tuple[int, int]:
-    """Return the fewest and the most workers that ``4`` or ``2:8`` names.
+    """Parse ``4`` or ``2:8`` into the minimum and maximum number of workers.
 
     Raises:
-        SpecError: It names neither.
+        SpecError: The text is neither a number nor a valid range.
     """
     least, colon, most = str(workers).partition(":")
     if not (least.isdecimal() and (most.isdecimal() or not colon)):

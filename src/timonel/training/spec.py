@@ -1,7 +1,7 @@
-"""What a training job's processes are told: ``runs/<run id>/train.json``.
+"""The training document for tasks: ``runs/<run id>/train.json``.
 
-The control side writes it, every task reads it; it imports nothing but the ground, so that both
-sides can.
+The control side writes it and every task reads it. It imports only basic modules, so that both
+sides can use it.
 """
 
 from __future__ import annotations
@@ -59,32 +59,32 @@ class TrainSpec(BaseModel):
     )
 
     def argv(self, job_dir: str) -> list[str]:
-        """Return the program's ``sys.argv``: itself, its parameters as flags, the user's arguments.
+        """Return the program's ``sys.argv``: its path, parameters as flags, the user's arguments.
 
         Args:
-            job_dir: The folder of the job.
+            job_dir: The job's folder.
         """
         flags = [f"--{name}={value}" for name, value in self.params.items()]
         place = [f"--job-dir={job_dir}"] if self.pass_job_dir else []
         if self.entry == "function":
-            return [self.script]  # what it is called with are its keywords
+            return [self.script]  # a function gets keywords instead
         return [self.script, *flags, *place, *self.args]
 
     def write(self, folder: Path) -> Path:
-        """Write the document into a run's folder and return where it is."""
+        """Write the document into a run's folder; return its path."""
         path = folder / FILE_NAME
         write_document(path, "train", self.model_dump(mode="json"))
-        # The script's options are in it as they were given, secrets included.
+        # It contains the script's options unredacted, secrets included.
         path.chmod(0o600)
         return path
 
 
 def read_spec(path: Path) -> TrainSpec:
-    """Read what `TrainSpec.write` has written.
+    """Read a document written by `TrainSpec.write`.
 
     Raises:
-        NotFoundError: There is no such file.
-        CorruptError: It is something else.
+        NotFoundError: The file does not exist.
+        CorruptError: The file is not such a document.
         FormatError: A newer release wrote it.
     """
     return TrainSpec.model_validate(read_document(path, "train"))

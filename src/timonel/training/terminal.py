@@ -1,6 +1,6 @@
-"""A task's output in the terminal: as it comes, but for what TensorFlow says of its own start.
+"""Copy a task's output to the terminal without TensorFlow's startup messages.
 
-All of it is in the task's log.
+The task's log contains everything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 _PATIENCE_S = 2.0
-# Lines of its C++ code below an error, before and after its logging has begun.
+# Log lines of TensorFlow's C++ code, before and after its logging is initialized.
 _NOISE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog"
     rb"|[IWE]\d{4} \d\d:\d\d:\d+"
@@ -21,22 +21,22 @@ _NOISE = re.compile(
 
 
 def is_noise(line: bytes) -> bool:
-    """Tell whether a line is one of TensorFlow's own, and no error that ends it."""
+    """Tell whether a line is one of TensorFlow's own non-fatal log lines."""
     return _NOISE.match(line) is not None
 
 
 def says_no_gpu(text: str) -> bool:
-    """Tell whether a line is CUDA's error 303: this machine has no driver, so no GPU."""
+    """Tell whether a line reports CUDA error 303: no driver, hence no GPU."""
     return "failed call to cuInit" in text and "(303)" in text
 
 
 class Output:
-    """Copies what a process writes to a log, and what people should see of it to a terminal.
+    """Copies a process's output to a log, and the relevant lines to a terminal.
 
     Args:
-        source: The end of a pipe that is read.
-        log: The file that everything is appended to.
-        shown: Where the rest goes.
+        source: Read end of a pipe.
+        log: The file to append everything to.
+        shown: Stream for lines that are not noise.
     """
 
     def __init__(self, source: IO[bytes], log: Path, shown: TextIO) -> None:
@@ -48,7 +48,7 @@ class Output:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until all is copied; what some process goes on to write is not waited for."""
+        """Wait at most two seconds until all output is copied."""
         self._thread.join(_PATIENCE_S)
 
     def _copy(self) -> None:

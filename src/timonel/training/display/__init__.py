@@ -1,4 +1,4 @@
-"""What training looks like while it goes on, for terminals, pipes and notebooks."""
+"""Live display of training progress, for terminals, pipes and notebooks."""
 
 from timonel.training.display.roles import role_lines, roles_line
 from timonel.training.display.view import TrainingView, outcome_line, present

@@ -1,6 +1,6 @@
-"""Progress in a Jupyter notebook: one output that changes while the job goes on.
+"""Training progress in a Jupyter notebook, as one output that is updated.
 
-It needs no widgets: the same lines as on a terminal, as HTML, under a display id.
+Uses no widgets: the same lines as on a terminal, as HTML, under a display id.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 INTERVAL_S = 0.5
-"""The least time between two changes of what is shown."""
+"""Minimum time between two updates."""
 _KEPT = 200
-"""A training of thousands of epochs must not make a notebook that no browser opens."""
+"""Limits the output's size: browsers cannot open notebooks with thousands of epochs."""
 
 
 class Handle(Protocol):
-    """What IPython gives for an output that can be changed."""
+    """IPython's handle on an output that can be updated."""
 
     def update(self, bundle: Mapping[str, str], *, raw: bool) -> None:
-        """Show something else in its place."""
+        """Replace the output's content."""
 
 
 def in_notebook() -> bool:
-    """Tell whether this process is the kernel of a notebook, without importing what it is not."""
+    """Tell whether this process is a notebook kernel, without importing IPython."""
     shell = sys.modules.get("IPython")
     found = shell.get_ipython() if shell is not None else None
     return found is not None and type(found).__name__ == "ZMQInteractiveShell"
 
 
 def follow(run: Run) -> None:
-    """Show a run in the output of the present cell until its job has ended."""
+    """Display a run in the current cell's output until its job has ended."""
     display = NotebookDisplay(run.id)
 
     def has_ended() -> bool:
@@ -58,12 +58,12 @@ def follow(run: Run) -> None:
 
 
 class NotebookDisplay:
-    """Shows one job in the output of a cell. Used by one thread.
+    """Display of one job in a cell's output. Used by one thread.
 
     Args:
         job_id: The job.
-        show: Makes an output; a test passes its own.
-        clock: Seconds that only grow.
+        show: Creates an output; replaced in tests.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class NotebookDisplay:
         self._handle = (show or _display)(self._bundle([]))
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Take an event of the run."""
+        """Add an event of the run."""
         self._keep(self._view.feed(event))
         self._refresh()
 
     def job(self, status: JobStatus) -> None:
-        """Take the state of the job and its tasks."""
+        """Update the state of the job and its tasks."""
         self._view.job(status)
         self._refresh()
 
     def end(self, record: RunRecord) -> None:
-        """Show how it ended, and nothing that moves."""
+        """Show the final outcome and remove live lines."""
         self._keep(self._view.end())
         line = outcome_line(
             record.id, record.status, record.duration_s, record.metrics, width=WIDTH
@@ -132,8 +132,8 @@ def _as_html(lines: list[Text]) -> str:
 
 
 def _display(bundle: Mapping[str, str]) -> Handle:
-    from IPython.display import display  # noqa: PLC0415 - there is one where this is called
+    from IPython.display import display  # noqa: PLC0415 - installed where this is called
 
-    show: Any = display  # it has no types
+    show: Any = display  # untyped
     handle: Handle = show(bundle, raw=True, display_id=True)
     return handle

@@ -1,4 +1,4 @@
-"""The present moment of a ``fit`` call in one line that fits its width."""
+"""One-line progress display of a running ``fit`` call."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from timonel.units import format_seconds
 _BAR_WIDTH = 24
 _BAR_LEAST = 6
 _LATER = ("bar", "rate", "eta", "loss")
-"""What is left out where the line is too long, in this order; epoch and step always stay. Metrics
-take the room that is left."""
+"""Parts dropped from a line that is too long, in this order.
+
+Epoch and step always stay. Metrics take the remaining room.
+"""
 
 
 def present_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Text:
-    """Return how far training is, and how fast it goes.
+    """Return a line with the progress and speed of training.
 
     Args:
         now: A progress event.
-        width: Columns that the line may take, if epoch and step do.
-        bar: Draw a bar.
+        width: Maximum columns; epoch and step are shown even if they exceed it.
+        bar: Draw a progress bar.
     """
     parts = _parts(now, bar=bar)
     for name in _LATER:
@@ -54,7 +56,7 @@ def _parts(now: Mapping[str, Any], *, bar: bool) -> dict[str, Text]:
 
 
 def _add_metrics(parts: dict[str, Text], metrics: Mapping[str, Any], width: int) -> None:
-    """Put as many metrics as fit in their place."""
+    """Add as many metrics as fit."""
     found: list[Text] = []
     for name, value in metrics.items():
         more = [*found, _named(name, value)]

@@ -1,4 +1,4 @@
-"""The tasks of a job in a line for each role, however many there are."""
+"""A job's tasks as one line per role, for any number of tasks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
     from timonel.engines import JobStatus, TaskStatus
 
 _NAMED = 2
-"""So many tasks that differ from the rest are named; more are counted."""
+"""Up to this many deviating tasks are named; more are counted."""
 _FINAL = frozenset({"succeeded", "failed", "stopped"})
 _STATE_WIDTH = 24
-"""What is said behind the states begins in one column, unless they are longer than this."""
+"""Column where details begin, unless the states are longer."""
 _EVEN = 1.1
-"""What differs by less is told as one number."""
+"""Values within this ratio are shown as one number."""
 
 
 def role_lines(job: JobStatus, paces: Paces, width: int = 120) -> list[Text]:
-    """Return the states of the tasks and how fast they train, a line for each role.
+    """Return one line per role with its tasks' states and speed.
 
     Args:
-        job: The state of the job.
-        paces: What its tasks have told.
-        width: Columns that a line may take; what is said behind the states is left out where it
-            does not fit.
+        job: The job's status.
+        paces: Speed reported by its tasks.
+        width: Maximum columns; details that do not fit are dropped.
     """
     known = {pace.task: pace for pace in paces.tasks}
     roles = [list(tasks) for _, tasks in groupby(job.tasks, key=lambda task: task.role)]
@@ -53,7 +52,7 @@ def role_lines(job: JobStatus, paces: Paces, width: int = 120) -> list[Text]:
 
 
 def roles_line(job: JobStatus) -> Text:
-    """Return the states of all tasks in one line, as a pipe is told them."""
+    """Return the states of all tasks in one line, for output to a pipe."""
     parts = []
     for _, found in groupby(job.tasks, key=lambda task: task.role):
         tasks = list(found)
@@ -72,7 +71,7 @@ def _restarts(job: JobStatus) -> str:
 
 
 def _states(tasks: Sequence[TaskStatus]) -> Text:
-    """Return what most are, and who is not: ``running``, ``running but worker-3 restarting``."""
+    """Return the most common state and the exceptions: ``running but worker-3 restarting``."""
     # A role has not succeeded while one of its tasks runs.
     active = [task for task in tasks if task.state not in _FINAL] or tasks
     (usual, _), *_ = Counter(task.state for task in active).most_common()
@@ -117,7 +116,7 @@ def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> list
     waits = [pace.wait_ms for pace in paces if pace.wait_ms is not None]
     each = " each" if len(tasks) > 1 and rates and _is_even(rates) else ""
     parts = [
-        # Where tasks step together it is the same for all, and the line above has their sum.
+        # In synchronous training it is equal for all tasks, and the line above shows the sum.
         f"{_range(rates, '{:,.0f}')} examples/s{each}" if rates and not waits else "",
         f"{_range_ms(works)} a step" if works else "",
         f"{_range_ms(waits)} waiting" if waits else "",

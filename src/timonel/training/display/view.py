@@ -1,7 +1,7 @@
-"""Training while it goes on: finished epochs as lines, the present one live.
+"""Training progress view: finished epochs as lines, the current one live.
 
-A view is fed with events of the run and states of the job; it knows no terminal and no clock but
-the events' own.
+A view consumes events of the run and states of the job; it uses no terminal, and no clock other
+than the events' times.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 _RATE = "examples_per_s"
 _STEP_MS = "step_ms"
 _BESIDE = ("learning_rate", "staleness_mean", "staleness_max", "dropped_gradients")
-"""What says how it trains, not what came of it; shown where there is room."""
+"""Metrics that describe how training runs, not its results; shown if they fit."""
 
 
 class TrainingView:
-    """Turns events into lines to keep, and into what is shown of the present moment.
+    """Converts events to permanent lines and a live display.
 
-    Not safe for use by several threads.
+    Not thread-safe.
 
     Args:
-        width: Columns that a line may take; what matters less is left out where it does not fit.
-        every_s: Where nobody looks on live: after so many seconds without a line, the present
-            moment becomes one. Never, without it.
+        width: Maximum columns; less important parts that do not fit are dropped.
+        every_s: Without a live display: emit a progress line after so many seconds without any.
+            None disables it.
     """
 
     def __init__(self, width: int = 80, every_s: float | None = None) -> None:
@@ -51,7 +51,7 @@ class TrainingView:
         self._spinner = Spinner("dots")
 
     def feed(self, event: Mapping[str, Any]) -> list[Text]:
-        """Take one event; return the lines that it completes."""
+        """Process one event; return the lines that it completes."""
         self._paces.feed(event)
         lines = self._lines_of(event)
         if lines or self._last_line is None:
@@ -59,11 +59,11 @@ class TrainingView:
         return lines
 
     def job(self, status: JobStatus) -> None:
-        """Take the state of the job and its tasks."""
+        """Update the state of the job and its tasks."""
         self._job = status
 
     def live(self) -> RenderableType:
-        """Return what is shown of the present moment."""
+        """Return the live display of the current state."""
         if not self._progress:
             # Until the first step nothing else moves: TensorFlow loads, the graph is traced.
             self._spinner.update(text=self._in_one_line())
@@ -71,7 +71,7 @@ class TrainingView:
         return Group(*self.present())
 
     def present(self) -> list[Text]:
-        """Return the present moment as lines: the epoch, the roles, and who holds up the others."""
+        """Return the current state as lines: the epoch, the roles, and the slowest task."""
         lines = [present_line(self._progress, self._width)] if self._progress else []
         if self._job is not None:
             lines += role_lines(self._job, self._paces, self._width)
@@ -83,13 +83,14 @@ class TrainingView:
         return lines
 
     def end(self) -> list[Text]:
-        """Return the lines that still wait for an event that will not come."""
+        """Return lines still pending because no further event will come."""
         return self._flush(None)
 
     def _lines_of(self, event: Mapping[str, Any]) -> list[Text]:
         kind = event["type"]
         if kind == "metrics" and event.get("checkpoint") is not None:
-            # By an evaluator, beside training: the epoch that is under way is another one.
+            # From an evaluator beside training: it belongs to an earlier epoch than the current
+            # one.
             return [evaluation_line(event, self._width)]
         if kind == "progress":
             return self._note_progress(event)
@@ -117,7 +118,7 @@ class TrainingView:
         return [present_line(event, self._width, bar=False)] if is_due and not lines else lines
 
     def _flush(self, progress: Mapping[str, Any] | None) -> list[Text]:
-        # An epoch's metrics are followed by a progress event that knows its number in its fit.
+        # An epoch's metrics are followed by a progress event with its number in the fit.
         done, self._pending = self._pending, None
         if done is None:
             return []
@@ -132,12 +133,12 @@ class TrainingView:
 
 
 def present(status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80) -> list[Text]:
-    """Return how a job trains now, in lines; none once it has ended.
+    """Return the current training progress as lines; empty once the job has ended.
 
     Args:
-        status: Its state.
+        status: The job's status.
         events: All events of its run.
-        width: Columns that a line may take.
+        width: Maximum columns of a line.
     """
     if status.state.is_final:
         return []
@@ -151,13 +152,13 @@ def present(status: JobStatus, events: Iterable[Mapping[str, Any]], width: int =
 def epoch_line(
     done: Mapping[str, Any], progress: Mapping[str, Any], took_s: float | None, width: int
 ) -> Text:
-    """Return a finished epoch as a line.
+    """Format a finished epoch as a line.
 
     Args:
         done: Its metrics event.
         progress: The progress event after it, or the last one before it.
-        took_s: How long it took, if that is known.
-        width: Columns to stay within, if the metrics do.
+        took_s: Its duration, if known.
+        width: Maximum columns; the metrics may exceed it.
     """
     is_same = progress.get("epoch") is not None
     epoch = progress["epoch"] if is_same else done["epoch"] + 1
@@ -181,11 +182,11 @@ def epoch_line(
 
 
 def evaluation_line(event: Mapping[str, Any], width: int) -> Text:
-    """Return what an evaluator found for a checkpoint as a line.
+    """Format an evaluator's result for a checkpoint as a line.
 
     Args:
         event: Its metrics event.
-        width: Columns to stay within, if the metrics do.
+        width: Maximum columns; the metrics may exceed it.
     """
     place = f"epoch {event.get('fit_epoch')}"
     if not event.get("is_epochs_end", True):
@@ -202,7 +203,7 @@ def evaluation_line(event: Mapping[str, Any], width: int) -> Text:
 def outcome_line(
     job_id: str, status: str, duration_s: float, metrics: Mapping[str, float], width: int = 80
 ) -> Text:
-    """Return how a run ended, as the last line, with the metrics that fit into ``width``."""
+    """Format a run's outcome as the last line, with the metrics that fit into ``width``."""
     style = STATUS_STYLES.get(status, "")
     text = Text.assemble(
         (job_id, "bold"), " ", (status, style), f" in {format_seconds(duration_s)}"
@@ -231,7 +232,7 @@ def _restart_line(event: Mapping[str, Any]) -> Text:
 
 
 def _remark(event: Mapping[str, Any]) -> Text | None:
-    """Return what an event has to say to whoever looks on."""
+    """Return the line to display for a log or profile event."""
     if event["type"] == "log" and event.get("level") == "warning":
         return Text.assemble(("warning: ", "yellow"), str(event.get("message")))
     if event["type"] == "log" and event.get("level") == "info":
@@ -245,7 +246,7 @@ def _remark(event: Mapping[str, Any]) -> Text | None:
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    """Sort a loss before what else is measured, training before validation."""
+    """Sort key: losses before other metrics, training before validation."""
     return name.startswith("val_"), name.removeprefix("val_") != "loss", name
 
 
