@@ -1,8 +1,8 @@
 """Training options in groups, as accepted by `train` and the command line.
 
 Each group configures one part of the worker side. The control side builds them with
-`Settings.of`; every task reads them from ``train.json``. Imports only `timonel.errors` and
-`timonel.units`.
+`Settings.of`; every task reads them from ``train.json``. From timonel it imports only errors and
+units.
 """
 
 from __future__ import annotations

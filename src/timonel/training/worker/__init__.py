@@ -1,1 +1,1 @@
-"""What runs inside each process of a training job; imported by the bootstrap only."""
+"""Code that runs inside a training job's processes; imported only by the bootstrap."""

@@ -1,4 +1,4 @@
-"""``python -m timonel.training.worker --spec FILE``: one task of a training job."""
+"""Run one task of a training job: ``python -m timonel.training.worker --spec FILE``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timonel.training.worker.bootstrap import run
 
 
 def main() -> int:
-    """Run the task that the arguments and the environment describe."""
+    """Run the task described by the arguments and the environment."""
     parser = argparse.ArgumentParser(prog="python -m timonel.training.worker")
     parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
     parser.add_argument("--parent", type=int, help="the process without which this one ends")
@@ -26,7 +26,7 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     if code != EXIT_DONE:
-        # A cluster that lost a member may hang or abort while it is taken down in good order.
+        # Orderly shutdown of a cluster that lost a member may hang or abort.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

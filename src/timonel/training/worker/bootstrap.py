@@ -1,6 +1,6 @@
-"""A task from its first line to its exit code: what surrounds the user's script.
+"""Set up a task, run the user's program, and report the outcome.
 
-Importing this module initialises nothing of TensorFlow, so that a warm parent can have it.
+Importing this module initializes nothing of TensorFlow, so that a warm parent can import it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
 
-# What the other roles do imports TensorFlow, and is imported by no task that does something else.
+# These roles import TensorFlow; other tasks do not import them.
 _EVALUATOR = "timonel.training.worker.evaluator"
 _SERVERS = "timonel.training.worker.ps"
 
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def peers(self) -> int:
-        """How many other tasks train."""
+        """Number of other tasks that train."""
         return len(self.cluster.trainers) - 1
 
 
@@ -63,8 +63,8 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
     """Run a task to its end and return its exit code.
 
     Args:
-        spec_path: The document that `timonel.training.spec` describes.
-        environ: The environment that the engine has given.
+        spec_path: The tasks' document, see `timonel.training.spec`.
+        environ: The environment set by the engine.
     """
     _log_to_stderr()
     task_dir = Path(environ["TIMONEL_TASK_DIR"])
@@ -75,7 +75,7 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
             job_dir=Path(environ["TIMONEL_JOB_DIR"]),
             task_dir=task_dir,
         )
-    except TimonelError as error:  # written by a newer release, say: there is no run to tell
+    except TimonelError as error:  # without a readable spec, no run to report to
         logger.warning("%s", error)
         exit_report.write_report(
             task_dir, Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error))
@@ -92,7 +92,7 @@ def _run_to_outcome(task: Task) -> Outcome:
     termination.install()
     try:
         _train(task, termination)
-    except BaseException as error:  # noqa: BLE001 - whatever it is decides how the process ends
+    except BaseException as error:  # noqa: BLE001 - any error determines the exit code
         termination.ignore_more()
         result = exit_report.of_exception(
             exit_report.explained(
@@ -108,13 +108,13 @@ def _run_to_outcome(task: Task) -> Outcome:
 
 
 def _tell(task: Task, result: Outcome) -> None:
-    """Show in the task's log what went wrong, and record the user's own error in the run."""
+    """Log the failure, and record an error of the user's program in the run."""
     if result.traceback is None:
         if result.cause is not None:
             logger.warning("%s", result.message)
         return
     sys.stderr.write(result.traceback)
-    with contextlib.suppress(TimonelError):  # a full disk, which may be what went wrong
+    with contextlib.suppress(TimonelError):  # the disk may be full
         writer = open_run(_workspace(task), task.spec.run_id)
         writer.event("error", task=task.cluster.task_id, traceback=result.traceback)
 
@@ -139,7 +139,7 @@ def _train(task: Task, termination: Termination) -> None:
 
 
 def _run_alone(task: Task) -> None:
-    """Run a script that asked to be left alone: it has its ``TF_CONFIG`` and nothing else."""
+    """Run a script that distributes itself: it gets only ``TF_CONFIG``."""
     enter(context_of(task, None))
     (task.task_dir / "ready").touch()
     alive.begin(task.task_dir)
@@ -153,7 +153,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         scratch,
     )
 
-    for noisy in ("tensorflow", "absl"):  # they tell of each device and each all-reduce
+    for noisy in ("tensorflow", "absl"):  # they log each device and each all-reduce
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settings = task.spec.settings
     granted = devices.configure(
@@ -172,8 +172,8 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     strategy = strategies.build(name, task.cluster, settings)
     if strategy is not None:
         adoption.adopt(strategy, name)
-    # The coordination service of several workers has put a handler of its own in the place of ours,
-    # one that only takes note of SIGTERM.
+    # The coordination service of multi-worker training replaced our handler with one that only
+    # records SIGTERM.
     termination.install()
     context = context_of(task, strategy)
     enter(context)
@@ -210,7 +210,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
 
 
 def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) -> None:
-    """Say that several workers compute on the processors of one machine, where they do."""
+    """Warn if several workers share one machine's processors."""
     served = task.spec.settings.uses_parameter_servers
     trainers = task.cluster.trainers
     workers = len(task.cluster.tasks["worker"]) if served else len(trainers)
@@ -226,7 +226,7 @@ def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) 
 
 
 def run_program_of(task: Task, run: RunWriter | None) -> None:
-    """Run the user's program; what it returns is recorded where there is a run."""
+    """Run the user's program; record its return value if this task writes to the run."""
     cluster, job_dir = task.cluster, str(task.job_dir)
     argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
@@ -242,7 +242,7 @@ def run_program_of(task: Task, run: RunWriter | None) -> None:
 
 @contextlib.contextmanager
 def until_exit() -> Iterator[None]:
-    """A script may end by ``sys.exit()``: what it has trained is exported as well."""
+    """Treat ``sys.exit()`` as a normal end, so that the model is exported."""
     try:
         yield
     except SystemExit as error:
@@ -251,7 +251,7 @@ def until_exit() -> Iterator[None]:
 
 
 def context_of(task: Task, strategy: Any) -> TrainingContext:
-    """Return the job as the script of a task may see it."""
+    """Return the training context for a task's script."""
     return TrainingContext(
         cluster=task.cluster,
         job_dir=task.job_dir,
@@ -272,7 +272,7 @@ def _open_run(task: Task) -> RunWriter | None:
 
 
 def _log_to_stderr() -> None:
-    """Show timonel's own remarks in the task's log; other packages' logging is the script's."""
+    """Write timonel's log messages to the task's log; other loggers belong to the script."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("timonel: %(message)s"))
     own = logging.getLogger("timonel")
@@ -293,10 +293,10 @@ def _set_environment(task: Task) -> None:
 
 
 def _has_tf_config(task: Task) -> bool:
-    """Tell whether there is a cluster to be told of.
+    """Tell whether to set ``TF_CONFIG``.
 
-    Strategies build one from it, which an evaluator does not belong to: its ``TF_CONFIG`` is for
-    scripts that distribute themselves.
+    Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets one
+    only with the strategy ``none``, for scripts that distribute themselves.
     """
     settings = task.spec.settings
     if settings.distribution.strategy is StrategyName.NONE and settings.evaluation.evaluator:

@@ -1,8 +1,7 @@
-"""What a script may ask of the job it runs in: ``timonel.training.context()``.
+"""The training context, which tells a script about its job: ``timonel.training.context()``.
 
-A script needs none of this. One that wants control takes it from here, and it works outside a job
-too, so that the script can be tried out with plain ``python``: one process that leads, files under
-``timonel-job/`` in the present folder.
+Scripts do not need it. It also works outside a job, so that a script can be tested with plain
+``python``: as a single chief process with files under ``timonel-job/`` in the current folder.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ LOCAL_FOLDER = "timonel-job"
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """The job that this process is a task of. Immutable.
+    """The job of this process. Immutable.
 
     Attributes:
-        cluster: The job's tasks and this one's place among them.
+        cluster: The job's tasks and this task's position.
         job_dir: The job's folder.
         strategy: The ``tf.distribute.Strategy`` the script runs under; None without one.
         params: The parameters given with ``--set``.
         data: The datasets given with ``--data``, by name.
-        in_job: False where the script was started by hand.
+        in_job: False outside a job.
     """
 
     cluster: Cluster
@@ -40,27 +39,27 @@ class TrainingContext:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task leads: what should be done once is done there."""
+        """Whether this task leads the job. Do work that should happen once only here."""
         return self.cluster.is_chief
 
     @property
     def coordinator(self) -> Any:
-        """The ClusterCoordinator of a job with parameter servers, for a loop of one's own."""
+        """ClusterCoordinator of a job with parameter servers, for custom training loops."""
         return getattr(self.strategy, "_cluster_coordinator", None)
 
     @property
     def checkpoint_dir(self) -> Path:
-        """Where checkpoints are, and where a script may put its own."""
+        """Folder of the job's checkpoints, also for those of the script."""
         return self.job_dir / "checkpoints"
 
     @property
     def export_dir(self) -> Path:
-        """Where the model is exported, for ``timonel export`` to publish."""
+        """Folder of the exported model, which ``timonel export`` publishes."""
         return self.job_dir / "export"
 
     @property
     def tensorboard_dir(self) -> Path:
-        """Where TensorBoard's event files are."""
+        """Folder of TensorBoard's event files."""
         return self.job_dir / "tensorboard"
 
     def export(
@@ -72,24 +71,24 @@ class TrainingContext:
         columns: Mapping[str, str] | None = None,
         labels: tuple[str, ...] | None = None,
     ) -> None:
-        """Export ``model`` instead of the one that was fitted last.
+        """Export ``model`` instead of the last fitted one.
 
-        Every task of a job must call this, at the same place.
+        Every task of a job must call this, at the same point.
 
         Args:
             model: A built Keras model.
-            preprocess: Takes one raw example (a string scalar, or a dictionary of scalars by
-                column) and gives the model's input. Without it, the transforms of
-                `timonel.data.load` are used, where they are known.
-            input_kind: What ``preprocess`` takes; ``image`` unless ``columns`` are given.
-            columns: Of a table, ``float32`` or ``string`` by column.
-            labels: Names of the classes; by default those of the dataset that was loaded.
+            preprocess: Maps one raw example (a string scalar, or a dictionary of scalars by
+                column) to the model's input. Default: the transforms of `timonel.data.load`, if
+                known.
+            input_kind: Input of ``preprocess``; ``image`` unless ``columns`` are given.
+            columns: For a table: ``float32`` or ``string`` by column.
+            labels: Class names; by default those of the loaded dataset.
 
         Raises:
             ModelError: The model cannot be exported.
         """
         if self.cluster.role == "evaluator":
-            return  # the trainers export what they have trained
+            return  # trainers do the export
         from timonel.training.worker import exporting  # noqa: PLC0415 - imports TensorFlow
 
         chosen = input_kind or ("table" if columns else "image")
@@ -97,19 +96,19 @@ class TrainingContext:
         exporting.export_own(self.export_dir, model, own, labels)
 
     def checkpointer(self, things: Mapping[str, Any], *, data: Any) -> Any:
-        """Return what saves and restores a training loop that the script writes itself.
+        """Return a checkpointer for a custom training loop.
 
-        ``checkpointer(...).epochs(n)`` yields the epochs that are left, ``.batches()`` the batches
-        that are left of one; ``.state`` is a dictionary of the script's own. Every task of a job
-        goes through the same loop.
+        ``checkpointer(...).epochs(n)`` yields the remaining epochs, ``.batches()`` the remaining
+        batches of an epoch; ``.state`` is a dictionary for the script's values. Every task of a job
+        must run the same loop.
 
         Args:
             things: Keras models, optimizers and metrics, and TensorFlow variables, by name; models
                 must be built.
-            data: A ``tf.data.Dataset`` of batches, such as what `timonel.data.load` returns.
+            data: A ``tf.data.Dataset`` of batches, such as the result of `timonel.data.load`.
 
         Raises:
-            SpecError: These are others than before a restart.
+            SpecError: The objects differ from those before a restart.
         """
         from timonel.training.worker.fit import loops  # noqa: PLC0415 - imports TensorFlow
 
@@ -120,12 +119,12 @@ _entered: list[TrainingContext] = []
 
 
 def enter(context: TrainingContext) -> None:
-    """Make ``context`` the one of this process; called once, before the script runs."""
+    """Set this process's context; called once, before the script runs."""
     _entered[:] = [context]
 
 
 def context() -> TrainingContext:
-    """Return the job this process is a task of, or one that stands in for it outside a job."""
+    """Return this process's training context, or a stand-in outside a job."""
     return _entered[0] if _entered else _local()
 
 

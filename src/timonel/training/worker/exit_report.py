@@ -1,4 +1,4 @@
-"""How a task ends: what went wrong, whose fault it was, and what the engine is told of it."""
+"""Classify a task's outcome and report it to the engine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from timonel.training.worker.tracebacks import chain, summary, user_traceback
 
 EXIT_FAILED = 1
 
-# What TensorFlow raises when a peer is gone, whatever it was doing.
+# Errors that TensorFlow raises when a peer is gone, whatever the operation.
 _LOST_PEER_ERRORS = frozenset({"UnavailableError", "AbortedError"})
-# What it raises for that and for other reasons: the text decides.
+# Errors with several possible reasons: the text decides.
 _AMBIGUOUS_ERRORS = frozenset(
     {
         "CancelledError",
@@ -40,7 +40,7 @@ _LOST_PEER_WORDS = (
     "remote worker",
     "barrier",
 )
-# What a step of the script's own raises that does not run in `Strategy.run`.
+# Errors of a step in the user's loop that runs outside `Strategy.run`.
 _OUTSIDE_REPLICAS = (
     "DistributedVariable.handle is not available outside the replica context",
     "'NoneType' object has no attribute 'merge_call'",
@@ -57,7 +57,7 @@ _OWN_SERVED_LOOP = (
     "args=batch): see https://www.tensorflow.org/tutorials/distribute/parameter_server_training, "
     "or train with model.fit."
 )
-# TensorFlow loses values of a step that creates variables in its first call on several devices.
+# TensorFlow loses values of a step whose first call creates variables on several devices.
 _LATE_VARIABLES = ("You must feed a value for placeholder tensor", "fn_with_cond")
 _BUILD_FIRST = (
     "TensorFlow cannot create the variables of a model or an optimizer in a step that runs on "
@@ -73,9 +73,9 @@ class Outcome:
 
     Attributes:
         exit_code: The process's exit code.
-        cause: Why it failed, if it did and the engine should know.
-        message: One line about it.
-        traceback: What the user should see of it; None where nothing helps.
+        cause: Cause of the failure, if any.
+        message: One-line description.
+        traceback: Traceback for the user; None if it would not help.
     """
 
     exit_code: int
@@ -91,13 +91,13 @@ LEFT = Outcome(EXIT_RETRYABLE, FailureCause.PREEMPTED, "asked to leave")
 def of_exception(
     error: BaseException, *, script: str, peers: int, terminating: bool = False
 ) -> Outcome:
-    """Return how a task ends that ``error`` went through.
+    """Return the outcome of a task that raised ``error``.
 
     Args:
-        error: What came out of the user's program or of what surrounds it.
+        error: Raised by the user's program or by the code around it.
         script: The path of the user's program.
-        peers: How many other tasks train.
-        terminating: SIGTERM has come; whatever is raised after it is its consequence.
+        peers: Number of other tasks that train.
+        terminating: SIGTERM was received, so that any later error counts as its consequence.
     """
     if terminating or isinstance(error, Terminated):
         return LEFT
@@ -116,11 +116,11 @@ def of_exception(
 def explained(
     error: BaseException, faults: Sequence[TimonelError], *, is_served: bool = False
 ) -> BaseException:
-    """Return the error of ours that an error of TensorFlow stands for, if there is one.
+    """Return a timonel error that explains a TensorFlow error, else the error itself.
 
     Args:
-        error: What came out of the user's program.
-        faults: What was raised inside TensorFlow's operations, which pass it on as text.
+        error: Raised by the user's program.
+        faults: Errors raised inside TensorFlow operations, which forward only their text.
         is_served: The job has parameter servers.
     """
     if any(words in str(error) for words in _OUTSIDE_REPLICAS):
@@ -136,7 +136,7 @@ def explained(
 
 
 def write_report(task_dir: Path, outcome: Outcome) -> None:
-    """Tell the engine why the task failed, if there is space for it: the exit code says it too."""
+    """Report a failure's cause to the engine; ignored on a full disk, as the exit code remains."""
     if outcome.cause is not None:
         report = {
             "cause": outcome.cause.value,
@@ -157,13 +157,13 @@ def _of_exit(error: SystemExit) -> Outcome:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    # TensorFlow has one error for a lack of memory and of space on the disk.
+    # TensorFlow raises the same error if memory or disk space is exhausted.
     is_disk = os.strerror(errno.ENOSPC) in str(error)
     return bool(_names(type(error)) & _OUT_OF_MEMORY_ERRORS) and not is_disk
 
 
 def _of_memory(error: BaseException) -> str:
-    """Return what could not be allocated: TensorFlow says that below a line that says nothing."""
+    """Return the line about the failed allocation, which follows a generic first line."""
     for line in str(error).splitlines():
         before, found, after = line.partition("OOM when allocating")
         if found and not before.strip():

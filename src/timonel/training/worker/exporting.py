@@ -1,6 +1,7 @@
-"""Exporting a model from the process that trained it, where its custom layers exist.
+"""Export a model in the process that trained it, where its custom layers exist.
 
-All tasks do the same: reading a distributed variable may take all of them. The chief's files stay.
+All tasks export, since reading a distributed variable may need all of them. Only the chief's files
+are kept.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ logger = logging.getLogger(__name__)
 _exported_by_script: list[Any] = []
 
 surrounding: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-"""Entered with a model around its export: brings variables here that are kept elsewhere."""
+"""Context manager around an export, which can copy remote variables into this process."""
 
 
 @dataclass(frozen=True)
 class OwnPreprocessing:
-    """What a user does to a raw example himself."""
+    """The user's preprocessing of a raw example."""
 
     apply: Callable[[Any], Any]
     input_kind: Literal["image", "table"]
@@ -50,7 +51,7 @@ def export_own(
     own: OwnPreprocessing | None,
     labels: Sequence[str] | None,
 ) -> None:
-    """Export what the script itself has chosen; the last such model is the one that stays."""
+    """Export a model chosen by the script; the last one is kept."""
     record = session.loads[-1] if session.loads else None
     _exported_by_script.append(model)
     with surrounding(model), scratch.suspended():
@@ -70,10 +71,10 @@ def export_own(
 
 
 def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
-    """Export the model that was fitted last, unless the script has exported one itself.
+    """Export the last fitted model, unless the script exported one itself.
 
     Returns:
-        Why there is no export; None if there is one.
+        The reason for a missing export; None if one exists.
     """
     if _exported_by_script:
         return None
@@ -130,7 +131,7 @@ def _export(
 
 
 def _reference_or_none(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
-    """Return what the check needs. Held-out records that are damaged must not cost the model."""
+    """Return reference predictions, or None if the held-out records are damaged."""
     try:
         return _reference(model, record)
     except DataError as error:
@@ -154,7 +155,7 @@ def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str
 
 
 def _reference(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
-    """Return what the training pipeline predicts for held-out records, for the check."""
+    """Return the training pipeline's predictions for held-out records, for the export check."""
     dataset = Dataset.open(record.uri)
     split = next((name for name in ("test", "validation") if dataset.count(name)), None)
     if split is None:
@@ -197,7 +198,7 @@ def _predict(
 
 
 def _load_again(record: session.LoadRecord, split: str) -> Any:
-    """Load a whole split as the script has loaded its data."""
+    """Load a whole split with the options of the script's own `load` call."""
     shard = session.input_shard()
     session.configure(session.InputShard())
     try:

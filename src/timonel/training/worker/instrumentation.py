@@ -1,4 +1,4 @@
-"""What a task shows of itself while it trains: its pace, and the profile that was asked for."""
+"""Pace reports and requested profiles of a training task."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 class Seen:
-    """Makes a task's ``fit`` calls show themselves.
+    """Adds pace reports and profiling to a task's ``fit`` calls.
 
-    Made before the strategy's scope is entered: what is measured is the process's own.
+    Create it before entering the strategy's scope: the measurements are local to the process.
 
     Args:
         keras: The Keras module that the script uses.
-        context: The job, as the script may see it.
+        context: The job's training context.
         run: The run's writer; each task has one.
         settings: How the job trains.
-        task_dir: A folder that is this task's own.
+        task_dir: The task's folder.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Seen:
         self._teller: pace.Teller | PieceTeller
 
     def install(self, fits: Fits) -> None:
-        """Show the calls of ``fits``; after whatever changes their arguments."""
+        """Instrument the calls of ``fits``; call it after other code that changes their arguments."""
         if self._stopwatch is not None:
             end_of_data.watch_batches(self._stopwatch.has_batch, self._stopwatch.have_batches)
             gradients.before_reduce.append(self._stopwatch.arrive)
@@ -77,7 +77,7 @@ class Seen:
         add_callback(arguments, callback)
 
     def _profile(self, _model: Any, arguments: dict[str, Any]) -> None:
-        profiler, self._profiler = self._profiler, None  # of the first call alone
+        profiler, self._profiler = self._profiler, None  # only for the first call
         if profiler is not None:
             initial = int(arguments.get("initial_epoch") or 0)
             add_callback(arguments, profiling.callback_for(self._keras, profiler, initial))
@@ -94,7 +94,7 @@ class Seen:
     def _make_piece_teller(self) -> PieceTeller:
         backups = self._settings.parameter_servers.backup_workers
         workers = len(self._cluster.tasks.get("worker", ()))
-        # Asynchronous updates are of a batch each, synchronous ones of a part from each worker.
+        # An asynchronous update covers a batch, a synchronous one a part from each worker.
         return PieceTeller(self._run, parts=1 if backups is None else max(1, workers - backups))
 
     def _make_profiler(
@@ -123,9 +123,9 @@ class Seen:
 
 
 def add_callback(arguments: dict[str, Any], callback: Any) -> None:
-    """Add a callback to those of a ``fit`` call."""
+    """Add a callback to the arguments of a ``fit`` call."""
     given: Any = arguments.get("callbacks")
-    if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
         callback.set_model(given.model)
         callback.set_params(given.params)
         given.callbacks.append(callback)
@@ -140,7 +140,7 @@ def add_callback(arguments: dict[str, Any], callback: Any) -> None:
 
 
 def _waits(cluster: Cluster, settings: Settings) -> bool:
-    """Tell whether steps are taken together with other tasks, and their graph can be measured."""
+    """Tell whether this task trains in lockstep with others and its graph can be measured."""
     # XLA compiles no clock into a step.
     return (
         len(cluster.trainers) > 1

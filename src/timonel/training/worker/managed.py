@@ -1,4 +1,4 @@
-"""What a strategy's tasks are given around the script: scope, shards, hooks, export at the end."""
+"""Set up strategy tasks: scope, data shards, ``fit`` hooks, and the final export."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SPLITS = {"train": "training"}
 
 
 def require_supported(keras: Any, name: StrategyName) -> None:
-    """Check that this Keras was verified with distributed ``fit``, if that is what is wanted.
+    """Check that this Keras version was verified with distributed ``fit``, if needed.
 
     Raises:
         TimonelError: It was not.
@@ -56,21 +56,21 @@ def prepared(
     settings: Settings | None = None,
     termination: Termination | None = None,
 ) -> Iterator[Fits]:
-    """Enter the strategy's scope and make ``data.load`` and ``fit`` work in it.
+    """Enter the strategy's scope and adapt ``data.load`` and ``fit`` to it.
 
     Args:
         keras: The Keras module that the script uses.
-        context: The job, as the script may see it.
-        run: Where the chief reports; None in all other tasks.
-        progress: The file in which the engine looks how far the task has come.
+        context: The job's training context.
+        run: The chief's run writer; None in other tasks.
+        progress: The file from which the engine reads the task's progress.
         settings: How the job trains.
-        termination: What knows whether the process was asked to leave.
+        termination: Tells whether the process was asked to stop.
     """
     settings = settings or Settings()
     strategy = context.strategy
     replicas = strategy.num_replicas_in_sync if strategy is not None else 1
     served = settings.uses_parameter_servers
-    # The chief of parameter servers deals out what it reads itself: nobody else runs the script.
+    # With parameter servers only the chief runs the script; it distributes all data itself.
     workers = 1 if served else len(context.cluster.trainers)
     session.configure(
         session.InputShard(
@@ -140,7 +140,7 @@ def prepared(
         fits.after_fit.append(trainers.fit_ends)
     fits.install()
     if run is not None:
-        # An export that was being published when the chief was killed lies here.
+        # Remove a partial export from before the chief was killed.
         sweep(context.job_dir)
         session.on_load.append(lambda record: _report_load(run, record))
     if strategy is None:
@@ -156,12 +156,12 @@ def prepared(
 
 
 def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
-    """Export the model, and leave together: the chief keeps the cluster's services."""
+    """Export the model, then wait for all tasks: the chief hosts the cluster's services."""
     reason = exporting.export_fitted(context.export_dir, fits.last)
     if reason is not None:
         _warn(run, reason)
     if context.coordinator is not None:
-        return  # workers and parameter servers are ended by the engine
+        return  # the engine stops workers and parameter servers
     if context.strategy is not None and len(context.cluster.trainers) > 1:
         wait_for_all(context.strategy)
 
@@ -173,7 +173,7 @@ def _served_loop(
     agreement: Agreement,
     run: RunWriter | None,
 ) -> Any:
-    """Return what stands behind ``fit`` where workers compute what the chief deals out."""
+    """Return the loop behind ``fit`` for a job with parameter servers."""
     from timonel.training.worker.ps import loop, roles  # noqa: PLC0415 - few jobs have them
 
     roles.keep_metrics_local(keras)
@@ -193,10 +193,9 @@ def _served_loop(
 
 
 def wait_for_all(strategy: Any) -> None:
-    """Return once every task has come here, or has left: this one has nothing to do any more.
+    """Wait until every task has arrived here, or a peer has left.
 
-    A task that is through the last step of the collective may be gone before another has read its
-    part of it.
+    A peer may finish the collective's last step and exit before this task has read its part.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
@@ -221,7 +220,7 @@ def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[
         )
         return original(dataset, options) if dealt is None else dealt
 
-    # Keras' fit and a user's own loop both come through here.
+    # Used by both Keras' fit and custom loops.
     strategy.experimental_distribute_dataset = distribute
 
 
@@ -248,7 +247,7 @@ def _report_load(run: RunWriter, record: session.LoadRecord) -> None:
 
 
 def _warn(run: RunWriter | None, message: str) -> None:
-    """Show a line in the task's log and, in the chief, where the user follows the job."""
+    """Log a warning; the chief also shows it to the user as an event."""
     logger.warning("%s", message)
     if run is not None:
         run.event("log", level="warning", message=message)

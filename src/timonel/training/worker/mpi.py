@@ -1,8 +1,8 @@
-"""``python -m timonel.training.worker.mpi --spec FILE``: the one task of a job that mpirun runs.
+"""Run an mpirun job as one task: ``python -m timonel.training.worker.mpi --spec FILE``.
 
-An engine starts this once; it starts mpirun, which starts it again with ``--rank`` for each rank.
-Rank 0 is the job's chief and has the task's folder; each other rank has one of its own. When all
-have ended, what counts is the failure that the others followed from.
+An engine starts this module once; it starts mpirun, which starts it again with ``--rank`` for each
+rank. Rank 0 is the job's chief and uses the task's folder; each other rank has a folder beside it.
+The job reports the rank failure that caused the others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def start_ranks(spec: Path) -> int:
 
 
 def run_rank(spec: Path) -> int:
-    """Be one rank: meet the others, then run the task as any launcher's; return its exit code."""
+    """Join the other ranks and run this rank's task; return its exit code."""
     rank, _ = ranks.join()
     ranks.leave()
     cluster = rank.cluster
@@ -61,7 +61,7 @@ def run_rank(spec: Path) -> int:
 
 
 def _assignment(cluster: Cluster) -> Assignment:
-    """Return what the engine has told its one task, with the ranks in place of it."""
+    """Return the engine's assignment with the ranks as its cluster."""
     told: Assignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
     told["cluster"] = {role: list(found) for role, found in cluster.tasks.items()}
     told["task"] = {"type": cluster.role, "index": cluster.index}
@@ -69,7 +69,7 @@ def _assignment(cluster: Cluster) -> Assignment:
 
 
 def _folders(count: int) -> Iterator[Path]:
-    """Yield the folder of each rank, that of the engine's task first."""
+    """Yield the folder of each rank, the engine task's folder first."""
     own = Path(os.environ["TIMONEL_TASK_DIR"])
     yield own
     for number in range(count - 1):
@@ -77,7 +77,7 @@ def _folders(count: int) -> Iterator[Path]:
 
 
 def _report_root(folders: list[Path]) -> None:
-    """Leave the report of the rank that the others followed as the task's own."""
+    """Copy the report of the root failure's rank to the engine's task."""
     failures: dict[str, Failure] = {}
     for folder in folders:
         try:
@@ -94,7 +94,7 @@ def _report_root(folders: list[Path]) -> None:
 
 
 def main() -> int:
-    """Start the ranks, or be one."""
+    """Start the ranks, or run one."""
     parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
     parser.add_argument("--rank", action="store_true", help="mpirun has started this")
@@ -106,5 +106,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # As in the other tasks: a cluster that lost a member may hang while it is taken down.
+    # As in the other tasks: the shutdown of a cluster that lost a member may hang.
     os._exit(code) if code != EXIT_DONE else sys.exit(code)

@@ -1,4 +1,4 @@
-"""Bringing a job's precision, gradients, learning rate and batches to its fits and loops."""
+"""Apply a job's precision, gradient, learning rate and batch settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 def install(keras: Any, fits: Fits, settings: Settings, replicas: int) -> None:
-    """Have the optimizers of ``keras`` and the ``fit`` calls of this process do what is asked.
+    """Apply the settings to the optimizers of ``keras`` and to ``fit`` calls.
 
     Args:
         keras: The Keras module that the script uses.
         fits: The ``fit`` calls.
         settings: How the job trains.
-        replicas: How many train together.
+        replicas: Number of replicas that train together.
     """
     asked = settings.batches
     plan = Plan(settings.distribution.compress_gradients, asked.accumulate_gradients)
@@ -57,7 +57,7 @@ def _prepare(
     model: Any,
     arguments: dict[str, Any],
 ) -> None:
-    """Prepare a model and the arguments of its ``fit`` call, before its state is restored."""
+    """Prepare a model and its ``fit`` arguments, before its state is restored."""
     precision.warn_of_own_policy(keras, settings.numerics)
     if settings.numerics.xla:
         precision.compile_with_xla(model)

@@ -1,8 +1,8 @@
-"""Leaving where the main thread waits inside TensorFlow for a peer that is gone.
+"""Exit when the main thread hangs inside TensorFlow waiting for a lost peer.
 
-Python calls a signal's handler between two bytecodes of the main thread, and a collective never
-comes back to those. Whoever is told a second time to leave (see `Termination`) has nothing to wait
-for, so a thread beside ends the process, once it is plain that nothing happens in it any more.
+Python runs signal handlers between two bytecodes of the main thread, which a hanging collective
+never reaches. A process that receives a second SIGTERM (see `Termination`) has nothing to wait for,
+so a watchdog thread ends it once no other thread is active.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from timonel.engines.base import EXIT_RETRYABLE
 
 _LOOK_S = 0.02
 _LOOKS = 5
-"""So many looks in a row must find all threads asleep."""
+"""Consecutive checks that must find all threads asleep."""
 _THREADS = Path("/proc/self/task")
 
 
 def watch(is_leaving: Callable[[], bool], is_writing: Callable[[], bool]) -> None:
-    """Leave from now on where the main thread cannot; call it there.
+    """Start the watchdog; call it from the main thread.
 
     Args:
-        is_leaving: Whether the main thread is at it.
-        is_writing: Whether another thread writes something that is worth waiting for.
+        is_leaving: Whether the main thread is already exiting.
+        is_writing: Whether another thread is writing data worth waiting for.
     """
     if not _THREADS.is_dir():
-        return  # not Linux: what is stuck is killed in the end
+        return  # not Linux: the engine kills hanging tasks eventually
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -55,17 +55,17 @@ def _watch(reader: int, is_leaving: Callable[[], bool], is_writing: Callable[[],
 
 
 def all_others_sleep() -> bool:
-    """Tell whether no thread but this one computes, or waits for a processor or a disk."""
+    """Tell whether no other thread is running or waiting for a processor or a disk."""
     own = str(threading.get_native_id())
     return all(_state(thread) == "S" for thread in _THREADS.iterdir() if thread.name != own)
 
 
 def _state(thread: Path) -> str:
     try:
-        # The name in parentheses may hold blanks and parentheses itself.
+        # The name in parentheses may contain spaces and parentheses.
         return (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return "S"  # it has ended
+        return "S"  # the thread has ended
 
 
 def _leave() -> NoReturn:

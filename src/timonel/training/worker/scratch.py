@@ -1,11 +1,12 @@
 """Redirect the files that a script saves outside the chief to a scratch folder.
 
 Every task runs the whole script, so several processes would write ``model.save("final.keras")`` at
-once. TensorFlow's rule for MultiWorkerMirroredStrategy is followed: every task saves, as reading a
-variable may take all of them; only the chief's file stays, and the others write to a folder of
-their own that is removed (https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras).
-Loading a path that this task has saved reads its own copy: the chief may not be through with its
-file. TensorFlow's lists of checkpoints have a copy likewise, and old checkpoints are deleted there.
+once. This module follows TensorFlow's rule for MultiWorkerMirroredStrategy: every task saves, as
+reading a variable may need all of them; only the chief's file is kept, and other tasks write to
+private folders that are removed
+(https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras). Loading a path that this
+task has saved reads its own copy, as the chief may still be writing the file. TensorFlow's lists of
+checkpoints are copied likewise, and old checkpoints are deleted there.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from typing import Any
 from timonel.training.worker.private import backups, checkpoint_lists
 
 _BUDGET_BYTES = 2**30
-"""Older copies are deleted beyond this. The chief finished those files long ago."""
+"""Older copies are deleted beyond this size. The chief finished those files long ago."""
 _SCHEME = re.compile(r"^([a-z0-9]+)://", re.IGNORECASE)
 
 
 class Scratch:
-    """A task's own copies of the files that its script saves. Not thread-safe.
+    """A task's copies of the files that its script saves. Not thread-safe.
 
     Args:
-        folder: Where they are; emptied at the start.
+        folder: Folder for the copies; emptied at the start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,24 +46,24 @@ class Scratch:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def for_writing(self, path: Any) -> Any:
-        """Return where to write instead of ``path``; the parent folders of both exist.
+        """Return the path to write instead of ``path``; the parent folders of both exist.
 
         Args:
-            path: A path or URI. Anything else, such as an open file, is returned as it is.
+            path: A path or URI. Anything else, such as an open file, is returned unchanged.
         """
         copy = self._copy_of(path)
         if copy is None:
             return path
         copy.parent.mkdir(parents=True, exist_ok=True)
         if not _SCHEME.match(os.fsdecode(path)):
-            # Scripts list what they have saved, and remove their temporary folders.
+            # Scripts list saved files and remove their temporary folders.
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         return str(copy)
 
     def note_written(self, path: Any) -> None:
-        """Keep a copy for reading, and delete the oldest ones beyond the budget."""
+        """Record a written copy, and delete the oldest ones beyond the budget."""
         copy = Path(path)
-        # A CheckpointManager deletes copies as well.
+        # A CheckpointManager also deletes copies.
         self._sizes = {
             each: size for each, size in self._sizes.items() if each != copy and _files_of(each)
         }
@@ -79,7 +80,7 @@ class Scratch:
         return path if copy is None or not _files_of(copy) else str(copy)
 
     def holds(self, path: str) -> bool:
-        """Tell whether a path is one of a copy."""
+        """Tell whether a path belongs to a copy."""
         return Path(path).is_relative_to(self._folder)
 
     def _copy_of(self, path: Any) -> Path | None:
@@ -121,7 +122,7 @@ def suspended() -> Iterator[None]:
 
 @contextlib.contextmanager
 def redirected(keras: Any, folder: Path) -> Iterator[None]:
-    """Redirect what Keras and TensorFlow save, and read it back from there, within the block.
+    """Redirect saves and loads of Keras and TensorFlow within the block.
 
     Args:
         keras: The Keras module that the script uses.
@@ -259,7 +260,7 @@ def _with_path(
 
 
 def _files_of(copy: Path) -> list[Path]:
-    """Return what lies at a path: a file, a folder, or the files of a TensorFlow checkpoint."""
+    """Return the files at a path: a file, a folder, or those of a TensorFlow checkpoint."""
     if copy.exists():
         return [copy]
     index = copy.with_name(f"{copy.name}.index")

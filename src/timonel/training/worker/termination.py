@@ -1,4 +1,4 @@
-"""Leaving when SIGTERM comes: at once, or where somebody has saved what is to be saved."""
+"""SIGTERM handling: exit at once, or after a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 PATIENCE_S = 15.0
-"""How long a step may take at whose end the state is saved before a task leaves."""
+"""Time limit for finishing a step and saving before a task exits."""
 
 
 class Terminated(BaseException):
-    """SIGTERM came: the process is to leave at the next place where it can."""
+    """Raised on SIGTERM, where the process can exit."""
 
 
 class Termination:
-    """Leaves when SIGTERM comes, and knows that it has come.
+    """SIGTERM handler and its state.
 
-    Python calls a handler between two bytecodes: a step that is being computed is finished first.
+    Python runs signal handlers between two bytecodes, so a running step is finished first.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self.is_leaving = False
-        """Whether the end has begun."""
+        """Whether the exit has begun."""
         self._ask: Callable[[], None] | None = None
         self._timer: threading.Timer | None = None
 
@@ -35,16 +35,16 @@ class Termination:
         signal.signal(signal.SIGTERM, self._handle)
 
     def ignore_more(self) -> None:
-        """Let nothing disturb the end that has begun."""
+        """Ignore further SIGTERMs while exiting."""
         self.is_leaving = True
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def deferred(self, ask: Callable[[], None]) -> Iterator[None]:
-        """Let the first SIGTERM in this block only call ``ask``: somebody leaves in good order.
+        """Make the first SIGTERM in this block only call ``ask``, for an orderly exit.
 
-        Who has not left after `PATIENCE_S`, or is asked a second time, leaves as anywhere else.
-        Whoever has been asked does not get out of the block.
+        After `PATIENCE_S`, or on a second SIGTERM, the process exits as usual. Leaving the block
+        after a SIGTERM raises `Terminated`.
 
         Args:
             ask: Called from the signal handler.

@@ -1,4 +1,4 @@
-"""What a user sees of an error: the traceback that he would have had without a job around it."""
+"""Tracebacks as the user would see them without a job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WAY_IN = str(Path(__file__).parent / "task" / "script.py")
 
 
 def user_traceback(error: BaseException, script: str) -> str:
-    """Return the traceback as if the user had run the script: without the frames around it.
+    """Return the traceback as if the user had run the script, without frames around it.
 
-    An error that never went through the script keeps all its frames, unless it explains itself.
-    One that arose in what surrounds the script, such as a full disk, explains itself as well.
+    An error outside the script keeps all its frames, unless it is a `TimonelError`. One raised by
+    the code around the script, such as on a full disk, is shown without frames as well.
     """
     if isinstance(error, TimonelError) and not _arose_in(error, script):
         return f"{error}\n"
@@ -29,7 +29,7 @@ def user_traceback(error: BaseException, script: str) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """Return the last line of a traceback: the kind of error and the first line of its text."""
+    """Return a traceback's last line: the error's type and the first line of its text."""
     if isinstance(error, TimonelError):
         return str(error)[:500]
     text = "".join(traceback.format_exception_only(error)).strip()
@@ -37,7 +37,7 @@ def summary(error: BaseException) -> str:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, then what it came from, each once."""
+    """Yield an error and its causes, each once."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -54,7 +54,7 @@ def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _concerns(error: BaseException, script: str) -> bool:
-    """Tell whether an error came out of the script, or is one in its syntax."""
+    """Tell whether an error was raised in the script, or is a syntax error in it."""
     if isinstance(error, SyntaxError) and _is_of(str(error.filename), script):
         return True
     return any(
@@ -64,7 +64,7 @@ def _concerns(error: BaseException, script: str) -> bool:
 
 
 def _arose_in(error: BaseException, script: str) -> bool:
-    """Tell whether the script's own call raised an error, and not the worker's code below it."""
+    """Tell whether the script's own call raised an error, not the worker code below it."""
     worker = str(Path(__file__).parent) + os.sep
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_of(frame.filename, script):
@@ -75,7 +75,7 @@ def _arose_in(error: BaseException, script: str) -> bool:
 
 
 def _own_frames(part: traceback.TracebackException, script: str) -> list[traceback.FrameSummary]:
-    """Return the frames from the script's first one on, but for ours in between."""
+    """Return the frames from the script's first one on, without timonel's."""
     frames = list(part.stack)
     first = _first_of_the_user(frames, script)
     if first is None and issubclass(part.exc_type, SyntaxError):
@@ -84,11 +84,11 @@ def _own_frames(part: traceback.TracebackException, script: str) -> list[traceba
 
 
 def _first_of_the_user(frames: Sequence[traceback.FrameSummary], script: str) -> int | None:
-    """Return the place of the first frame of the script, or of what is imported to run it."""
+    """Return the index of the first frame in the script or in code imported to run it."""
     for number, frame in enumerate(frames):
         if _is_of(frame.filename, script):
             return number
-    # A module's package may fail before its own first line.
+    # A module's package may fail before the module's first line.
     way_in = max((n for n, frame in enumerate(frames) if frame.filename == _WAY_IN), default=None)
     for number, frame in enumerate(frames):
         if way_in is not None and number > way_in and not _is_pythons(frame.filename):
@@ -97,7 +97,7 @@ def _first_of_the_user(frames: Sequence[traceback.FrameSummary], script: str) ->
 
 
 def _is_of(filename: str, script: str) -> bool:
-    """Tell whether a file name is the script's, or that of a notebook's cell."""
+    """Tell whether a file name is the script's, or a notebook cell's."""
     return filename == script or filename.startswith(f"{script}, cell ")
 
 

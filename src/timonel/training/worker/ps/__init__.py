@@ -1,27 +1,29 @@
-"""Training with parameter servers: ``fit`` and custom loops, of both Kerases.
+"""Training with parameter servers: ``fit`` and custom loops, for Keras 3 and tf-keras.
 
 A job of ``--ps N --workers M`` has these roles, of which only the chief runs the script:
 
-    chief       one; runs the script, deals out steps, applies gradients, reports, saves, exports;
-                computes no gradients itself. Lost: the job restarts (``restart-job``).
-    worker      M; a TensorFlow server that computes what it is sent. Lost: it is started again on
-                its address while the others go on (``restart-task``).
-    ps          N; a TensorFlow server that keeps the variables. Lost: the job restarts
-                (``restart-job``). Ended by the engine.
+    chief       one; runs the script, assigns steps, applies gradients, reports, saves, exports;
+                computes no gradients itself. When lost, the job restarts (``restart-job``).
+    worker      M; a TensorFlow server that computes steps. When lost, it restarts on the same
+                address while the others continue (``restart-task``).
+    ps          N; a TensorFlow server that stores the variables. When lost, the job restarts
+                (``restart-job``). Stopped by the engine.
 
-All of them are started with the same command and told apart by ``TIMONEL_CLUSTER`` alone; no
-further environment is needed. ``roles.serve`` is all that a worker or ps does.
+All of them start with the same command and differ only in ``TIMONEL_CLUSTER``. Workers and
+parameter servers only run ``roles.serve``.
 
-    ledger      pure: which worker computes what, which gradients count and how much
-    desk        the ledger between the chief's thread and those of the workers
-    tracing     a model's train step as a function that changes nothing but a worker's slots
-    states      what such a step changes besides its gradients
-    slots       where gradients wait on the parameter servers, and how they are applied
-    feeding     Keras' own loop, with steps that workers compute
-    telling     what they tell the chief besides gradients: states, metrics, logs
-    loop        what stands behind ``fit``, ``evaluate`` and ``predict``
-    terms       what is decided, and refused, before the first step
-    roles       the cluster: servers, the strategy, its coordinator
+    ledger            pure: which worker computes what, which gradients count and how much
+    dispatcher        the ledger, shared by the chief's thread and those of the workers
+    tracing           a model's train step as a function without side effects on variables
+    refusals          checks of traced steps that cannot be sent to workers
+    states            variables that a step changes besides its gradients
+    gradient_buffers  gradients staged on the parameter servers, and their application
+    feeding           Keras' own loop, with steps computed by workers
+    worker_messages   other results of steps: states, metrics, logs
+    loop              the implementation of ``fit``, ``evaluate`` and ``predict``
+    preflight         decisions and checks before the first step
+    pace              pace reports of the workers
+    roles             the cluster: servers, the strategy, its coordinator
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from typing import Any
 
 
 def serve(task: Any, termination: Any) -> None:
-    """Be a worker or a parameter server: serve until SIGTERM comes.
+    """Run a worker or a parameter server until SIGTERM.
 
-    A worker leaves at once: what it was at is computed again. A parameter server has what the
-    chief is to save.
+    A worker exits at once, as its work is computed again. A parameter server waits until the chief
+    has saved its variables.
 
     Args:
         task: The `bootstrap.Task` of this process.
-        termination: What raises at SIGTERM.
+        termination: Raises at SIGTERM.
     """
     from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
 

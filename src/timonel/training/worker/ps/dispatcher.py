@@ -1,8 +1,8 @@
-"""The ledger between the chief's thread, which adds pieces and waits, and those of the workers.
+"""Dispatch pieces of work from the chief's thread to the workers' threads.
 
-The coordinator has a thread for each worker. Each of them runs `Desk.serve`, which takes attempts
-from the ledger until the desk is closed. When a worker is lost its thread gets an error, the
-attempt goes back at once, and the coordinator calls `serve` again when the worker is there again.
+The coordinator has a thread for each worker. Each runs `Desk.serve`, which takes attempts from the
+ledger until the desk is closed. When a worker is lost, its thread gets an error, the attempt is
+returned at once, and the coordinator calls `serve` again when the worker is back.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps.ledger import Attempt, Gradient, Ledger
 
 _CHECK_S = 0.25
-"""How often the waiting chief looks whether the coordinator has an error for it."""
+"""Interval at which the waiting chief checks for errors of the coordinator."""
 
 Compute = Callable[[int], Any]
-"""Computes a piece under the number of an attempt, on the worker whose thread calls it."""
+"""Computes a piece for an attempt's number, on the worker of the calling thread."""
 Observe = Callable[[int, float], object]
-"""Takes the number of a worker and seconds; called by the workers' threads."""
+"""Receives a worker's number and a duration in seconds; called by the workers' threads."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What an attempt that counts has computed."""
+    """The gradient and result of an attempt that counts."""
 
     gradient: Gradient
     result: Any
 
 
 class Desk:
-    """Deals out pieces to workers. Thread-safe.
+    """Dispatches pieces to workers. Thread-safe.
 
     Args:
-        ledger: Who computes what; nobody else touches it while the desk is open.
-        worker: Tells which worker the calling thread works for.
-        clock: Seconds that only grow.
-        observe: Is told of each piece: the worker that computed it, and how long that took.
+        ledger: The bookkeeping; not to be used elsewhere while the desk is open.
+        worker: Returns the number of the calling thread's worker.
+        clock: Monotonic seconds.
+        observe: Called for each piece with its worker and duration.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Desk:
         """Add a piece and return its number.
 
         Args:
-            compute: Computes it.
-            leaves: An attempt leaves something that is to be taken away if it does not count.
+            compute: Computes the piece.
+            leaves: An attempt stages data, which must be discarded if it does not count.
         """
         with self._changed:
             self._pieces += 1
@@ -76,7 +76,7 @@ class Desk:
             return self._pieces
 
     def serve(self) -> None:
-        """Compute what there is until the desk is closed; called by each worker's thread."""
+        """Compute pieces until the desk is closed; called by each worker's thread."""
         worker = self._worker()
         while (attempt := self._next(worker)) is not None:
             compute, leaves = self._work_of(attempt)
@@ -90,10 +90,10 @@ class Desk:
                 self._observe(worker, self._clock() - attempt.since)
 
     def wait(self, check: Callable[[], object]) -> list[Counted]:
-        """Return the next update's gradients once they are there.
+        """Wait for the gradients of the next update and return them.
 
         Args:
-            check: Raises what has gone wrong in the workers' threads.
+            check: Raises errors of the workers' threads.
         """
         while True:
             with self._changed:
@@ -104,7 +104,7 @@ class Desk:
             check()
 
     def counted(self, found: list[Counted], *, as_update: bool) -> None:
-        """Note that gradients have been applied together, or that their results were counted."""
+        """Record that gradients were applied together, or that their results were counted."""
         gradients = [each.gradient for each in found]
         with self._changed:
             if as_update:
@@ -117,13 +117,13 @@ class Desk:
             self._changed.notify_all()
 
     def take_uncounted(self) -> list[int]:
-        """Return the attempts that were in vain and have left something, since the last call."""
+        """Return the attempts since the last call that did not count but staged data."""
         with self._changed:
             found, self._uncounted = self._uncounted, []
         return found
 
     def close(self) -> None:
-        """Let the workers' threads go."""
+        """Stop the workers' threads."""
         with self._changed:
             self._is_open = False
             self._changed.notify_all()
@@ -140,7 +140,7 @@ class Desk:
 
     def _work_of(self, attempt: Attempt) -> tuple[Compute, bool]:
         with self._changed:
-            # Settled by another attempt in the meantime: there is nothing left to compute.
+            # Another attempt has completed the piece: nothing is left to compute.
             return self._work.get(attempt.piece, (lambda _: None, False))
 
     def _finished(self, attempt: Attempt, result: Any, *, leaves: bool) -> None:

@@ -1,12 +1,12 @@
-"""Keras' own loop, with steps that workers compute.
+"""Keras' own training loop, with steps computed by workers.
 
 Keras' ``fit`` calls its train function once per step with the iterator of its data, and its test
-function likewise. The functions here take batches from that iterator, somewhat ahead, hand them to
-the workers as pieces, and return once an update was made (or a batch was evaluated). So callbacks,
-data, validation and ``History`` are Keras' own.
+function likewise. The functions here prefetch batches from that iterator, pass them to the workers
+as pieces, and return once an update was made (or a batch was evaluated). So callbacks, data,
+validation and ``History`` are Keras' own.
 
-What goes ahead stops at the end of an epoch and wherever state is to be saved: there all batches
-before have counted, and none after.
+Prefetching stops at the end of an epoch and wherever state may be saved: at these points all
+previous batches have counted, and no later ones.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from timonel.training.worker.ps.worker_messages import Telling
 logger = logging.getLogger(__name__)
 
 BATCHES_AHEAD = 2
-"""Pieces for each worker that are there before they are asked for: nobody waits for the chief."""
+"""Pieces prefetched per worker, so that no worker waits for the chief."""
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far batches may be taken ahead.
+    """Limits for prefetching batches.
 
     Attributes:
-        steps: Steps that are left of the epoch; None if the data tell.
-        every: Steps between two places where everything before has counted.
+        steps: Remaining steps of the epoch; None if the data determine the end.
+        every: Steps between two points where everything before has counted.
         done: Steps of the call so far, from which ``every`` counts.
     """
 
@@ -47,21 +47,21 @@ class Horizon:
     done: int = 0
 
     def limit(self) -> int | None:
-        """Return how many batches may be under way or waiting now; None for any number."""
+        """Return the maximum number of prefetched and running batches; None for no limit."""
         until = None if self.every is None else self.every - self.done % self.every
         known = [number for number in (self.steps, until) if number is not None]
         return min(known) if known else None
 
 
 class Phase:
-    """Steps of one kind over the batches of one iterator after the other.
+    """Training or evaluation steps over the batches of successive iterators.
 
     Args:
         model: The model.
         strategy: Its ParameterServerStrategy.
-        desk: Where workers take pieces from.
-        workers: How many workers there are.
-        training: Whether it is training or evaluation.
+        desk: Dispatches pieces to workers.
+        workers: Number of workers.
+        training: Whether to train or to evaluate.
         name: The name of the staging areas.
     """
 
@@ -93,11 +93,11 @@ class Phase:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every batch that was taken has counted."""
+        """Whether every batch taken so far has counted."""
         return self._ledger.is_idle
 
     def begin(self, horizon: Horizon, policy: Policy) -> None:
-        """Begin an epoch; everything before has counted."""
+        """Begin an epoch; all previous batches must have counted."""
         self.horizon, self.policy = horizon, policy
         self._is_exhausted = False
         self.is_settling = False
@@ -122,7 +122,7 @@ class Phase:
         return logs
 
     def clear(self) -> None:
-        """Forget what lost workers have staged."""
+        """Discard data staged by lost workers."""
         if self._applier is not None:
             self._applier.clear()
 
@@ -153,12 +153,12 @@ class Phase:
         return self._ledger.unsettled < max(self.policy.needed, BATCHES_AHEAD * self._workers)
 
     def _may_overlap(self) -> bool:
-        """Tell whether pieces of a batch may be computed before the one before has counted."""
+        """Tell whether a batch may start before the previous one has counted."""
         spare = self._workers > self.policy.needed
         return self.policy.attempts is None and (not self.policy.synchronous or spare)
 
     def _may_join(self, batch: Any) -> bool:
-        """Tell whether a batch may be computed beside others: it is as they are, and not small."""
+        """Tell whether a batch may run beside others, by its structure and its rows."""
         return _rows(batch) >= self.policy.needed and _fits(_shapes(batch), self._shapes)
 
     def _add(self, batch: Any) -> None:
@@ -208,7 +208,7 @@ class Phase:
             )
 
     def _count(self, found: Sequence[Counted]) -> dict[str, Any]:
-        """Apply gradients, add to what the chief keeps, and return Keras' logs."""
+        """Apply gradients, update the chief's states, and return Keras' logs."""
         assert self._telling is not None
         attempts = [each.gradient.attempt for each in found]
         rows = [self._rows.pop(attempt.piece) for attempt in attempts]
@@ -245,7 +245,7 @@ def _shapes(batch: Any) -> Any:
 
 
 def _fits(here: Any, there: Any) -> bool:
-    """Tell whether a step that was traced for batches like ``there`` takes those like ``here``."""
+    """Tell whether a step traced for ``there`` accepts batches like ``here``."""
     return _alike(here, there) and all(
         one.is_compatible_with(other)
         for one, other in zip(tf.nest.flatten(here), tf.nest.flatten(there), strict=True)
@@ -253,9 +253,9 @@ def _fits(here: Any, there: Any) -> bool:
 
 
 def _joint(here: Any, there: Any) -> Any:
-    """Return shapes for both, where only sizes differ: sequences as long as their batch's longest.
+    """Return shapes that cover both if only sizes differ, such as sequence lengths.
 
-    Else each length would be traced anew whenever it comes.
+    Otherwise each new length would be traced again.
     """
     if there is None or not _alike(here, there):
         return here

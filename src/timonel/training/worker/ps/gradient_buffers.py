@@ -1,12 +1,12 @@
-"""Where gradients wait on the parameter servers, and how they are applied.
+"""Stage gradients on the parameter servers and apply them.
 
-A worker stages what it has computed under the number of its attempt, on the parameter server that
-keeps the variable: in TensorFlow's staging areas, which hold tensors of any shape and only as long
-as they wait. Nothing of it counts before the chief takes it out, scales it and hands it to the
-optimizer, in one call, so no lock is needed that a worker could be lost with.
+A worker stages its results under the attempt's number, on the parameter server that stores the
+variable, in TensorFlow's staging areas: they hold tensors of any shape until these are taken.
+Results count only once the chief takes them out, scales them and passes them to the optimizer, in
+one call; so no lock is needed that a lost worker could hold.
 
-The chief makes all updates one after the other and so is the only one that knows, and has to know,
-which were made. The gradients themselves never pass through it.
+The chief makes all updates sequentially, so that it alone tracks them. The gradients themselves
+never pass through it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import tensorflow as tf
 from timonel.training.worker.private import ps_variables
 
 Staged = Mapping[str, Sequence["Entry"]]
-"""What is staged under one number, by device."""
+"""Entries staged under one number, by device."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a step has computed for one variable.
+    """The result of a step for one variable.
 
     Attributes:
         variable: TensorFlow's own variable.
-        place: The number of the gradient among those of the optimizer; None for a change of
-            something that is not trained.
+        place: Index of the gradient in the optimizer's list; None for a change of a non-trainable
+            variable.
         values: The tensors, while the step is traced: a dense one, or values and indices.
     """
 
@@ -40,32 +40,32 @@ class Entry:
 
     @classmethod
     def of_gradient(cls, place: int, gradient: Any, variable: Any) -> Entry:
-        """Return the entry of a gradient, dense or sparse."""
+        """Return the entry of a dense or sparse gradient."""
         if isinstance(gradient, tf.IndexedSlices):
             return cls(variable, place, (gradient.values, gradient.indices))
         return cls(variable, place, (gradient,))
 
     @classmethod
     def of_change(cls, change: Any, variable: Any) -> Entry:
-        """Return the entry of a change that is added as it is."""
+        """Return the entry of a change to be added unscaled by the gradient's weight."""
         return cls(variable, None, (change,))
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it has rows of a gradient only."""
+        """Whether it contains only some rows of a gradient."""
         return len(self.values) > 1
 
 
 def stage(entries: Sequence[Entry], attempt: Any, name: str) -> dict[str, tuple[Entry, ...]]:
-    """Stage entries under the number of an attempt, each beside its variable; when traced.
+    """Stage entries under an attempt's number, on their variables' devices; when traced.
 
     Args:
-        entries: What was computed.
+        entries: Results of the step.
         attempt: The number, int64.
         name: The name of the staging areas.
 
     Returns:
-        The entries by device, in the order in which `take` gives them back.
+        The entries by device, in the order in which `take` returns them.
     """
     by_device: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -97,7 +97,7 @@ def _pack(entries: Sequence[Entry]) -> list[Any]:
 
 
 def take(entries: Sequence[Entry], device: str, attempt: Any, name: str) -> list[tuple[Any, ...]]:
-    """Take out what was staged on a device under a number; when traced.
+    """Take the tensors staged on a device under a number; when traced.
 
     Returns:
         The tensors of each entry, in the order of ``entries``.
@@ -121,19 +121,19 @@ def take(entries: Sequence[Entry], device: str, attempt: Any, name: str) -> list
 
 
 def discard(entries: Staged, attempt: Any, name: str) -> None:
-    """Take out what was staged under a number and forget it; when traced."""
+    """Take and discard the tensors staged under a number; when traced."""
     for device, found in entries.items():
         take(found, device, attempt, name)
 
 
 def combined(entry: Entry, taken: Sequence[tuple[Any, ...]], weights: Any, shares: Any) -> Any:
-    """Return what several attempts have computed for one variable, as one gradient or change.
+    """Combine several attempts' results for one variable into a gradient or change.
 
     Args:
-        entry: Which variable it is.
+        entry: The variable's entry.
         taken: The tensors of each attempt.
-        weights: What each attempt's gradient counts, float32 [attempts].
-        shares: Each attempt's part of all rows, float32 [attempts].
+        weights: Weight of each attempt's gradient, float32 [attempts].
+        shares: Each attempt's fraction of all rows, float32 [attempts].
     """
     if entry.place is not None and entry.is_sparse:
         values = [part[0] * tf.cast(weights[n], part[0].dtype) for n, part in enumerate(taken)]
@@ -151,7 +151,7 @@ def combined(entry: Entry, taken: Sequence[tuple[Any, ...]], weights: Any, share
 
 
 def add_change(variable: Any, change: Any) -> None:
-    """Add a change to a variable that is not trained; when traced."""
+    """Add a change to a non-trainable variable; when traced."""
     if variable.dtype == tf.bool:
         value = tf.cast(variable.read_value(), tf.int32) + change
         variable.assign(tf.cast(value, tf.bool))
@@ -160,13 +160,13 @@ def add_change(variable: Any, change: Any) -> None:
 
 
 class Applier:
-    """Applies what attempts have staged. Used by the chief's own thread only.
+    """Applies staged results. Used only by the chief's thread.
 
     Args:
         strategy: The ParameterServerStrategy.
-        optimizer: Whose gradients they are.
-        variables: All variables that it was given, with a gradient or without.
-        staged: What an attempt stages.
+        optimizer: The optimizer of the gradients.
+        variables: All variables passed to it, with or without a gradient.
+        staged: Entries that an attempt stages.
         name: The name of the staging areas.
     """
 
@@ -184,12 +184,12 @@ class Applier:
     def apply(
         self, attempts: Sequence[int], weights: Sequence[float], shares: Sequence[float]
     ) -> None:
-        """Make one update of what several attempts have staged.
+        """Make one update from several attempts' staged results.
 
         Args:
             attempts: Their numbers.
-            weights: What the gradient of each counts.
-            shares: The part of each in all rows.
+            weights: Weight of each gradient.
+            shares: Each attempt's fraction of all rows.
         """
         count = len(attempts)
         if count not in self._functions:
@@ -208,7 +208,7 @@ class Applier:
         )
 
     def discard(self, attempt: int) -> None:
-        """Forget what an attempt has staged."""
+        """Discard an attempt's staged results."""
         if self._discard is None:
             self._discard = tf.function(
                 lambda number: discard(self._staged, number, self._name), autograph=False
@@ -216,7 +216,7 @@ class Applier:
         self._discard(tf.constant(attempt, tf.int64))
 
     def clear(self) -> None:
-        """Forget all that is staged: what lost workers have left there."""
+        """Discard all staged results, such as those of lost workers."""
         for device, entries in self._staged.items():
             packed = _dtypes(entries)
             with tf.device(device):
@@ -258,7 +258,7 @@ def _is_dense(entry: Entry, dtype: Any) -> bool:
 
 
 def _rows(entry: Entry, values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return the rows of a gradient with what is known of their shapes, which staging forgets."""
+    """Restore the static shapes of a sparse gradient, which staging loses."""
     values.set_shape([None, *entry.variable.shape[1:]])
     indices.set_shape([None])
     return values, indices

@@ -1,14 +1,14 @@
-"""Which worker computes what, and which gradients count: plain state, no threads, no clock.
+"""Track which worker computes what and which gradients count. No threads, no clock.
 
-A **piece** is a part of a batch that one worker computes at once. It has a number, and whatever
-happens to workers it counts exactly once: an attempt that is lost or comes too late gives its piece
-back, and of two attempts at one piece the first counts.
+A **piece** is a part of a batch that one worker computes at once. It has a number and counts
+exactly once, even if workers are lost: a lost or late attempt returns its piece, and of two
+attempts at one piece the first counts.
 
     asynchronous    each piece is an update. A gradient whose weights are older than
                     ``max_staleness`` updates is dropped, and its piece computed again.
-    synchronous     an update takes the first ``needed`` pieces that were computed on the present
-                    weights. What was begun before an update and not in it is dropped at once, and
-                    its piece goes to the next one.
+    synchronous     an update takes the first ``needed`` pieces computed on the current weights.
+                    Attempts that began before an update without joining it are dropped at once,
+                    and their pieces go to the next one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import heapq
 from dataclasses import dataclass, field
 
 OVERDUE_FACTOR = 3.0
-"""An attempt that takes so many times as long as is usual is tried elsewhere as well."""
+"""An attempt that takes this many times the usual duration is repeated elsewhere."""
 OVERDUE_S = 0.25
-"""The least time after which that is done."""
+"""Minimum duration before an attempt is repeated."""
 _NEWEST = 0.2
-"""What the newest duration counts in the usual one."""
+"""Weight of the newest duration in the moving average."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How updates are made.
+    """Rules for updates.
 
     Attributes:
-        needed: Gradients of an update.
-        synchronous: They must all be computed on the weights that they are applied to.
-        max_staleness: How many updates older the weights of a gradient may be; None: any number.
-        attempts: How many attempts may run at once; None: one for each worker.
+        needed: Gradients per update.
+        synchronous: All gradients must be computed on the weights that they are applied to.
+        max_staleness: Maximum age of a gradient's weights in updates; None for no limit.
+        attempts: Maximum number of concurrent attempts; None for one per worker.
     """
 
     needed: int = 1
@@ -53,14 +53,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One worker at one piece.
+    """A worker's attempt at a piece.
 
     Attributes:
         number: Unique among all attempts.
-        piece: What is computed.
-        worker: By whom.
-        version: The updates that the weights have seen when it began.
-        since: When that was.
+        piece: The piece to compute.
+        worker: The worker's number.
+        version: Number of updates in the weights when the attempt began.
+        since: Start time in seconds.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Gradient:
 
 @dataclass
 class Tally:
-    """What happened so far."""
+    """Statistics of updates and gradients."""
 
     updates: int = 0
     dropped: int = 0
@@ -93,16 +93,16 @@ class Tally:
 
     @property
     def staleness_mean(self) -> float:
-        """The mean staleness of the gradients that were applied."""
+        """Mean staleness of the applied gradients."""
         return self.staleness_sum / self.updates if self.updates else 0.0
 
     @property
     def weight_mean(self) -> float:
-        """The mean weight of the gradients that were applied, from 0 to 1."""
+        """Mean weight of the applied gradients, from 0 to 1."""
         return self.weight_sum / self.updates if self.updates else 1.0
 
     def metrics(self) -> dict[str, float]:
-        """Return what is reported of it, by the names of metrics."""
+        """Return the statistics as metrics by name."""
         return {
             "staleness_mean": self.staleness_mean,
             "staleness_max": float(self.staleness_max),
@@ -112,7 +112,7 @@ class Tally:
 
 @dataclass
 class Ledger:
-    """Pieces, attempts and what came of them. Not thread-safe; time is an argument."""
+    """Pieces, attempts and their results. Not thread-safe; time is an argument."""
 
     policy: Policy = field(default_factory=Policy)
     version: int = 0
@@ -126,21 +126,21 @@ class Ledger:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every piece that was added has counted."""
+        """Whether every added piece has counted."""
         return not self._open
 
     @property
     def unsettled(self) -> int:
-        """Pieces that are in no update yet."""
+        """Number of pieces that have not counted yet."""
         return len(self._open)
 
     def add(self, piece: int) -> None:
-        """Add a piece to compute; numbers grow."""
+        """Add a piece; numbers must increase."""
         self._open.add(piece)
         heapq.heappush(self._waiting, piece)
 
     def take(self, worker: int, now: float) -> Attempt | None:
-        """Return what a worker without an attempt is to compute now, if there is anything."""
+        """Assign a piece to an idle worker; None if it should wait."""
         limit = self.policy.attempts
         if worker in self._running or (limit is not None and len(self._useful()) >= limit):
             return None
@@ -148,7 +148,7 @@ class Ledger:
             return None
         bound = self.policy.max_staleness
         if bound is not None and len(self._held) > bound:
-            return None  # it would be dropped: those that wait come before it
+            return None  # it would be dropped, as the held gradients come first
         piece = heapq.heappop(self._waiting) if self._waiting else self._overdue(now)
         if piece is None:
             return None
@@ -158,14 +158,14 @@ class Ledger:
         return attempt
 
     def next_look(self, now: float) -> float | None:
-        """Return in how many seconds an attempt may be overdue that is not now; None: never."""
+        """Return the seconds until the next attempt may be overdue; None for never."""
         if self._waiting or self.usual_s is None:
             return None
         ages = [now - attempt.since for attempt in self._single()]
         return max(0.0, self._patience() - max(ages)) if ages else None
 
     def finish(self, attempt: Attempt, now: float) -> bool:
-        """Note that an attempt's gradient is there; return whether it may count."""
+        """Record a finished attempt; return whether its gradient may count."""
         self._running.pop(attempt.worker, None)
         took_s = now - attempt.since
         usual = took_s if self.usual_s is None else self.usual_s
@@ -173,7 +173,7 @@ class Ledger:
         if attempt.piece not in self._open or self._is_held(attempt.piece):
             self.tally.repeated += 1
             return False
-        # Those that wait to be applied are updates that come before this one.
+        # Gradients held for application are updates that precede this one.
         ahead = 0 if self.policy.synchronous else len(self._held)
         staleness = self.version + ahead - attempt.version
         weight = self.policy.weight(staleness)
@@ -183,25 +183,25 @@ class Ledger:
             self._give_back(attempt.piece)
             return False
         if attempt.piece in self._waiting:
-            # Given back when its attempt was lost or overtaken, and computed after all.
+            # Returned when its attempt was lost or overtaken, but computed after all.
             self._waiting.remove(attempt.piece)
             heapq.heapify(self._waiting)
         self._held.append(Gradient(attempt, staleness, weight))
         return True
 
     def lose(self, attempt: Attempt) -> None:
-        """Note that an attempt will not be finished: its worker is gone."""
+        """Record that an attempt's worker was lost."""
         if self._running.get(attempt.worker) == attempt:
             del self._running[attempt.worker]
             self.tally.lost += 1
             self._give_back(attempt.piece)
 
     def due(self) -> list[Gradient]:
-        """Return the gradients of the next update if it is complete, else nothing."""
+        """Return the gradients of the next update if it is complete, else an empty list."""
         return self._held[: self._needed()] if self._held and self._is_full() else []
 
     def apply(self, gradients: list[Gradient]) -> None:
-        """Note that gradients that were due have been applied, together."""
+        """Record that the due gradients have been applied together."""
         self.version += 1
         self.tally.updates += 1
         stale = max(gradient.staleness for gradient in gradients)
@@ -210,12 +210,12 @@ class Ledger:
         self.tally.weight_sum += sum(found.weight for found in gradients) / len(gradients)
         self.settle(gradients)
         if self.policy.synchronous:
-            # What runs still can be in no update any more: its piece need not wait for it.
+            # Attempts still running can join no update any more, so their pieces need not wait.
             for attempt in self._running.values():
                 self._give_back(attempt.piece)
 
     def settle(self, gradients: list[Gradient]) -> None:
-        """Note that pieces have counted."""
+        """Record that the gradients' pieces have counted."""
         for gradient in gradients:
             self._held.remove(gradient)
             self._open.discard(gradient.attempt.piece)
@@ -234,11 +234,11 @@ class Ledger:
         return min(self.policy.needed, len(self._open))
 
     def _is_full(self) -> bool:
-        """Tell whether the present update has all its gradients."""
+        """Tell whether the current update has all its gradients."""
         return len(self._held) >= self._needed()
 
     def _is_waited_for(self, worker: int) -> bool:
-        """Tell whether a worker has done its part of the present update: more would be in vain."""
+        """Tell whether a worker has done its part of the current update."""
         return any(gradient.attempt.worker == worker for gradient in self._held)
 
     def _is_held(self, piece: int) -> bool:
@@ -248,7 +248,7 @@ class Ledger:
         return [found for found in self._running.values() if found.piece in self._open]
 
     def _single(self) -> list[Attempt]:
-        """Return the attempts at pieces that are wanted still and that nobody else is at."""
+        """Return the only attempts at pieces that are still needed."""
         pieces = [attempt.piece for attempt in self._running.values()]
         return [
             attempt

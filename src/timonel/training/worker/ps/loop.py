@@ -1,6 +1,6 @@
-"""What stands behind ``fit``, ``evaluate`` and ``predict`` of a model with parameter servers.
+"""``fit``, ``evaluate`` and ``predict`` of a model with parameter servers.
 
-``fit`` and ``evaluate`` are Keras' own, run as in one process, with steps that workers compute.
+``fit`` and ``evaluate`` are Keras' own, run as in one process, with steps computed by workers.
 ``predict`` runs in the chief, which reads the variables from the parameter servers.
 """
 
@@ -34,29 +34,29 @@ from timonel.training.worker.ps.preflight import (
 logger = logging.getLogger(__name__)
 
 SETTLE_S = 2.0
-"""About how often an asynchronous run comes to rest, so that it can save, stop or leave."""
+"""Approximate interval at which an asynchronous run pauses to allow saving or stopping."""
 
 UNSCHEDULED = (
     "The training loop runs in the chief and the workers stay idle: strategy.run was called "
     "without the coordinator. Send each step to a worker with "
     "context().coordinator.schedule(train_step, args=batch)."
 )
-"""What a script is told that calls ``strategy.run`` by itself."""
+"""Warning for scripts that call ``strategy.run`` without the coordinator."""
 
 _names = itertools.count()
 
 
 class ParameterServerLoop:
-    """Trains and evaluates models with workers. Used by the script's thread only.
+    """Trains and evaluates models with workers. Used only by the script's thread.
 
     Args:
-        keras: The Keras module, ``keras`` or ``tf_keras``; its ``fit`` must be Keras' own still.
+        keras: The Keras module, ``keras`` or ``tf_keras``; its ``fit`` must not be patched yet.
         strategy: The ParameterServerStrategy.
         coordinator: Its ClusterCoordinator.
         settings: How the job trains.
-        workers: How many workers there are; as many as were asked for, unless it is said.
-        is_asked: Tells whether the job was asked to save or leave.
-        tell: Shows whoever looks on a line about the job, given as ``message``.
+        workers: Number of workers; by default that of the settings.
+        is_asked: Tells whether the job was asked to save or stop.
+        tell: Shows the user a line about the job, passed as ``message``.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ParameterServerLoop:
     ) -> None:
         self.tally = Tally()
         self.observe: Observe = lambda *_: None
-        """Is told which worker has computed a part of a step, and how long that took."""
+        """Called with each computed part's worker and duration in seconds."""
         self._keras = keras
         self._fit = keras.Model.fit
         self._strategy = strategy
@@ -88,14 +88,14 @@ class ParameterServerLoop:
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
 
     def install(self) -> None:
-        """Replace ``evaluate`` and ``predict`` of this process's Keras, and look at ``compile``."""
+        """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
         check_precision(self._keras, self._settings)
         self._replace("compile", self._compile)
         self._replace("evaluate", self._evaluate)
         self._replace("predict", self._predict)
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
-        """Train, and return the ``History``; see `fits.Loop`."""
+        """Train and return the ``History``; see `managed_fit.Loop`."""
         check_model(self._keras, model, self._settings, is_compiled=model in self._compiled)
         described = describe(self._settings, self._workers)
         logger.info("%s", described)
@@ -155,7 +155,7 @@ class ParameterServerLoop:
         return FollowCallback()
 
     def _compile(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
-        # Keras 3 does not keep whether it was asked to use XLA, or left to choose.
+        # Keras 3 does not record whether XLA was requested explicitly or chosen automatically.
         (self._compiled.add if arguments.get("jit_compile") is True else self._compiled.discard)(
             model
         )
@@ -177,7 +177,7 @@ class ParameterServerLoop:
         steps = arguments.get("steps")
         x: Any = arguments.get("x")
         if steps is None and hasattr(x, "__getitem__") and hasattr(x, "on_epoch_end"):
-            steps = len(x)  # a sequence of batches, which Keras would go round and round in
+            steps = len(x)  # a sequence of batches, over which Keras would iterate forever
         _, phase = self._evaluating[id(model)]
         phase.begin(Horizon(steps=steps), Policy())
 
@@ -217,7 +217,7 @@ class ParameterServerLoop:
 
     @contextlib.contextmanager
     def _serving(self) -> Iterator[Desk]:
-        """Have the workers compute what is put on a desk, for a while."""
+        """Run a desk whose pieces the workers compute, within the block."""
         desk = Desk(Ledger(), observe=self.observe)
         self._desk = desk
         ps_variables.run_on_workers(self._coordinator, desk.serve, self._workers)
@@ -228,8 +228,8 @@ class ParameterServerLoop:
             desk.close()
 
     def _replace(self, name: str, ours: Callable[..., Any]) -> None:
-        # Where it is defined: Keras does not compile a model that it has loaded, and whose class
-        # seems to have a compile() of its own.
+        # Patch the defining class: Keras does not compile a loaded model whose class seems to
+        # override compile().
         owner = next(kind for kind in self._keras.Model.__mro__ if name in vars(kind))
         original = getattr(owner, name)
         signature = inspect.signature(original)
@@ -261,7 +261,7 @@ class ParameterServerLoop:
 
 @contextlib.contextmanager
 def localised(model: Any) -> Iterator[None]:
-    """Have a model's variables in this process for a while: what is exported needs no cluster."""
+    """Copy a model's variables into this process within the block, for an export."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     with ps_variables.detached(model):
@@ -280,7 +280,7 @@ def localised(model: Any) -> Iterator[None]:
 def _functions(
     model: Any, train: Callable[[Any], Any] | None = None, test: Callable[[Any], Any] | None = None
 ) -> Iterator[None]:
-    """Give a model other train and test functions for a while."""
+    """Replace a model's train and test functions within the block."""
     given = {"train": train, "test": test}
     wanted = {name: function for name, function in given.items() if function is not None}
     before = {name: getattr(model, f"{name}_function", None) for name in wanted}
@@ -303,7 +303,7 @@ def _maker(model: Any, name: str, function: Callable[[Any], Any]) -> Callable[..
 
 
 def _with_callback(given: Any, ours: Any) -> Any:
-    if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
         ours.set_model(given.model)
         ours.set_params(given.params)
         given.callbacks.append(ours)

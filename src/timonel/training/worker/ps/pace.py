@@ -1,4 +1,4 @@
-"""How fast each worker computes what the chief deals out, told now and then."""
+"""Periodic pace reports of each worker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class _Sums:
 
 
 class PieceTeller:
-    """Writes each worker's pace into the run. `note` is called by the workers' threads.
+    """Reports each worker's pace to the run. The workers' threads call `note`.
 
     Args:
         run: The run's writer.
-        parts: The parts of a batch that are computed apart.
-        clock: Seconds that only grow.
+        parts: Number of separately computed parts of a batch.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PieceTeller:
         self._slowest = Slowest(run)
 
     def note(self, worker: int, took_s: float) -> None:
-        """Note that a worker has computed a part in so many seconds; report, if it is time."""
+        """Record the duration of a worker's part in seconds; report if due."""
         with self._lock:
             now = self._clock()
             sums = self._sums.setdefault(worker, _Sums(now - took_s))

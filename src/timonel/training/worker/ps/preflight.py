@@ -1,4 +1,4 @@
-"""What is decided before the first step: how updates are made, and what cannot be honoured."""
+"""Decide the update policy and reject unsupported options before the first step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timonel.training.worker.ps.ledger import Policy, Tally
 
 
 def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
-    """Return how updates are made in an epoch, counting from 0, with so many workers."""
+    """Return the update policy for an epoch, counting from 0."""
     asked = settings.parameter_servers
     if epoch < asked.warmup_epochs:
         return Policy(attempts=1)
@@ -23,11 +23,11 @@ def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
 
 
 def _staleness_bound(settings: Settings, workers: int) -> int | None:
-    """Return the oldest gradient that counts: by default one update for each other worker.
+    """Return the maximum staleness that counts: by default one update per other worker.
 
-    Workers that each have one gradient under way make gradients that old. What is older waited for
-    the chief. Unbounded, two workers on one machine came to 2.7 on average: SGD with momentum
-    diverged where one process did not, and Adam took twice as many epochs.
+    This is the staleness that arises if each worker has one gradient in flight; older gradients
+    waited for the chief. Without a bound, two workers on one machine came to 2.7 on average: SGD
+    with momentum diverged where one process did not, and Adam took twice as many epochs.
     """
     asked = settings.parameter_servers.max_staleness
     if asked is None:
@@ -36,7 +36,7 @@ def _staleness_bound(settings: Settings, workers: int) -> int | None:
 
 
 def describe(settings: Settings, workers: int) -> str:
-    """Return in one line what a batch is here."""
+    """Describe in one line how batches are divided and applied."""
     asked = settings.parameter_servers
     if asked.backup_workers is None:
         found = _staleness_bound(settings, workers)
@@ -58,7 +58,7 @@ def describe(settings: Settings, workers: int) -> str:
 
 
 def summarize(settings: Settings, tally: Tally) -> str | None:
-    """Return in one line how stale gradients were; None for synchronous training."""
+    """Summarize gradient staleness in one line; None for synchronous training."""
     if settings.parameter_servers.backup_workers is not None or not tally.updates:
         return None
     weight = "in full" if tally.weight_mean > 0.995 else f"{tally.weight_mean:.2f} on average"
@@ -72,10 +72,10 @@ def summarize(settings: Settings, tally: Tally) -> str | None:
 
 
 def check_precision(keras: Any, settings: Settings) -> None:
-    """Check that this Keras can compute as asked with parameter servers.
+    """Check that this Keras supports the precision with parameter servers.
 
     Raises:
-        TimonelError: It cannot.
+        TimonelError: It does not.
     """
     if keras.__name__ == "tf_keras" and settings.numerics.precision == "float16":
         raise TimonelError(
@@ -86,16 +86,16 @@ def check_precision(keras: Any, settings: Settings) -> None:
 
 
 def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool = False) -> None:
-    """Check that workers can do what a model's ``fit`` is to do.
+    """Check that workers can train a model.
 
     Args:
         keras: The Keras module.
         model: A compiled model.
         settings: How the job trains.
-        is_compiled: The script asked for XLA.
+        is_compiled: The script requested XLA.
 
     Raises:
-        TimonelError: They cannot; the message names what it is.
+        TimonelError: They cannot; the message names the reason.
     """
     if model.run_eagerly:
         raise TimonelError(
@@ -119,7 +119,7 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
 
 
 def _check_parts(model: Any) -> None:
-    """Check that what parts of a batch give can be put together to what the batch would."""
+    """Check that the results for parts of a batch can be combined to the batch's result."""
     for loss in _losses(model):
         reduction = getattr(loss, "reduction", None)
         if reduction in {"sum", "mean_with_sample_weight"}:
@@ -140,7 +140,7 @@ def _check_parts(model: Any) -> None:
 
 
 def caveats(keras: Any, model: Any, settings: Settings, workers: int) -> list[str]:
-    """Return in one line each what makes divided batches train otherwise than one process does."""
+    """Return one-line notes on why divided batches train differently from one process."""
     if policy_of(settings, workers, settings.parameter_servers.warmup_epochs).needed == 1:
         return []
     apart = [

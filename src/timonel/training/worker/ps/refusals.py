@@ -1,4 +1,4 @@
-"""Which traced steps cannot be sent to workers."""
+"""Reject traced steps that cannot be sent to workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READS = frozenset(
         "NoOp",
     }
 )
-"""What a step may do with a variable that is not its own."""
+"""Operations allowed on variables that are not watched."""
 _CALLS = frozenset(
     {
         "PartitionedCall",
@@ -38,7 +38,7 @@ _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 def refuse_python(graph: Any) -> None:
-    """Refuse steps that call Python: workers do not have the script.
+    """Reject steps that call Python, as workers do not run the script.
 
     Raises:
         TimonelError: The graph has such an operation.
@@ -54,7 +54,7 @@ def refuse_python(graph: Any) -> None:
 
 
 def _operations(graph: Any) -> Iterator[tuple[str, str]]:
-    """Yield name and kind of each operation, of those in inner functions too."""
+    """Yield the name and type of each operation, including those in inner functions."""
     for operation in graph.get_operations():
         yield operation.name, operation.type
     for function in graph.as_graph_def().library.function:
@@ -63,7 +63,11 @@ def _operations(graph: Any) -> Iterator[tuple[str, str]]:
 
 
 def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
-    """Refuse steps that assign what is not watched: nobody could take it back."""
+    """Reject steps that assign unwatched variables, as this could not be undone.
+
+    Raises:
+        TimonelError: The graph has such an assignment.
+    """
     captured = {inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource}
     known = {
         variable.handle.ref() if hasattr(variable, "handle") else None: variable

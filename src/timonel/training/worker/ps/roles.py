@@ -1,4 +1,4 @@
-"""The cluster of parameter servers: what its servers do, and how the chief joins it."""
+"""Cluster setup for parameter servers: the servers, the strategy, and its coordinator."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _CHIEFS_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 
 
 _ALONE_S = 1.0
-"""Who is asked to leave because its job is over is asked again within this time."""
+"""When a whole job stops, a task receives a second SIGTERM within this time."""
 _POLL_S = 0.5
 
 
 def serve(cluster: Cluster, task_dir: Path) -> Any:
-    """Serve TensorFlow's operations to the chief, and return the server, which is to be kept.
+    """Start a TensorFlow server for the chief and return it; the caller must keep it.
 
     Args:
-        cluster: The job's tasks, and which this one is.
-        task_dir: Where the engine looks whether the task is ready and alive.
+        cluster: The job's tasks and this task's position.
+        task_dir: Folder of the files that tell the engine that the task is ready and alive.
     """
     if cluster.role == "ps":
-        with contextlib.suppress(RuntimeError):  # initialised already: it has none then
+        with contextlib.suppress(RuntimeError):  # already initialized: the task has no GPU
             tf.config.set_visible_devices([], "GPU")
     server = tf.distribute.Server(
         spec_of(cluster), job_name=cluster.role, task_index=cluster.index, protocol="grpc"
@@ -50,17 +50,17 @@ def serve(cluster: Cluster, task_dir: Path) -> Any:
 def leave_after_saving(
     termination: Termination, requests: Path, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait for SIGTERM; where it is for this process alone, let the chief save before it is gone.
+    """Wait for SIGTERM; if only this process should exit, let the chief save first.
 
-    The chief needs this server's variables to save them. It leaves then, and so ends this process
-    too; if it does not, the patience of ``termination`` does.
+    The chief needs this server's variables to save them. It then exits, which also ends this
+    process; otherwise the patience of ``termination`` does.
 
     Args:
-        termination: What raises at a second SIGTERM, or when its patience is at an end.
-        requests: Where the chief is asked.
+        termination: Raises at a second SIGTERM, or when its patience ends.
+        requests: Folder of requests to the chief.
 
     Raises:
-        Terminated: The process is to leave.
+        Terminated: The process should exit.
     """
     asked: list[bool] = []
     with termination.deferred(lambda: asked.append(True)):
@@ -74,14 +74,14 @@ def leave_after_saving(
 
 
 def strategy_for(cluster: Cluster) -> Any:
-    """Return the ParameterServerStrategy of a cluster; its coordinator is `coordinator_of` it."""
+    """Return a cluster's ParameterServerStrategy, with a coordinator for `coordinator_of`."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec_of(cluster), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     tf.distribute.coordinator.ClusterCoordinator(strategy)
-    # What one number is enough for stays with the chief, who needs it at each step; and servers
-    # cannot read each other's variables: TensorFlow lets them see workers and the chief only.
+    # Scalars stay with the chief, which needs them at each step. Parameter servers cannot read each
+    # other's variables: TensorFlow connects them only to workers and the chief.
     ps_variables.place_variables(
         strategy, lambda shape: shape.rank == 0 or _is_local[0], _CHIEFS_DEVICE
     )
@@ -89,17 +89,17 @@ def strategy_for(cluster: Cluster) -> Any:
 
 
 def coordinator_of(strategy: Any) -> Any:
-    """Return the one ClusterCoordinator of a strategy."""
+    """Return the strategy's only ClusterCoordinator."""
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 def spec_of(cluster: Cluster) -> Any:
-    """Return a cluster as TensorFlow's servers want it."""
+    """Return the cluster as a ``tf.train.ClusterSpec``."""
     return tf.train.ClusterSpec({role: list(found) for role, found in cluster.tasks.items()})
 
 
 def keep_metrics_local(keras: Any) -> None:
-    """Let the state of metrics be made in the chief: nobody else reads or writes it."""
+    """Create the variables of metrics in the chief, their only reader and writer."""
     for name in ("add_weight", "add_variable"):
         if hasattr(keras.metrics.Metric, name):
             setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))

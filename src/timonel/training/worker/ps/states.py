@@ -1,4 +1,4 @@
-"""What a step changes besides its gradients: metrics, moving averages, counters, generators."""
+"""Variables that a step changes besides its gradients, such as metrics or counters."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class State:
 
     Attributes:
         variable: TensorFlow's own variable.
-        is_metric: It belongs to a metric: what pieces add to it is summed up.
-        is_seed: It is the state of a random generator: each piece draws numbers of its own.
+        is_metric: It belongs to a metric: changes by all pieces are summed.
+        is_seed: It is a random generator's state: each piece draws different numbers.
     """
 
     variable: Any
@@ -27,16 +27,16 @@ class State:
 
     @property
     def is_told(self) -> bool:
-        """Whether its change is told to the chief, rather than staged on a parameter server."""
+        """Whether its change is sent to the chief instead of staged on a parameter server."""
         return self.is_seed or "/job:ps" not in self.variable.device
 
     def elsewhere(self, batch: Any, part: Any) -> Any:
-        """Return what to add to a generator's state for draws that no other piece makes.
+        """Return the offset of a generator's state for draws unique to one piece.
 
         Args:
-            batch: How many batches were begun since the state was last set: with none of them the
-                draws of the first part are those of one process.
-            part: The number of the part of its batch.
+            batch: Batches begun since the state was last set. With 0, the first part draws the same
+                numbers as one process.
+            part: Index of the part within its batch.
         """
         if self.variable.shape.num_elements() == 2:  # Keras 3: a seed, and the draws so far
             return [part * 65536, batch * 4096]
@@ -44,7 +44,7 @@ class State:
 
 
 def states_of(model: Any) -> list[State]:
-    """Return what a step may change: the state of metrics, and what is not trained by gradients."""
+    """Return the states that a step may change: metrics and variables without gradients."""
     trained = {id(ps_variables.raw(variable)) for variable in model.trainable_variables}
     metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
     found: dict[int, State] = {}
@@ -66,12 +66,12 @@ def _scalars(model: Any) -> list[Any]:
 
 
 def begin(state: State, draw: Any) -> tuple[Any, Any]:
-    """Return a temporary variable's handle, and the value it begins with; when traced."""
+    """Return a temporary variable's handle and its initial value; when traced."""
     variable = state.variable
-    # What a metric adds is summed up with what others add; the rest goes on from where it is.
+    # Changes to a metric are summed, so it starts at zero; other states continue.
     value = tf.zeros(variable.shape, variable.dtype) if state.is_metric else variable.read_value()
     if state.is_seed:
-        # The same however often the piece is computed.
+        # Equal for repeated attempts at a piece.
         value += tf.cast(tf.stack(state.elsewhere(*tf.unstack(draw))), variable.dtype)
     handle = ps_variables.temporary(variable.dtype, variable.shape)
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
@@ -79,7 +79,7 @@ def begin(state: State, draw: Any) -> tuple[Any, Any]:
 
 
 def change_of(state: State, handle: Any, before: Any) -> Any:
-    """Return what a state has changed by since it began; when traced."""
+    """Return the change of a state since its beginning; when traced."""
     after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=state.variable.dtype)
     after.set_shape(state.variable.shape)
     if state.variable.dtype == tf.bool:

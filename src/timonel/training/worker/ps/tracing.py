@@ -1,9 +1,9 @@
-"""A model's own train step, as a function that changes nothing but one staged entry.
+"""Trace a model's train step as a function that only stages one entry.
 
-The step is traced once and sent to the workers. In it the optimizer notes its gradients instead of
-applying them, and what the step assigns besides goes to temporary variables: what they have
-changed by at its end is a part of the result. So an attempt may be lost, repeated or dropped at any
-moment, and the model's own ``train_step`` stays as its author wrote it.
+The step is traced once and sent to the workers. In it the optimizer records its gradients instead
+of applying them, and other assignments go to temporary variables, whose changes become part of the
+result. So an attempt may be lost, repeated or dropped at any moment, and the model's own
+``train_step`` needs no changes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Step:
     """A traced step.
 
     Attributes:
-        function: Takes a batch's tensors, the numbers of the batch, part and attempt, and returns
-            one vector of float64: what states have changed by, then the logs.
-        told: These states, in the order of the vector.
+        function: Takes a batch's tensors, the numbers of batch and part, and the attempt's number;
+            returns one float64 vector: the changes of states, then the logs.
+        told: The states in the vector, in order.
         log_names: The names of all logs.
-        values: The shapes of those that the vector has, by name.
-        metrics: The metric whose result a log is, by name, and its key where that is a dict.
-        entries: What is staged on the parameter servers, by device.
-        optimizer: The one whose gradients are staged; None in evaluation.
+        values: Shapes of the logs in the vector, by name.
+        metrics: Metric and dict key of each log that is a metric's result, by log name.
+        entries: Entries staged on the parameter servers, by device.
+        optimizer: The optimizer of the staged gradients; None in evaluation.
     """
 
     function: Any
@@ -49,13 +49,13 @@ class Step:
 
 
 def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
-    """Make all variables of a model, its optimizer, loss and metrics before anything is traced.
+    """Create all variables of a model, its optimizer, loss and metrics before tracing.
 
     Args:
         model: A compiled model.
         strategy: Its ParameterServerStrategy.
-        batch: A batch as ``fit`` has it: x, or a tuple of x, y and sample weights.
-        training: Whether it is going to be trained.
+        batch: A batch as in ``fit``: x, or a tuple of x, y and sample weights.
+        training: Whether the model will be trained.
     """
     x, y, sample_weight = unpack(batch)
     with ps_variables.inside_scope(strategy):
@@ -66,23 +66,23 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
 
 
 def unpack(batch: Any) -> tuple[Any, Any, Any]:
-    """Return x, y and sample weights of a batch; None for what it does not have."""
+    """Return x, y and sample weights of a batch; None for missing ones."""
     parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     return (*parts, None, None, None)[:3]
 
 
 def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -> Step:
-    """Trace a model's ``train_step`` or ``test_step`` for batches like ``batch``, of any size.
+    """Trace a model's ``train_step`` or ``test_step`` for batches like ``batch`` of any size.
 
     Args:
         model: A built and compiled model.
         strategy: Its ParameterServerStrategy.
         batch: Tensors, or their specs.
-        training: Whether it is to be trained.
+        training: Whether to train or to evaluate.
         name: The name of the staging areas.
 
     Raises:
-        TimonelError: The step does what cannot be sent to workers; the message names it.
+        TimonelError: The step cannot be sent to workers; the message names the reason.
     """
     with ps_variables.inside_scope(strategy):
         candidates = states_of(model)
@@ -157,7 +157,7 @@ def _result(
     attempt: Any,
     name: str,
 ) -> Any:
-    """Stage what is for the parameter servers; return the rest, and note in ``found`` what is."""
+    """Stage entries on the parameter servers; return and describe the other values."""
     if len(recorded) > 1:
         raise TimonelError(
             f"expected a train_step that applies gradients once, got one that does "
@@ -189,7 +189,7 @@ def _result(
 
 @contextlib.contextmanager
 def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) -> Iterator[None]:
-    """Let the model's optimizers note gradients instead of applying them."""
+    """Make the model's optimizers record gradients instead of applying them."""
     optimizers = [
         value
         for value in {id(found): found for found in _attributes(model)}.values()
@@ -222,7 +222,7 @@ def _attributes(model: Any) -> Iterator[Any]:
 
 
 def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:
-    """Return the ids of variables whose temporary ones the model's own code assigns to."""
+    """Return the ids of variables that the model's own code assigns."""
     names = {handle.ref(): key for key, handle in temporary.items()}
     found: dict[int, int] = dict.fromkeys(temporary, 0)
     for operation in graph.get_operations():
@@ -230,7 +230,7 @@ def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:
             is_ours = value.dtype == tf.resource and value.ref() in names
             if is_ours and operation.type not in READS:
                 found[names[value.ref()]] += 1
-    # Two of them are ours: the first value, and the end.
+    # Two uses are ours: the initial assignment, and the destruction.
     return {key for key, count in found.items() if count > 2}
 
 
@@ -240,7 +240,7 @@ def _spec(value: Any) -> Any:
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield logs as Keras shows them: those of a dict inside by their own names."""
+    """Flatten logs as Keras shows them: those in an inner dict under their own names."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -252,13 +252,13 @@ def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _results_among(
     logs: Mapping[str, Any], noted: Sequence[tuple[Any, Any, str | None]]
 ) -> dict[str, tuple[Any, str | None]]:
-    """Return the metrics whose results logs are, under whatever names."""
+    """Return the metrics whose results appear in the logs, under any name."""
     results = {id(value): (metric, key) for value, metric, key in noted}
     return {name: results[id(value)] for name, value in logs.items() if id(value) in results}
 
 
 def _is_known(value: Any) -> bool:
-    """Tell whether a log is numbers of a shape that is known, which can be told."""
+    """Tell whether a log is numeric with a static shape, and so can be sent."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return False

@@ -1,4 +1,4 @@
-"""What workers tell the chief of a step: it counts what states have changed by, and makes logs."""
+"""Process workers' step results: update the chief's states and build logs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from timonel.training.worker.ps.states import State
 from timonel.training.worker.ps.tracing import Step
 
 Vectors = Sequence[Any]
-"""What the parts of a step have returned, each as `Step.function` does."""
+"""Results of a step's parts, each as returned by `Step.function`."""
 
 
 class Telling:
-    """Counts what the parts of steps have told. Used by the chief's own thread only.
+    """Processes the results of steps' parts. Used only by the chief's thread.
 
     Args:
         model: The model.
-        step: What workers compute.
+        step: The step that workers compute.
     """
 
     def __init__(self, model: Any, step: Step) -> None:
@@ -33,11 +33,11 @@ class Telling:
         self._drawn: dict[int, Any] = {}
 
     def add(self, vectors: Vectors, shares: Sequence[float]) -> None:
-        """Add what an update's parts have told to the states that the chief keeps.
+        """Add an update's results to the states that the chief keeps.
 
         Args:
-            vectors: Of each part.
-            shares: Each part's share of all rows.
+            vectors: Result of each part.
+            shares: Each part's fraction of all rows.
         """
         begin = 0
         for state in self._step.told:
@@ -53,9 +53,9 @@ class Telling:
             counter.assign_add(1)
 
     def rest(self, batches: int) -> None:
-        """Let generators go on from where the batches since the last rest have left them.
+        """Advance random generators past the draws of the batches since the last rest.
 
-        After a single batch that is where one process would be.
+        After a single batch the state equals that of one process.
         """
         for state in self._step.told:
             if state.is_seed:
@@ -64,7 +64,7 @@ class Telling:
                 _assign_add(state.variable, np.asarray(moved))
 
     def logs(self, vectors: Vectors, shares: Sequence[float]) -> dict[str, Any]:
-        """Return what Keras' own function would: running results of metrics, else this step's."""
+        """Return Keras' logs: running results of metrics, else the step's values."""
         given = self._values(vectors, shares)
         results, own = self._results()
         if self._counted is None:
@@ -76,7 +76,7 @@ class Telling:
         return {name: given[name] for name in self._step.log_names if name in given}
 
     def _values(self, vectors: Vectors, shares: Sequence[float]) -> dict[str, Any]:
-        """Return the mean over the parts of what the step has returned itself."""
+        """Return the parts' mean of each value that the step returned."""
         sizes = {name: math.prod(shape) for name, shape in self._step.values.items()}
         begin = len(vectors[0]) - 1 - sum(sizes.values())
         means = np.average([vector[begin:-1] for vector in vectors], axis=0, weights=shares)
@@ -89,7 +89,7 @@ class Telling:
         return given
 
     def _read_results(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the running results of metrics by their names, and by those of the step."""
+        """Return running metric results: by metric name, and by the step's log names."""
         told = {id(state.variable) for state in self._step.told}
         own = {}
         for name, (metric, key) in self._step.metrics.items():
@@ -98,10 +98,10 @@ class Telling:
         return self._model.get_metrics_result(), own
 
     def _counted_names(self) -> list[str]:
-        """Return the names of the results that the step itself has counted for.
+        """Return the names of metric results that the step updates.
 
-        A step may return a value of its own under the name of a metric that it leaves alone, as
-        is usual with the loss.
+        A step may return its own value under the name of a metric that it does not update, as is
+        usual with the loss.
         """
         told = {id(state.variable) for state in self._step.told}
         found: list[str] = []
