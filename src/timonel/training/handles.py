@@ -97,7 +97,7 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """Return value of the trained function, decoded from JSON; None for other programs."""
+        """Return value of a function program, decoded from JSON; None for other programs."""
         found = [event["value"] for event in self.record.events() if event["type"] == "result"]
         return found[-1] if found else None
 

@@ -1,6 +1,6 @@
 """Engine job specifications for training requests.
 
-Pure except for the workspace paths.
+Pure except for reading the working directory and the environment.
 
 | strategy | chief | workers of ``--workers N`` |
 |---|---|---|
@@ -94,6 +94,6 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
 
 
 def environment(request: Request) -> dict[str, str]:
-    """Return the tasks' environment, which silences TensorFlow's startup messages."""
+    """Return the tasks' environment: quiet TensorFlow startup, and the program's Keras."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     return {**quiet, LEGACY_KERAS: "1"} if request.program.keras == "tf_keras" else quiet

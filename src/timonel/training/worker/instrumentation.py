@@ -51,7 +51,7 @@ class Seen:
         self._teller: pace.Teller | PieceTeller
 
     def install(self, fits: Fits) -> None:
-        """Instrument the calls of ``fits``; call it after other code that changes their arguments."""
+        """Instrument the calls of ``fits``; install it after other argument hooks."""
         if self._stopwatch is not None:
             end_of_data.watch_batches(self._stopwatch.has_batch, self._stopwatch.have_batches)
             gradients.before_reduce.append(self._stopwatch.arrive)

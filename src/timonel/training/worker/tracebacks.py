@@ -15,8 +15,8 @@ _WAY_IN = str(Path(__file__).parent / "task" / "script.py")
 def user_traceback(error: BaseException, script: str) -> str:
     """Return the traceback as if the user had run the script, without frames around it.
 
-    An error outside the script keeps all its frames, unless it is a `TimonelError`. One raised by
-    the code around the script, such as on a full disk, is shown without frames as well.
+    A `TimonelError` that the script did not raise itself, such as on a full disk, is shown without
+    frames. Any other error that did not pass through the script keeps all its frames.
     """
     if isinstance(error, TimonelError) and not _arose_in(error, script):
         return f"{error}\n"

@@ -1,1 +1,1 @@
-"""``fit`` as a job runs it: numbered, watched, checkpointed, resumed."""
+"""Managed ``fit`` calls with checkpoints, exact resume and progress reports."""

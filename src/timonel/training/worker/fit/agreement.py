@@ -1,13 +1,13 @@
-"""What all tasks of a job do at the same step, though only one of them was asked to.
+"""Agreement among all tasks on requests to save, stop or leave at a common step.
 
-State can be saved, and the job left, only where all workers stand at the same step. At some steps,
-about once a second, every worker tells the others what it was asked for; the chief says after how
-many more that happens next, as the others' clocks differ. One process needs none of this: it does
-at the end of a step what it was asked for during it.
+State can be saved, and the job left, only when all workers are at the same step. About once a
+second, at the same step, every worker sends its requests to the others; the chief sets the number
+of steps until the next exchange, as the tasks' clocks differ. A single process needs no exchange:
+it handles requests at the end of the current step.
 
-What is outside the process asks by a file of the wish's name in ``<job folder>/requests``: an empty
-one, or one with the number of the ``fit`` call that it concerns. The chief looks there at each of
-these steps and removes what it has found.
+Other processes request actions by a file with the wish's name in ``<job folder>/requests``: an
+empty one, or one with the number of the ``fit`` call that it concerns. The chief checks the folder
+at each exchange and removes the files.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from pathlib import Path
 from typing import Any
 
 Exchange = Callable[[Sequence[float]], Sequence[float]]
-"""Takes this worker's numbers, gives their sums over all workers."""
+"""Maps this worker's numbers to their sums over all workers."""
 
 INTERVAL_S = 1.0
-"""About how often workers agree."""
+"""Approximate interval between exchanges."""
 
 _GROWTH = 4
-"""The distance to the next one is at most so many times the last one."""
+"""Maximum growth factor of the distance between exchanges."""
 
 
 class Wish(Enum):
-    """What a task may be asked for."""
+    """Actions that can be requested from a task."""
 
     SAVE = "save"
     LEAVE = "leave"
-    """Save the state and end with exit code 75, to be started again."""
+    """Save the state and exit with code 75, to be restarted."""
     STOP = "stop"
     """End this ``fit`` call as if ``model.stop_training`` had been set."""
     FAIL = "fail"
-    """The loss is no number."""
+    """End the job because the loss is NaN or infinite."""
 
 
 class Agreement:
-    """What was asked for and not done yet. `ask` may be called from signal handlers and threads.
+    """Pending requests. Signal handlers and other threads may call `ask`.
 
     Args:
-        exchange: Adds up the workers' numbers; None for one worker.
-        is_chief: Whether this task says when the next exchange is.
-        requests: The folder in which others ask.
-        clock: Seconds that only grow.
+        exchange: Sums the workers' numbers; None for one worker.
+        is_chief: Whether this task schedules the next exchange.
+        requests: Folder of requests by other processes.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -71,37 +71,37 @@ class Agreement:
 
     @property
     def asked(self) -> frozenset[Wish]:
-        """What this task was asked for and has not been agreed on yet."""
+        """This task's requests that are not agreed on yet."""
         return frozenset(self._asked)
 
     def ask(self, wish: Wish) -> None:
-        """Ask for something at the next step at which all can do it."""
+        """Request an action at the next common step."""
         self._asked.add(wish)
 
     def begin(self, fit: int = 0) -> None:
-        """Begin ``fit`` call number ``fit``: all workers agree at its first boundary."""
+        """Begin ``fit`` call number ``fit``: all workers exchange at its first boundary."""
         self._fit = fit
         self._boundary, self._next, self._last = 0, 1, None
 
     def pace_changes(self) -> None:
-        """Note that boundaries come at another pace now: all workers agree at the next one.
+        """Exchange at the next boundary, as the time between boundaries changes.
 
-        The distance to the next exchange was counted in boundaries of the pace before: fast steps
-        of training, then a slow validation, or the other way round.
+        The distance to the next exchange was computed for the previous pace: fast training steps,
+        then a slow validation, or the other way round.
         """
         self._next, self._last = self._boundary + 1, None
 
     def is_due(self) -> bool:
-        """Tell whether the next boundary is one at which workers agree, or something was asked."""
+        """Tell whether an exchange or a request is due at the next boundary."""
         if self._exchange is not None:
             return self._boundary + 1 >= self._next
         return bool(self._asked) or self._clock() >= self._look_at
 
     def at_boundary(self, wishes: Sequence[Wish] = ()) -> frozenset[Wish]:
-        """Return what all tasks do now; all workers call this equally often.
+        """Return the actions for all tasks; all workers must call this equally often.
 
         Args:
-            wishes: What this task wishes besides, such as what its clock says.
+            wishes: Further requests of this task, such as timed saves.
         """
         due = self.is_due()
         self._boundary += 1
@@ -119,7 +119,7 @@ class Agreement:
         return frozenset(wish for wish, sum_ in zip(Wish, numbers, strict=False) if sum_ > 0)
 
     def _following(self) -> int:
-        """Return the next boundary to agree at: about `INTERVAL_S` from now."""
+        """Return the boundary of the next exchange, about `INTERVAL_S` from now."""
         now = self._clock()
         before, self._last = self._last, (self._boundary, now)
         if before is None:
@@ -135,17 +135,17 @@ class Agreement:
         return {wish for wish in Wish if self._take(self._requests / wish.value)}
 
     def _take(self, path: Path) -> bool:
-        """Take a request that is there; tell whether it concerns the present call."""
+        """Consume a request file; tell whether it concerns the current call."""
         try:
             words = path.read_text().split()
             path.unlink(missing_ok=True)
         except OSError:
-            return False  # there is none
+            return False  # no such request
         return not words or words[0] == str(self._fit)
 
 
 def exchange_over(strategy: Any) -> Exchange:
-    """Return what adds up numbers over the workers of a strategy; made once, traced once.
+    """Return a function that sums numbers over the strategy's workers; traced once.
 
     Args:
         strategy: A ``tf.distribute.MultiWorkerMirroredStrategy``.
@@ -159,7 +159,7 @@ def exchange_over(strategy: Any) -> Exchange:
         return strategy.reduce("SUM", strategy.run(tf.identity, args=(values,)), axis=None)
 
     def exchange(numbers: Sequence[float]) -> Sequence[float]:
-        # Each local replica contributes its part; float64 counts any number of steps.
+        # Each local replica contributes a fraction; float64 represents large step counts.
         values = tf.constant([number * share for number in numbers], tf.float64)
         return [float(number) for number in add(values).numpy()]
 

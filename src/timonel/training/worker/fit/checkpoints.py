@@ -1,11 +1,11 @@
-"""The checkpoints of a job: a folder for each that is kept, of each numbered ``fit`` call.
+"""A job's checkpoints, one folder each, grouped by numbered ``fit`` call.
 
 <job folder>/checkpoints/fit-000/epoch-0003/                 the end of the third epoch
 <job folder>/checkpoints/fit-000/epoch-0003-step-0000050/    fifty steps of the next one
 <job folder>/checkpoints/fit-000/final/                      the call has returned
 
-A folder appears whole or not at all, and its digest is verified before it is used. Every task
-takes part in reading the state; the chief alone writes it, in a thread beside training.
+Folders are created atomically, and the digest is verified before use. Every task takes part in
+reading the state; only the chief writes it, in a background thread.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = ["Checkpoint", "Checkpoints", "FitState", "Progress"]
 logger = logging.getLogger(__name__)
 
 _LEAVING_S = 5.0
-"""How long copies may take where a process ends before its time."""
+"""Time limit for pending copies when a process exits early."""
 
 Published = Callable[[Path, Progress], None]
 
 
 class Checkpoints:
-    """The checkpoints of one job. Used from the thread that trains.
+    """The checkpoints of one job. Used only by the training thread.
 
     Args:
-        root: The folder they are in.
+        root: Folder of the checkpoints.
         writes: Whether this task writes them; the others only take part.
-        progress: A file in which the engine looks how far training is.
-        policy: What is kept, and where else.
-        records: What an evaluator has found, if there is one.
+        progress: File from which the engine reads the training progress.
+        policy: Which checkpoints to keep, and where to copy them.
+        records: Results of an evaluator, if any.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Checkpoints:
         self._writer = BackgroundWriter()
 
     def save(self, fit: int, state: FitState, published: Published | None = None) -> Path | None:
-        """Save the state of ``fit`` call number ``fit``; return where, if this task writes.
+        """Save the state of ``fit`` call number ``fit``; return the folder if this task writes.
 
-        Returns before it is written; what goes wrong there surfaces in the next call, or in `wait`.
+        Returns before the state is written; errors are raised by the next call, or by `wait`.
 
         Args:
             fit: The number of the call.
-            state: Its state. Nobody may change its arrays any more.
-            published: Called once it is there, from another thread.
+            state: Its state. Its arrays must not be changed afterwards.
+            published: Called from another thread once the checkpoint is complete.
         """
         self.note_steps(state.progress.steps, resting=state.progress.finished)
         if not self._writes:
@@ -90,13 +90,13 @@ class Checkpoints:
         return target
 
     def note_steps(self, steps: int, *, resting: bool = False) -> None:
-        """Tell the engine how far training is: a crash at the very same step is a repetition.
+        """Report progress to the engine, which detects crashes that repeat at the same step.
 
-        Written in place, at each step: opening the file anew would take thirty times as long.
+        Written in place at each step: opening the file each time would take thirty times as long.
 
         Args:
-            steps: Optimizer steps that are done.
-            resting: What comes now has no steps: validation, or the end of the script.
+            steps: Completed optimizer steps.
+            resting: The next phase has no steps: validation, or the end of the script.
         """
         if self._progress_file is None:
             self._progress_file = os.open(self._progress, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -104,24 +104,24 @@ class Checkpoints:
         os.pwrite(self._progress_file, f"{text:<31}\n".encode(), 0)
 
     def wait(self, *, leaving: bool = False) -> None:
-        """Return once what was saved last is written, and copied where it is to be copied.
+        """Wait until the last checkpoint is written and copied.
 
         Args:
-            leaving: The process was asked to end soon: copies get a few seconds only.
+            leaving: The process must exit soon: copies get only a few seconds.
         """
         self._writer.wait()
         self._copies.wait(_LEAVING_S if leaving else None)
 
     def drain(self) -> None:
-        """Do as `wait`, where an error is under way that matters more."""
+        """Wait as `wait` does, but suppress errors because another one is being raised."""
         self._writer.drain()
         self._copies.wait(_LEAVING_S)
 
     def latest(self, fit: int) -> Checkpoint | None:
-        """Return the newest checkpoint of a call that is whole, or None.
+        """Return the newest valid checkpoint of a call, or None.
 
         Raises:
-            FormatError: A newer release wrote it: training anew would throw it away.
+            FormatError: A newer release wrote it; training from scratch would discard it.
         """
         for folder in self._newest_first(fit):
             try:
@@ -131,20 +131,20 @@ class Checkpoints:
         return None
 
     def at(self, fit: int, name: str) -> Checkpoint:
-        """Return one checkpoint by its folder's name.
+        """Return a checkpoint by its folder's name.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It does not exist.
             CorruptError: It is damaged.
         """
         return files.read(self._folder(fit) / name)
 
     def newest_folder(self, fit: int) -> Path | None:
-        """Return the folder of the newest checkpoint of a call, if there is one."""
+        """Return the folder of a call's newest checkpoint, if any."""
         return next(iter(self._newest_first(fit)), None)
 
     def best_folder(self, fit: int) -> Path | None:
-        """Return the folder of the checkpoint with the best metric, if one is kept for that."""
+        """Return the folder of the checkpoint with the best metric, if one is kept."""
         if self._best is None:
             return None
         if self._records is not None and judges(self._best):
@@ -156,7 +156,7 @@ class Checkpoints:
         return (max if self._best.larger else min)(found, key=lambda folder: found[folder])
 
     def beside(self, name: str) -> Checkpoints:
-        """Return other checkpoints of this job, in a folder below this one's."""
+        """Return another set of checkpoints of this job, in a subfolder."""
         uri = self.policy.checkpoint_uri
         copies = None if uri is None else join(uri, name)
         return Checkpoints(
@@ -167,13 +167,13 @@ class Checkpoints:
         )
 
     def tidy(self) -> None:
-        """Remove what a chief that was killed has left half-written."""
+        """Remove partial checkpoints of a killed chief."""
         if self._writes:
             for folder in self.root.glob("fit-*"):
                 sweep(folder)
 
     def fill(self) -> None:
-        """Fetch the copies of another machine, if there are any and nothing is here."""
+        """Fetch the copied checkpoints if this machine has none."""
         if self.policy.checkpoint_uri is not None and not any(self.root.glob("**/fit-*/*")):
             self._copies.fetch(self.root)
 

@@ -1,12 +1,12 @@
-"""Exact resume for a loop that the script writes itself: ``timonel.training.context()``.
+"""Exact resume for custom training loops.
 
     saved = context().checkpointer({"model": model, "optimizer": optimizer}, data=train)
     for epoch in saved.epochs(10):
         for x, y in saved.batches():
             train_step(x, y)
 
-Started anew, the loop goes on at the epoch and the batch where it was. Between two batches state is
-saved when it is due, and the job left when it is asked to.
+After a restart, the loop continues at the same epoch and batch. Between two batches, due
+checkpoints are saved and requests to stop are handled.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from timonel.training.worker.termination import Terminated, Termination
 
 @dataclass(frozen=True)
 class Services:
-    """What a job gives to loops.
+    """Services of a job for custom loops.
 
     Attributes:
-        checkpoints: Where state is kept.
+        checkpoints: The loops' checkpoints.
         strategy: The strategy that the script runs under, if any.
-        workers: How many processes train.
-        agreement: What all of them do at the same step.
-        termination: What knows whether the process was asked to leave.
-        part: Lets the tasks leave together.
-        prepare: Says that the next dataset that is distributed is one to train on.
+        workers: Number of training processes.
+        agreement: Requests that all tasks handle at the same step.
+        termination: Tells whether the process was asked to stop.
+        part: Barrier before all tasks exit.
+        prepare: Marks the next distributed dataset as training data.
     """
 
     checkpoints: Checkpoints
@@ -60,12 +60,12 @@ _numbers = itertools.count()
 
 
 def configure(services: Services) -> None:
-    """Set what the loops of this process are given; called once, before the script runs."""
+    """Set the services for this process's loops; called once, before the script runs."""
     _given[:] = [services]
 
 
 def checkpointer(things: Mapping[str, Any], data: Any, job_dir: Path) -> LoopCheckpointer:
-    """Return what saves a loop of this process; see `TrainingContext.checkpointer`."""
+    """Return the checkpointer for a loop; see `TrainingContext.checkpointer`."""
     if _given:
         return LoopCheckpointer(_given[0], next(_numbers), things, data)
     folder = job_dir / "checkpoints" / "loops"
@@ -75,16 +75,16 @@ def checkpointer(things: Mapping[str, Any], data: Any, job_dir: Path) -> LoopChe
 
 
 class LoopCheckpointer:
-    """Saves and restores a loop. All tasks of a job go through the same loop.
+    """Saves and restores a custom loop. All tasks of a job must run the same loop.
 
     Args:
-        services: What the job gives.
-        number: Which of the process's loops this is.
+        services: Services of the job.
+        number: Index of the loop within the process.
         things: Keras models, optimizers and metrics, and TensorFlow variables, by name.
-        data: The ``tf.data`` pipeline that is trained on.
+        data: The ``tf.data`` pipeline of training batches.
 
     Attributes:
-        state: Plain data of the script's own, which is saved as well.
+        state: Plain data of the script, which is saved too.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LoopCheckpointer:
         self._feed, self._data = _feed_of(data, resumes=saved is not None)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the epochs that are left of ``count``; state is restored first."""
+        """Restore the state, then yield the remaining epoch numbers below ``count``."""
         services = self._services
         self._restore()
         with services.termination.deferred(lambda: services.agreement.ask(Wish.LEAVE)):
@@ -118,7 +118,7 @@ class LoopCheckpointer:
             services.checkpoints.wait()
 
     def batches(self) -> Iterator[Any]:
-        """Yield the batches that are left of the epoch, dealt out to the replicas if need be."""
+        """Yield the remaining batches of the epoch, distributed to the replicas if needed."""
         self._feed.epoch_begins(self._progress.next_epoch)
         if self._saved is not None:
             saved, self._saved = self._saved, None
@@ -153,7 +153,7 @@ class LoopCheckpointer:
         extra = {
             "data": self._feed.position(self._trained),
             "random": randomness.capture(),
-            "state": copy.deepcopy(self.state),  # it is written while the script goes on
+            "state": copy.deepcopy(self.state),  # the script continues while it is written
         }
         first, each = self._replicas.read_first(same), self._replicas.read(local)
         self._services.checkpoints.save(self._number, FitState(progress, first, each, (), extra))
@@ -181,7 +181,7 @@ class LoopCheckpointer:
                 thing.build(trained)
 
     def _variables(self) -> tuple[list[Any], list[Any]]:
-        """Return the variables that are the same on all replicas, and those that need not be."""
+        """Return the variables equal on all replicas, and those that may differ."""
         same: list[Any] = []
         local: list[Any] = []
         for thing in self._things.values():

@@ -1,7 +1,7 @@
-"""``fit`` as a job runs it: numbered, watched, checkpointed, resumed, its data dealt out.
+"""Managed ``fit`` calls: numbered, watched, checkpointed, resumed, with distributed data.
 
-`Fits.install` replaces ``keras.Model.fit`` by one that does all this around the original. The
-user's script calls ``model.fit`` and knows nothing of it.
+`Fits.install` replaces ``keras.Model.fit`` by a wrapper around the original. The user's script
+calls ``model.fit`` as usual.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from timonel.training.worker.termination import Termination
 logger = logging.getLogger(__name__)
 
 BeforeFit = Callable[[Any, dict[str, Any]], None]
-"""Takes the model and the arguments of a ``fit`` call, which it may change."""
+"""Hook that may change the model and the arguments of a ``fit`` call."""
 
 
 AfterFit = Callable[[Any, Any], None]
-"""Takes the model and the ``History`` of a ``fit`` call, to which it may add."""
+"""Hook that receives the model and the ``History`` of a ``fit`` call, and may extend it."""
 
 
 class Loop(Protocol):
-    """What trains instead of Keras' own ``fit``."""
+    """A replacement for Keras' own ``fit``."""
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
-        """Train, and return the ``History``.
+        """Train and return the ``History``.
 
-        ``arguments["callbacks"]`` ends with the callback that tells ``watch`` of epochs and steps;
-        the loop itself calls `Watch.step_boundary` between steps. It begins with
+        ``arguments["callbacks"]`` ends with the callback that informs ``watch`` about epochs and
+        steps; the loop calls `Watch.step_boundary` between steps. It begins with
         ``arguments["initial_epoch"]`` and, in that epoch, with the step ``watch.first_step``.
         """
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What the last ``fit`` call trained, and on what."""
+    """Model and data of the last ``fit`` call."""
 
     model: Any
     data: Any
@@ -67,19 +67,19 @@ class Fits:
 
     Args:
         keras: The Keras module, ``keras`` or ``tf_keras``.
-        checkpoints: Where state is kept between generations.
-        run: Where the chief reports; None in all other tasks.
+        checkpoints: State kept between generations.
+        run: The chief's run writer; None in other tasks.
         tensorboard: The folder of TensorBoard's event files.
         strategy: The strategy that the script runs under, if any.
-        workers: How many processes train.
-        agreement: What all of them do at the same step.
-        termination: What knows whether the process was asked to leave.
-        part: Lets the tasks leave together.
-        stop_on_nan: Whether a loss that is no number ends the job.
+        workers: Number of training processes.
+        agreement: Requests that all tasks handle at the same step.
+        termination: Tells whether the process was asked to stop.
+        part: Barrier before all tasks exit.
+        stop_on_nan: Whether a loss that is NaN or infinite ends the job.
         before_fit: Called at the start of each call, before state is restored.
-        loop: What trains instead of Keras' own ``fit``; its ``snapshots(model, arguments)``, if it
-            has that, returns its own `watch.Snapshots`.
-        last_words: The file that tells for us if the kernel kills us for want of memory.
+        loop: Replacement for Keras' own ``fit``; its optional ``snapshots(model, arguments)``
+            returns a custom `watch.Snapshots`.
+        last_words: File with the error message to report if the kernel's OOM killer strikes.
     """
 
     def __init__(  # noqa: PLR0913 - one process's fits, with all that takes part in them
@@ -106,12 +106,12 @@ class Fits:
         """Called at the end of each call, once its state is saved."""
         self.loop = loop
         self.learning_rate: Callable[[Any], float | None] = building.learning_rate
-        """Tells the present rate of a model."""
+        """Returns a model's current learning rate."""
         self.describe_batches: Callable[[int], str] = functools.partial(
             batches.described,
             replicas=strategy.num_replicas_in_sync if strategy is not None else 1,
         )
-        """Says in words what a batch size comes to."""
+        """Describes a batch size in words."""
         self._keras = keras
         self._checkpoints = checkpoints
         self._run = run
@@ -133,11 +133,11 @@ class Fits:
         replace_fit(self._keras, self._fit)
 
     def prepare(self) -> None:
-        """Say that the dataset that is distributed next is one to train on."""
+        """Mark the next distributed dataset as training data."""
         self.is_preparing = True
 
     def take_training_data(self) -> bool:
-        """Tell whether the dataset that is being distributed is one to train on.
+        """Tell whether the dataset being distributed is training data, and reset the mark.
 
         ``fit`` distributes its training data first, then its validation data.
         """
@@ -208,7 +208,7 @@ class Fits:
             arguments.get("callbacks"), callback_for(self._keras, watch)
         )
         if arguments.get("verbose", "auto") == "auto":
-            # Output goes to a log: one line for each epoch there, from one task.
+            # Output goes to a log: one line per epoch, from one task only.
             arguments["verbose"] = 2 if self._run is not None else 0
         self.prepare()
         ours = contextlib.nullcontext() if saved is None else backups.not_restored(self._keras)
@@ -237,7 +237,7 @@ class Fits:
 
     @contextlib.contextmanager
     def _flushed(self) -> Iterator[None]:
-        """Let a checkpoint that is being written be written, also where ``fit`` raises."""
+        """Finish writing a checkpoint, even if ``fit`` raises."""
         try:
             yield
         except BaseException:
@@ -255,7 +255,7 @@ class Fits:
         arguments["initial_epoch"] = progress.next_epoch
         callback_state.go_on(self._keras, arguments.get("callbacks"))
         building.ensure_built(self._keras, model, arguments.get("x"))
-        # For an error in time, if it is another model: it is restored once callbacks have begun.
+        # Fails early if the model has changed; the state is restored once callbacks have begun.
         restore_model(model, saved.state, self._parts)
 
     def _snapshots(

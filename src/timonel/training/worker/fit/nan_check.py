@@ -1,4 +1,4 @@
-"""Whether the loss is still a number, asked about once a second and answered to the step."""
+"""Detect NaN losses: checked about once a second, located to the step."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 from timonel.errors import TimonelError
 
 _MOST = 10_000
-"""Losses that are kept between two looks; they are values on the device, of which none is read."""
+"""Maximum number of losses kept between two checks; they stay on the device unread."""
 
 
 class Losses:
     """The losses of the latest steps of one ``fit`` call.
 
     Args:
-        ends_job: Whether one that is no number ends the job.
+        ends_job: Whether a loss that is NaN or infinite ends the job.
     """
 
     def __init__(self, *, ends_job: bool = False) -> None:
@@ -26,12 +26,12 @@ class Losses:
         self._found: tuple[int, int] | None = None
 
     def note(self, epoch: int, step: int, loss: Any) -> None:
-        """Note the loss after ``step`` steps of an epoch from 0 on. Waits for nothing."""
+        """Record the loss after ``step`` steps of an epoch, counting from 0. Does not block."""
         if self._ends_job and loss is not None:
             self._latest.append((epoch, step, loss))
 
     def must_fail(self) -> bool:
-        """Tell whether a loss is no number and ends the job. Waits for the last one."""
+        """Tell whether a NaN or infinite loss ends the job. Waits for the last loss."""
         if self._latest and _is_no_number(self._latest[-1][2]):
             first = next(found for found in self._latest if _is_no_number(found[2]))
             self._found = first[0], first[1]
@@ -39,10 +39,13 @@ class Losses:
         return self._found is not None
 
     def fail(self, newest: Path | None) -> NoReturn:
-        """End the job, as its user has asked for.
+        """Raise the error that ends the job.
 
         Args:
-            newest: The last checkpoint before.
+            newest: The last checkpoint.
+
+        Raises:
+            TimonelError: Always.
         """
         where = (
             "" if self._found is None else f" at epoch {self._found[0] + 1}, step {self._found[1]}"

@@ -1,7 +1,7 @@
-"""The Keras that a job does not wrap: its ``fit`` is refused, never run unwatched.
+"""Reject ``fit`` of the Keras that the job does not wrap.
 
-Which of the two a script uses is read from its text before it starts. Where that is wrong, training
-would be neither distributed nor saved, and nothing would say so.
+Which of the two a script uses is determined from its text before it starts. If that is wrong,
+training would silently be neither distributed nor saved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SWITCH = {"keras": "TF_USE_LEGACY_KERAS=1", "tf_keras": "TF_USE_LEGACY_KERAS=0"
 
 
 def refuse(wrapped: str) -> None:
-    """Have ``Model.fit`` of the other Keras fail from now on, imported already or not.
+    """Make ``Model.fit`` of the other Keras fail, whether or not it is imported yet.
 
     Args:
         wrapped: The Keras that the job wraps, ``keras`` or ``tf_keras``.
@@ -34,7 +34,7 @@ def refuse(wrapped: str) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the other Keras once, as everyone else does, and guards it when it has been loaded."""
+    """Import hook that patches the other Keras once it is loaded."""
 
     def __init__(self, wrapped: str) -> None:
         self._wrapped = wrapped

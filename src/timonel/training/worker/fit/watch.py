@@ -1,4 +1,4 @@
-"""Following one ``fit`` call: what is done between its steps and at the ends of its epochs."""
+"""Step and epoch hooks of one ``fit`` call."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from timonel.training.worker.termination import Terminated
 
 
 class Snapshots(Protocol):
-    """What takes and restores the state of a call: `state.snapshot.Snapshot`, or a loop's own."""
+    """Captures and restores a call's state: `state.snapshot.Snapshot`, or a loop's own class."""
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps of the call, copied to host memory."""
 
     def restore(self, state: FitState) -> None:
-        """Give back everything but the metrics of the epoch."""
+        """Restore everything except the epoch's metrics."""
 
     def hold_metrics(self) -> None:
-        """Keep the metrics of the epoch as they are now: validation uses the same variables."""
+        """Keep the epoch's current metrics, as validation uses the same variables."""
 
     def release_metrics(self) -> None:
-        """Keep them no longer: another epoch begins."""
+        """Discard the kept metrics when another epoch begins."""
 
     def restore_metrics(self, state: FitState) -> None:
-        """Give back the metrics of an epoch that was broken off."""
+        """Restore the metrics of an interrupted epoch."""
 
     def restore_callbacks(self, state: FitState) -> None:
-        """Give back what callbacks remember, and nothing else."""
+        """Restore only the state of callbacks."""
 
 
 class Watch:
-    """Follows one ``fit`` call: reports it, saves its state, and leaves it when asked to.
+    """Follows one ``fit`` call: reports it, saves its state, and ends it on request.
 
     Args:
-        checkpoints: Where state is kept.
+        checkpoints: The job's checkpoints.
         number: The number of the call.
-        model: What is trained.
-        progress: How far earlier calls have come.
-        snapshots: Takes and restores state.
-        saved: The checkpoint that it goes on from, if any.
-        reporter: Tells the run; None where another task does.
+        model: The trained model.
+        progress: Progress of earlier calls.
+        snapshots: Captures and restores state.
+        saved: The checkpoint to resume from, if any.
+        reporter: Reports to the run; None in tasks that do not report.
         feed: The training data.
-        agreement: What all tasks do at the same step.
-        agree: Makes the replicas agree on what each has changed by itself.
-        part: Lets the tasks leave together, once the state is saved.
-        begin_at: Tells Keras how far the first epoch is: steps, steps of the pass over the data,
-            and whether all its steps are done.
-        losses: Looks for a loss that is no number.
+        agreement: Requests that all tasks handle at the same step.
+        agree: Synchronizes state that each replica changed separately.
+        part: Barrier before all tasks exit, once the state is saved.
+        begin_at: Tells Keras the progress of the first epoch: steps, steps of the pass over the
+            data, and whether all its steps are done.
+        losses: Detects NaN losses.
     """
 
     def __init__(  # noqa: PLR0913 - one call of fit, with all that takes part in it
@@ -79,9 +79,9 @@ class Watch:
     ) -> None:
         self.progress = saved.progress if saved is not None else progress
         self.first_step = self.progress.step
-        """The step that the first epoch of this generation begins with."""
+        """First step of this generation's first epoch."""
         self.trained = int(saved.state.extra.get("trained", 0)) if saved is not None else 0
-        """Steps of this call that are done, by all generations."""
+        """Completed steps of this call, over all generations."""
         self._saved = saved
         self._begun: FitState | None = None
         self._size: int | None = None
@@ -103,7 +103,7 @@ class Watch:
         self._epoch_begun = self._steps_ended = 0.0
 
     def train_begins(self, params: Mapping[str, Any]) -> None:
-        """Take over what Keras found out about the call, and give back what was saved."""
+        """Process Keras' parameters of the call, and restore the saved state."""
         self._size = params.get("steps")
         if self._reporter is not None:
             self._reporter.expect_steps(self._size)
@@ -112,12 +112,12 @@ class Watch:
             self._snapshots.restore(self._saved.state)
 
     def report_beside(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """Report what ``source`` returns together with the metrics."""
+        """Report the values that ``source`` returns together with the metrics."""
         if self._reporter is not None:
             self._reporter.beside = source
 
     def epoch_begins(self, epoch: int) -> None:
-        """Note that an epoch begins; in the first one, what was saved is given back."""
+        """Begin an epoch; the first one restores the saved state."""
         recall(self._model.history, self._restored)
         self._step = 0
         self._trained_before_epoch = self.trained - (self.first_step if self._saved else 0)
@@ -133,16 +133,16 @@ class Watch:
             self._reporter.epoch_begins(epoch)
 
     def step_boundary(self, step: int | None = None) -> None:
-        """Do what is due where so many steps of the epoch are done and no other has begun.
+        """Handle due actions between two steps.
 
-        All tasks call this with the same steps; so they save their state at the same ones.
+        All tasks call this at the same steps, so that they save their state at the same ones.
 
         Args:
-            step: Steps of the epoch; None for as many as `batch_ends` was told.
+            step: Completed steps of the epoch; None for the number given to `batch_ends`.
 
         Raises:
             Terminated: The job is left; the state is saved.
-            TimonelError: The loss is no number, and that ends the job.
+            TimonelError: The loss is NaN or infinite, and that ends the job.
         """
         before = self._arrive(self._step if step is None else step)
         self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step)
@@ -155,36 +155,36 @@ class Watch:
         self._feed.step_begins(self.trained)
 
     def batch_begins(self) -> None:
-        """Note that callbacks were told of a step that begins, which those saved knew already."""
+        """Undo the effect of a repeated step-begin callback on resumed callbacks."""
         if self._begun is not None:
             begun, self._begun = self._begun, None
             self._snapshots.restore_callbacks(begun)
 
     def batch_ends(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Note that ``step`` steps of the epoch are done, with what Keras says of them."""
+        """Record ``step`` completed steps of the epoch, with Keras' logs."""
         self._step = max(self._step, step)
         self._losses.note(self.progress.next_epoch, step, logs.get("loss"))
         if self._reporter is not None:
             self._reporter.batch(step, logs)
 
     def validation_begins(self) -> None:
-        """Note that the steps of the epoch are done and the model is validated."""
+        """End the epoch's training steps, as validation begins."""
         self._steps_are_done()
         self._agreement.pace_changes()
         self._snapshots.hold_metrics()
 
     def validation_boundary(self) -> None:
-        """Leave the job between two steps of validation, if it is to be left."""
+        """Leave the job between two steps of validation, if requested."""
         if self._agreed and Wish.LEAVE in self._decide():
             self._leave(is_done=True)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, is_last: bool) -> None:
-        """Save and report an epoch. The last one is saved by `finish`, once ``fit`` is through."""
+        """Save and report an epoch. `finish` saves the last one, once ``fit`` has ended."""
         self._steps_are_done()
         steps = self._step
         self.progress = self.progress.after(epoch, logs, self.progress.steps_before_epoch + steps)
-        # Reported first: an epoch that is lost between the two is trained and reported again, in
-        # the same place. The other way round, its metrics would be missing for good.
+        # Report first: an epoch lost between the two is trained and reported again in the same
+        # place. In the other order its metrics would be missing for good.
         if self._reporter is not None:
             took_s = self._steps_ended - self._epoch_begun
             self._reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
@@ -193,7 +193,7 @@ class Watch:
             self._save(self.progress)
 
     def finish(self) -> None:
-        """Save the state in which ``fit`` left the model: callbacks may have changed it."""
+        """Save the final state after ``fit``, as callbacks may have changed the model."""
         recall(self._model.history, self._restored)
         self.progress = self.progress.as_finished()
         self._save(self.progress)
@@ -202,20 +202,20 @@ class Watch:
     def _resume_epoch(self, state: FitState) -> None:
         step = state.progress.step
         position, is_done = state.extra.get("data", {}), bool(state.extra.get("is_done"))
-        # Fewer replicas may have had another step: the smaller batch that ends an epoch.
+        # With fewer replicas the epoch may have had one more step, with its smaller last batch.
         is_done = is_done or 0 < (self._size or 0) <= step
         seen = self._feed.seek(position, self.trained, within=step > 0 and not is_done)
         if step or seen:
             self._begin_at(step, seen, is_done)
         if step:
-            # Again, as callbacks have just begun the epoch a second time.
+            # Restore again, as callbacks have just begun the epoch a second time.
             self._snapshots.restore(state)
             self._snapshots.restore_metrics(state)
             self._begun = None if is_done else state
         self._step = step
 
     def _steps_are_done(self) -> None:
-        """Make the replicas agree before the model is validated or saved."""
+        """Synchronize the replicas before the model is validated or saved."""
         if self._agreed:
             return
         self._agreed = True
@@ -226,7 +226,7 @@ class Watch:
         self._agree()
 
     def _arrive(self, step: int) -> int:
-        """Note that ``step`` steps of the epoch are done; return those of the call before."""
+        """Record ``step`` completed steps of the epoch; return the previous total of the call."""
         before = self.trained
         self._step, self.trained = step, self._trained_before_epoch + step
         return before
@@ -266,11 +266,11 @@ class Watch:
 
 
 def callback_for(keras: Any, watch: Watch) -> Any:
-    """Return a callback of ``keras`` that tells ``watch`` what happens."""
+    """Return a Keras callback that informs ``watch``."""
 
     class WatchCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
-        # Both say that the callback may be given values that are still on the device, and be
-        # called beside the training loop; otherwise Keras would wait for each step's result.
+        # Both allow Keras to pass values that are still on the device, and to call the callback
+        # beside the training loop; otherwise Keras would wait for each step's result.
         async_safe = True
         _supports_tf_logs = True
 

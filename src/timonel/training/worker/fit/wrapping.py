@@ -1,4 +1,4 @@
-"""``Model.fit`` of either Keras with something around it, and one callback more."""
+"""Wrap ``Model.fit`` of either Keras, and add callbacks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, A
 
 
 def with_callback(given: Any, ours: Any) -> Any:
-    """Return the callbacks of a call with ours behind them."""
+    """Return the callbacks of a call with ours appended."""
     if given is None:
         return [ours]
     if isinstance(given, list | tuple):
         return [*given, ours]
-    if hasattr(given, "callbacks"):  # a CallbackList, which Keras takes as it is
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
         ours.set_model(given.model)
         ours.set_params(given.params)
         given.callbacks.append(ours)
@@ -44,7 +44,7 @@ def with_callback(given: Any, ours: Any) -> Any:
 
 
 def recall(history: Any, progress: Progress) -> None:
-    """Put the epochs of earlier generations in front of a ``History``, once."""
+    """Prepend the epochs of earlier generations to a ``History``, once."""
     if not progress.epochs or progress.epochs[0] in history.epoch:
         return
     history.epoch[:0] = progress.epochs

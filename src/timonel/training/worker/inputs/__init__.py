@@ -1,1 +1,1 @@
-"""What a model is trained on: what is known of it, and who gets which rows."""
+"""Training data: batch sizes, distribution of rows, and caches."""

@@ -1,4 +1,4 @@
-"""What the batch sizes of a script mean, and what results from them; said plainly in the log."""
+"""Interpret a script's batch sizes and describe them in the log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _KERAS_DEFAULT = 32
 
 
 def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
-    """Change a ``fit`` call whose batch size is meant for each replica to one for all of them.
+    """Change a per-replica batch size of a ``fit`` call to a global one.
 
-    What `timonel.data.load` returned has been given such batches already.
+    Datasets of `timonel.data.load` already have global batches.
 
     Args:
-        arguments: Of the call, by name.
-        replicas: How many train together.
+        arguments: The call's arguments by name.
+        replicas: Number of replicas that train together.
 
     Raises:
-        SpecError: The data comes in batches whose size cannot be seen or changed.
+        SpecError: The data's batch size is unknown or cannot be changed.
     """
     data = arguments.get("x")
     if replicas == 1 or find_loaded(data) is not None:
@@ -42,12 +42,12 @@ def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
 
 
 def described(total: int, *, replicas: int, per_replica: bool = False, accumulate: int = 1) -> str:
-    """Return in words which batches there are.
+    """Describe the batches in words.
 
     Args:
-        total: Rows of a batch, of all replicas together.
-        replicas: How many train together.
-        per_replica: What the script gives is the size of one replica's part.
+        total: Rows of a batch over all replicas.
+        replicas: Number of replicas that train together.
+        per_replica: The script's batch size is that of one replica.
         accumulate: Batches that make up one update.
     """
     words = f"the batch size {total} is global, divided among {replicas} replicas"

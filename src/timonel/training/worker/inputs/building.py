@@ -1,4 +1,4 @@
-"""What is known of a model and its data before ``fit`` runs, for both Kerases."""
+"""Inspect and build a model before ``fit`` runs, for both Keras 3 and tf-keras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULT_BATCH_SIZE = 32
 
 
 def variables(model: Any) -> list[Any]:
-    """Return all state of a model that training changes: its own, then its optimizer's."""
+    """Return all state that training changes: the model's, then its optimizer's."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return list(model.variables)
@@ -27,11 +27,11 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 
 
 def ensure_built(keras: Any, model: Any, data: Any) -> None:
-    """Build a model, its optimizer and its metrics, so that saved state can be assigned to them.
+    """Build a model, its optimizer and its metrics, so that saved state can be assigned.
 
     Raises:
-        TimonelError: The model takes its shapes from the data, and one cannot look at those
-            without using them up.
+        TimonelError: The model takes its shapes from the data, which cannot be read without
+            consuming them.
     """
     if not _is_built(model):
         model(_first_rows(data))
@@ -43,17 +43,17 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
 
 
 def averaging(model: Any, strategy: Any, replicas: int) -> Callable[[], None]:
-    """Return a function that makes state agree which each replica has changed by itself.
+    """Return a function that averages state which each replica changes separately.
 
-    The moving averages of BatchNormalization, and whatever else a layer assigns without training
-    it, are kept on each replica apart: workers would validate and export different models. The
-    function takes all tasks of a job, as training does. The model need not be built before it is
-    called.
+    The moving averages of BatchNormalization, and other variables that a layer assigns without
+    training them, differ between replicas: workers would validate and export different models. All
+    tasks of a job must call the function together, as in training. The model need not be built
+    before the first call.
 
     Args:
         model: A Keras model.
         strategy: The strategy that it is trained under, if any.
-        replicas: How many replicas that has.
+        replicas: Number of replicas.
     """
     if replicas == 1:
         return lambda: None
@@ -82,23 +82,23 @@ def _averaging(model: Any, strategy: Any) -> Callable[[], None]:
 
 
 def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
-    if callable(variable.value):  # tf-keras has TensorFlow's variables, which average when read
+    if callable(variable.value):  # tf-keras uses TensorFlow's variables, which average when read
         return variable.read_value()
     return strategy.reduce("MEAN", strategy.run(lambda: tf.identity(variable.value)), axis=None)
 
 
 def learning_rate(model: Any) -> float | None:
-    """Return the rate of a model's next update; None where its optimizer has none."""
+    """Return the rate of a model's next update; None without a learning rate."""
     optimizer: Any = getattr(model, "optimizer", None)
     rate = getattr(optimizer, "learning_rate", None)
     if callable(rate) and not hasattr(rate, "numpy"):
         rate = rate(optimizer.iterations)  # a schedule of tf-keras
-    # A variable of several replicas is no number to float().
+    # float() does not accept a variable of several replicas.
     return None if rate is None else float(rate.numpy() if hasattr(rate, "numpy") else rate)
 
 
 def batch_size(data: Any, given: int | None) -> int | None:
-    """Return the global batch size of a ``fit`` call, if it can be seen.
+    """Return the global batch size of a ``fit`` call, if known.
 
     Args:
         data: The call's ``x``.
@@ -113,7 +113,7 @@ def batch_size(data: Any, given: int | None) -> int | None:
 
 
 def data_spec(data: Any) -> Any:
-    """Return the structure of ``tf.TensorSpec`` of a ``fit`` call's ``x``, if it can be seen."""
+    """Return the ``tf.TensorSpec`` structure of a ``fit`` call's ``x``, if known."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     if is_dataset(data):
@@ -153,7 +153,7 @@ def is_dataset(data: Any) -> bool:
 
 
 def is_arrays(data: Any) -> bool:
-    """Tell whether data is arrays or tensors, in whatever structure."""
+    """Tell whether data consists of arrays or tensors, in any structure."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     values = tf.nest.flatten(data)

@@ -1,7 +1,7 @@
-"""``Dataset.cache(filename)`` in a job: a file for each task, and none locked by one that is gone.
+"""Give each task its own file for ``Dataset.cache(filename)``, and remove stale locks.
 
-TensorFlow guards such a file by another, ``<filename>_0.lockfile``, for as long as the first pass
-writes it. Two tasks cannot write one, and what a killed task leaves behind fails every later one.
+TensorFlow guards such a file by a lock file, ``<filename>_0.lockfile``, while the first pass writes
+it. Two tasks cannot write the same file, and the lock of a killed task makes every later one fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def install(cluster: Cluster) -> None:
-    """Let the file of the script's caches be this task's own; the chief's keeps its name."""
+    """Make each task's cache files unique; those of the chief keep their names."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     original = tf.data.Dataset.cache

@@ -1,4 +1,4 @@
-"""What ``timonel.data.load`` gave that a model was fitted on, through the user's own transforms."""
+"""Find the ``timonel.data.load`` call behind a model's training data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from timonel.data import session
 
-# Datasets that change which elements come and when, not what they hold.
+# Datasets that change which elements come and when, not their content.
 _HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Shard", "Model")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A load that a dataset comes from.
+    """The load behind a dataset.
 
     Attributes:
         stream: The load's stream.
-        is_changed: The user has transformed what ``load`` returned.
+        is_changed: Whether the user has transformed the loaded data.
     """
 
     stream: session.Stream
@@ -26,12 +26,12 @@ class Loaded:
 
     @property
     def record(self) -> session.LoadRecord:
-        """What was loaded, and what was done to it."""
+        """The loaded dataset and its preprocessing."""
         return self.stream.record
 
 
 def find_loaded(dataset: Any) -> Loaded | None:
-    """Return the load that ``dataset`` comes from; None if it comes from none or from several."""
+    """Return the load behind ``dataset``; None if it has none or several."""
     found = list(_ancestors(dataset, is_changed=False))
     return found[0] if len(found) == 1 else None
 
@@ -41,7 +41,7 @@ def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
 
     try:
         stream = session.stream_of(dataset)
-    except TypeError:  # not hashable, as arrays are not
+    except TypeError:  # not hashable, like arrays
         return
     if stream is not None:
         yield Loaded(stream, is_changed)

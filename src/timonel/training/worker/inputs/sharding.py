@@ -1,13 +1,13 @@
-"""Which rows of which batch each replica trains on.
+"""Divide batches among replicas.
 
-One owner shards. A dataset of `timonel.data.load` holds this worker's rows already: its batches
-are dealt out among the local replicas only. Of any other dataset every worker reads all batches
-and takes its own rows of each, in place of TensorFlow's automatic sharding: that shards by files
-where it can, which is uneven or fails, and a batch with fewer rows than replicas, as the last one
-may be, leaves a replica empty-handed, which aborts the process in training.
+A dataset of `timonel.data.load` already contains only this worker's rows: its batches are divided
+among the local replicas only. For any other dataset, every worker reads all batches and takes its
+own rows of each. This replaces TensorFlow's automatic sharding, which shards by files if possible,
+unevenly or with an error, and leaves a replica without rows if a batch (such as the last one) has
+fewer rows than replicas, which aborts the process in training.
 
 Replica ``i`` of worker ``w`` takes the part ``i * workers + w`` of a batch: the order in which
-Keras puts predictions together again.
+Keras concatenates predictions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Share:
-    """The parts of a batch that go to the replicas of one worker.
+    """The parts of a batch for one worker's replicas.
 
     Attributes:
-        parts: The number of each local replica's part.
-        total: How many parts there are.
+        parts: Index of each local replica's part.
+        total: Number of parts.
     """
 
     parts: tuple[int, ...]
@@ -31,18 +31,18 @@ class Share:
 
     @property
     def is_everything(self) -> bool:
-        """Whether the batch is taken as it is."""
+        """Whether the batch is used undivided."""
         return self.total == 1
 
 
 def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Share:
-    """Return what a worker takes of each batch.
+    """Return a worker's share of each batch.
 
     Args:
         worker: The worker's rank.
-        workers: How many workers there are.
-        replicas: How many replicas they have together.
-        sharded: The dataset holds the worker's own rows only.
+        workers: Number of workers.
+        replicas: Number of replicas of all workers.
+        sharded: The dataset contains only the worker's own rows.
     """
     local = replicas // workers
     if sharded:
@@ -51,7 +51,7 @@ def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Shar
 
 
 def bounds(rows: Any, part: int, total: int) -> tuple[Any, Any]:
-    """Return where a part of ``rows`` rows begins and ends; parts differ by one row at most."""
+    """Return the begin and end of a part of ``rows`` rows; sizes differ by at most one."""
     return rows * part // total, rows * (part + 1) // total
 
 
@@ -61,12 +61,12 @@ def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any
     Args:
         strategy: A ``tf.distribute.Strategy`` with several replicas.
         dataset: A ``tf.data.Dataset`` of batches.
-        sharded: It holds this worker's rows only.
-        fill: Repeat rows of a batch that has fewer rows than there are replicas. Without it some
-            replicas get no rows of that batch, which is right when predictions are counted.
+        sharded: It contains only this worker's rows.
+        fill: Repeat rows of a batch with fewer rows than replicas. Without it some replicas get no
+            rows of that batch, which is right when predictions are counted.
 
     Returns:
-        A ``tf.distribute.DistributedDataset``; or None if its elements have no rows to share out.
+        A ``tf.distribute.DistributedDataset``; or None if its elements have no rows to divide.
     """
     if not _has_rows(dataset.element_spec):
         return None
@@ -85,10 +85,10 @@ def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any
 
 
 def _without_tuner() -> Any:
-    """Return options that switch tf.data's tuner off; AUTOTUNE is one call per core then.
+    """Return options that disable tf.data's autotuner; AUTOTUNE then means one call per core.
 
     The iterators of a distributed dataset are destroyed at the end of each epoch and wait for the
-    tuner's thread, which sleeps for 10, 20, 40 s ... between its looks. Measured with TensorFlow
+    tuner's thread, which sleeps for 10, 20, 40 s ... between its checks. Measured with TensorFlow
     2.21 and two workers: epochs of 10 s took 20 to 50 s.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
@@ -117,7 +117,7 @@ def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
 
 
 def _whole(batch: Sequence[Any]) -> Any:
-    """Return an element as the dataset has it; ``map`` hands a tuple over as arguments."""
+    """Return the dataset's element; ``map`` passes a tuple as separate arguments."""
     return batch[0] if len(batch) == 1 else tuple(batch)
 
 
@@ -128,7 +128,7 @@ def _rows(tf: Any, batch: Any) -> Any:
 
 
 def _filled(tf: Any, batch: Any, least: int) -> Any:
-    """Repeat a batch of fewer than ``least`` rows as often: each part is the whole batch then."""
+    """Repeat the rows of a batch with fewer than ``least``: each part is then the whole batch."""
     rows = _rows(tf, batch)
     if isinstance(rows, int) and rows >= least:
         return batch

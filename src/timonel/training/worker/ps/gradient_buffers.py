@@ -47,7 +47,7 @@ class Entry:
 
     @classmethod
     def of_change(cls, change: Any, variable: Any) -> Entry:
-        """Return the entry of a change to be added unscaled by the gradient's weight."""
+        """Return the entry of a change of a non-trainable variable."""
         return cls(variable, None, (change,))
 
     @property

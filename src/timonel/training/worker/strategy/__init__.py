@@ -1,1 +1,1 @@
-"""The strategy a job trains under: which, on which devices, with which options."""
+"""Choice of a job's distribution strategy, devices and options."""

@@ -1,7 +1,7 @@
 """Give the job's strategy to a script that creates one itself.
 
-Scripts written for several workers, such as TensorFlow's tutorials, build a strategy and enter its
-scope. The job has built one already, and TensorFlow cannot mix two.
+Scripts written for several workers, such as TensorFlow's tutorials, create a strategy and enter its
+scope. The job has already created one, and TensorFlow cannot mix two.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CLASSES: Mapping[StrategyName, tuple[str, ...]] = {
 
 
 def adopt(strategy: Any, name: StrategyName) -> None:
-    """Make constructors of `tf.distribute` return the job's strategy, for good.
+    """Make constructors of `tf.distribute` return the job's strategy, permanently.
 
-    A strategy of another kind raises a SpecError from then on.
+    Constructing another kind of strategy raises a SpecError from then on.
 
     Args:
         strategy: The job's ``tf.distribute.Strategy``.
@@ -45,7 +45,7 @@ def adopt(strategy: Any, name: StrategyName) -> None:
         return operator.attrgetter(path)(tf.distribute)
 
     own = {find(path) for path in _CLASSES[name]}
-    # MultiWorkerMirroredStrategy calls itself CollectiveAllReduceStrategy.
+    # MultiWorkerMirroredStrategy's real name is CollectiveAllReduceStrategy.
     names = {find(path): path for paths in _CLASSES.values() for path in paths}
 
     def create(cls: type, *_args: Any, **_kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ def adopt(strategy: Any, name: StrategyName) -> None:
 
 
 def _skip_reinit(strategy: Any) -> None:
-    """Skip the second ``__init__`` that Python calls on the strategy `create` returns."""
+    """Skip the second ``__init__`` that Python calls on the strategy returned by `create`."""
     cls = type(strategy)
     original = cls.__init__
 

@@ -1,4 +1,4 @@
-"""Which options of a job go together, and with which strategy. Pure."""
+"""Rules for combining options with each other and with strategies. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from timonel.training.worker.reports.step_numbers import parse_steps
 from timonel.training.worker.state.best import parse_best
 
 _REDUCING = frozenset({StrategyName.MIRRORED, StrategyName.MULTI_WORKER})
-"""Where replicas add up their gradients among themselves."""
+"""Strategies whose replicas all-reduce their gradients."""
 
 
 def contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
-    """Yield what does not go together, each as a message and a hint."""
+    """Yield each contradiction as a message and a hint."""
     if settings.distribution.strategy is StrategyName.NONE:
         yield from _left_alone(settings)
     yield from _of_roles(settings, chosen)

@@ -1,4 +1,4 @@
-"""Devices, memory and threads of a process, set before TensorFlow initialises."""
+"""Devices, memory and threads of a process, set before TensorFlow is initialized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timonel.errors import SpecError, TimonelError
 from timonel.units import format_bytes
 
 _MIN_INTER_OP = 2
-"""A collective waits inside an op: another op must be able to run meanwhile."""
+"""A collective blocks inside an op: another op must be able to run meanwhile."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
@@ -22,11 +22,11 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass(frozen=True)
 class Place:
-    """A process among those of its job.
+    """A process's position among those of its job.
 
     Attributes:
-        number: Its place among the processes on its host.
-        neighbours: How many these are.
+        number: Index among the processes on its host.
+        neighbours: Number of processes on its host.
         several_workers: Whether it trains together with other processes.
     """
 
@@ -37,13 +37,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Granted:
-    """What a process got of its host.
+    """Host resources assigned to a process.
 
     Attributes:
         kind: ``GPU`` or ``CPU``.
         names: Its devices.
-        threads: Threads that it computes with.
-        memory: Of each GPU, in words.
+        threads: Number of compute threads.
+        memory: Memory of each GPU, as text.
     """
 
     kind: str
@@ -52,21 +52,21 @@ class Granted:
     memory: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return this as the run's record holds it."""
+        """Return the fields for the run's record."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def deal(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
-    """Return the numbers of the GPUs that a process gets.
+    """Return the numbers of the GPUs assigned to a process.
 
     Args:
-        count: How many GPUs the host has.
-        per_worker: How many each process wants.
-        place: The process's place among those on its host.
-        neighbours: How many processes there are on its host.
+        count: Number of GPUs of the host.
+        per_worker: GPUs per process.
+        place: Index of the process on its host.
+        neighbours: Number of processes on the host.
 
     Raises:
-        SpecError: There are not enough for all.
+        SpecError: The host has too few GPUs.
     """
     if count < per_worker * neighbours:
         raise SpecError(
@@ -77,10 +77,10 @@ def deal(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
 
 
 def usable_cores(root: Path = _CGROUP) -> float:
-    """Return how many cores this process may use: its affinity, less what its control group takes.
+    """Return the number of usable cores: CPU affinity, limited by the control group's quota.
 
-    TensorFlow looks at the affinity only, and starts a thread for each core of the machine in a
-    container that was given two.
+    TensorFlow considers only the affinity, and starts a thread for each core of the machine in a
+    container limited to two.
     """
     present = len(os.sched_getaffinity(0))
     for read in (_quota_v2, _quota_v1):
@@ -93,21 +93,21 @@ def usable_cores(root: Path = _CGROUP) -> float:
 
 
 def threads(cores: float, neighbours: int, wanted: int | None = None) -> int:
-    """Return how many threads a process computes with.
+    """Return the number of compute threads for a process.
 
     Args:
-        cores: How many cores this process may use.
-        neighbours: How many processes of the job share them.
-        wanted: What the user asked for.
+        cores: Number of usable cores.
+        neighbours: Number of the job's processes that share them.
+        wanted: The user's choice.
     """
     return wanted or max(1, math.floor(cores / neighbours))
 
 
 def tpu_address(environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")) -> Any:
-    """Return what names this machine's TPU to TensorFlow, ``local`` for one that is built in.
+    """Return the address of this machine's TPU, ``local`` for a built-in one.
 
     Returns:
-        None where there is none. TensorFlow's own search would wait for a network's answer.
+        None without a TPU. TensorFlow's own search would wait for a network response.
     """
     named = next((environ[name] for name in _TPU_VARIABLES if environ.get(name)), None)
     return named or ("local" if (device_dir / "accel0").exists() else None)
@@ -118,17 +118,17 @@ def configure(
 ) -> Granted:
     """Configure TensorFlow's devices, memory and threads in this process.
 
-    Without a GPU, ``per_worker`` logical CPU devices stand in for them.
+    Without a GPU, ``per_worker`` logical CPU devices replace them.
 
     Args:
-        place: The process among those of its job.
-        per_worker: Devices that it takes.
-        memory: The most bytes of each GPU; None lets it grow as needed.
-        wanted_threads: Threads to compute with; None shares the cores.
+        place: The process's position among those of its job.
+        per_worker: Number of devices to use.
+        memory: Maximum bytes of each GPU; None lets it grow as needed.
+        wanted_threads: Number of compute threads; None shares the cores.
 
     Raises:
-        SpecError: There are too few GPUs, or CPUs were asked to do what only GPUs can.
-        TimonelError: TensorFlow is initialised already.
+        SpecError: The host has too few GPUs, or the options need GPUs.
+        TimonelError: TensorFlow is already initialized.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
@@ -138,8 +138,7 @@ def configure(
         _check_cpu(place, per_worker, memory)
     try:
         _set_threads(tf, count, place.neighbours, is_wanted=wanted_threads is not None)
-        # What a script places on a device that is not there, or that has no such operation, runs
-        # on another.
+        # Operations placed on a missing or unsuitable device run on another one.
         tf.config.set_soft_device_placement(True)
         if gpus:
             return _take_gpus(tf, gpus, place, per_worker, memory, count)
@@ -152,14 +151,14 @@ def configure(
 
 
 def configure_evaluator(place: Place, *, per_worker: int, wanted_threads: int | None) -> Granted:
-    """Configure TensorFlow's devices and threads in a process that evaluates beside training.
+    """Configure TensorFlow's devices and threads in an evaluator process.
 
-    Of the host's GPUs it takes the last one if the trainers leave any, else none.
+    It uses the host's last GPU if the trainers leave any, else none.
 
     Args:
-        place: The trainers of this host.
-        per_worker: Devices that each of them takes.
-        wanted_threads: Threads to compute with; None shares the cores with the trainers.
+        place: The trainers on this host.
+        per_worker: Number of devices of each trainer.
+        wanted_threads: Number of compute threads; None shares the cores with the trainers.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
@@ -195,7 +194,7 @@ def _take_gpus(
 
 
 def _check_cpu(place: Place, per_worker: int, memory: int | None) -> None:
-    """Check that nothing is asked of a CPU that only GPUs can."""
+    """Check that the options need no GPU."""
     if memory is not None:
         raise SpecError(
             f"expected a GPU whose memory can be limited to {format_bytes(memory)}, found none",
@@ -219,7 +218,7 @@ def _take_cpu(tf: Any, per_worker: int, count: int) -> Granted:
 
 def _set_threads(tf: Any, count: int, neighbours: int, *, is_wanted: bool) -> None:
     for name in _THREAD_VARIABLES:
-        # For libraries that the script loads beside TensorFlow.
+        # For other libraries that the script loads.
         if neighbours > 1 or is_wanted:
             os.environ.setdefault(name, str(count))
     if "TF_NUM_INTRAOP_THREADS" in os.environ and not is_wanted:

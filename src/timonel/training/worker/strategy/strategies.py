@@ -1,4 +1,4 @@
-"""Which distribution strategy a task uses, and how it is built."""
+"""Choose and build a task's distribution strategy."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OF_ONE_WORKER = frozenset(
 
 
 def check_settings(settings: Settings) -> None:
-    """Check that what was asked for goes together.
+    """Check that the options can be combined.
 
     Raises:
-        SpecError: It does not; the message says what would.
+        SpecError: They cannot; the message names the cure.
     """
     wanted = settings.distribution
     chosen = choose(
@@ -40,21 +40,20 @@ def check_settings(settings: Settings) -> None:
 def choose(
     wanted: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
 ) -> StrategyName:
-    """Return the strategy that a job of this size uses; ``none`` for one device without one.
+    """Return the strategy for a job of this size; ``none`` for a single device.
 
-    Left to itself it follows tensorflow-cloud's rule: a TPU where there is one, several workers
-    multi-worker, several devices mirrored, else nothing; and parameter servers where they are
-    asked for.
+    ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
+    workers, mirrored for several devices, else none; and parameter servers if requested.
 
     Args:
-        wanted: What the user asked for.
-        workers: How many processes train.
-        devices: How many devices each of them has.
-        ps: How many parameter servers there are.
-        tpu: Whether this machine has a TPU, as far as that is known.
+        wanted: The user's choice.
+        workers: Number of training processes.
+        devices: Number of devices of each process.
+        ps: Number of parameter servers.
+        tpu: Whether this machine has a TPU, if known.
 
     Raises:
-        SpecError: The strategy cannot be used with that many workers.
+        SpecError: The strategy does not support that many workers.
     """
     if wanted in _OF_ONE_WORKER and workers > 1:
         raise SpecError(
@@ -73,15 +72,15 @@ def choose(
 
 
 def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
-    """Build a strategy; with several workers this blocks until all of them have come.
+    """Build a strategy; with several workers this blocks until all of them have joined.
 
-    TensorFlow must be configured but not initialised.
+    TensorFlow must be configured but not initialized.
 
     Returns:
         A ``tf.distribute.Strategy``, or None for one replica without a strategy.
 
     Raises:
-        SpecError: This machine lacks what the strategy needs.
+        SpecError: This machine lacks a device that the strategy needs.
     """
     if name is StrategyName.ONE_DEVICE:
         return _one_device(settings.distribution.devices_per_worker)
@@ -102,8 +101,8 @@ def _one_device(devices: int) -> Any:
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     if devices > 1:
-        # OneDeviceStrategy would keep all variables on the first: here the script places its
-        # layers itself.
+        # OneDeviceStrategy would keep all variables on the first device; with several, the script
+        # places its layers itself.
         return None
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     return tf.distribute.OneDeviceStrategy(f"/device:{kind}:0")
@@ -120,8 +119,8 @@ def _mirrored(settings: Settings) -> Any:
         "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
         "one-device": tf.distribute.ReductionToOneDevice,
     }
-    # Named one by one: left to itself the strategy takes GPUs only where it finds any, and given
-    # a GPU that is not there it does not fail but trains on something else.
+    # Devices are listed explicitly: by default the strategy uses GPUs if it finds any, and with a
+    # missing GPU it does not fail but trains on other devices.
     return tf.distribute.MirroredStrategy(
         _compute_devices(), cross_device_ops=makers[wanted]() if wanted else None
     )

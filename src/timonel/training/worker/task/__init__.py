@@ -1,1 +1,1 @@
-"""What a process of a job is given, and what it tells: its place, its script, its result."""
+"""A task's cluster, program, parameters, result and heartbeat."""

@@ -1,8 +1,7 @@
-"""The heartbeat of a task: a thread that touches ``alive`` in the task's folder once a second.
+"""Task heartbeat: a thread that touches ``alive`` in the task's folder every second.
 
-It shows that the process gets on as a whole, however long a step or a compilation takes. One that
-is stopped, or in which something holds Python's lock for good, gives no beat any more, and is taken
-for hung.
+It shows that the process is responsive, however long a step or a compilation takes. A process that
+is stopped, or whose interpreter lock is held forever, sends no heartbeat and counts as hung.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ BEAT_S = 1.0
 
 
 def begin(task_dir: Path) -> None:
-    """Beat from now on; call it once the task is up.
+    """Start the heartbeat; call it once the task is up.
 
-    The heartbeat ends, and its file goes, as the interpreter begins to end: libraries may take
-    their time for that, and nothing that could be lost depends on it any more.
+    The heartbeat ends and its file is removed when the interpreter begins to shut down: libraries
+    may take long for that, and no work can be lost any more.
     """
     path = task_dir / "alive"
     path.touch()
@@ -33,9 +32,9 @@ def _beat(path: Path, over: threading.Event) -> None:
         try:
             os.utime(path)
         except FileNotFoundError:
-            return  # the folder is gone: nobody looks any more
+            return  # the folder was removed, so the heartbeat is not needed
         except OSError:
-            continue  # a file system that is not there for a moment
+            continue  # the file system is temporarily unavailable
 
 
 def _end(path: Path, over: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""The cluster as a task sees it: who is in it, and which one it is itself. Pure."""
+"""The cluster as a task sees it: all tasks, and its own position. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from timonel.errors import SpecError
 ENVIRONMENT_VARIABLE = "TIMONEL_CLUSTER"
 _TRAINING_ROLES = ("chief", "worker")
 _OUTSIDE = frozenset({"evaluator"})
-"""Roles that are in nobody's cluster: the others would wait for them to join."""
+"""Roles outside every cluster: the other tasks would wait for them to join."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The tasks of a job and this process's place among them.
+    """The tasks of a job and this process's position among them.
 
     Attributes:
         tasks: ``host:port`` of every task, by role.
         role: This task's role.
         index: Its index within the role.
-        generation: How often the job was started, counting from 1.
-        reason: Why the generation before this one ended, if that is known.
+        generation: Number of the job's current start, counting from 1.
+        reason: Why the previous generation ended, if known.
     """
 
     tasks: Mapping[str, Sequence[str]]
@@ -40,17 +40,17 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many tasks the cluster has."""
+        """Number of tasks in the cluster."""
         return sum(len(addresses) for addresses in self.tasks.values())
 
     @property
     def trainers(self) -> tuple[str, ...]:
-        """The addresses of the tasks that train, in the order of their rank."""
+        """Addresses of the training tasks, in the order of their rank."""
         return tuple(address for role in _TRAINING_ROLES for address in self.tasks.get(role, ()))
 
     @property
     def rank(self) -> int:
-        """This task's place among those that train, if it does; the one of rank 0 leads."""
+        """This task's rank among the training tasks; rank 0 leads."""
         before = len(self.tasks.get("chief", ())) if self.role == "worker" else 0
         return before + self.index
 
@@ -66,13 +66,13 @@ class Cluster:
 
     @property
     def neighbours(self) -> tuple[int, int]:
-        """This task's place among the tasks of its host, and how many they are."""
+        """This task's index among the training tasks on its host, and their number."""
         host = _host(self.trainers[self.rank])
         here = [rank for rank, address in enumerate(self.trainers) if _host(address) == host]
         return here.index(self.rank), len(here)
 
     def tf_config(self) -> dict[str, Any]:
-        """Return what ``TF_CONFIG`` holds."""
+        """Return the content of ``TF_CONFIG``."""
         return {
             "cluster": {role: list(addresses) for role, addresses in self.tasks.items()},
             "task": {"type": self.role, "index": self.index},
@@ -80,10 +80,10 @@ class Cluster:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Return the cluster that ``TIMONEL_CLUSTER`` describes.
+    """Parse the cluster from the value of ``TIMONEL_CLUSTER``.
 
     Raises:
-        SpecError: It does not have the expected shape.
+        SpecError: The text does not have the expected structure.
     """
     try:
         value = json.loads(text)

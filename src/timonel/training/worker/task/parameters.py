@@ -1,4 +1,4 @@
-"""Parameters that a script parses from its command line, defaults included."""
+"""Record parameters that a script parses from its command line, defaults included."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from timonel.tracking.redaction import redact_params
 def recorded(
     record: Callable[[Mapping[str, Any]], None], known: Collection[str] = ()
 ) -> Iterator[None]:
-    """Record what ``argparse`` makes of the process's command line within this block.
+    """Record the result of ``argparse`` for the process's command line within this block.
 
     Args:
         record: Takes the parameters by the names of their attributes, without secrets.
-        known: Names that are recorded already, as flags have them.
+        known: Names that are already recorded, spelled like flags.
     """
     original = argparse.ArgumentParser.parse_known_args
     left_out = {name.replace("-", "_") for name in known}
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
         parsed, rest = original(self, args, namespace)
-        # A parser of a command's part, or of other words, is not the script's command line.
+        # A subparser, or a parser of other arguments, does not parse the script's command line.
         if args is None or list(args) == sys.argv[1:]:
             found = {
                 name: value
                 for name, value in vars(parsed).items()
                 if name not in left_out and value is not None and not callable(value)
             }
-            # Before lists and mappings become text, in which names no longer tell secrets.
+            # Redact before lists and mappings become text, which hides the names of secrets.
             record({name: _plain(value) for name, value in redact_params(found).items()})
         return parsed, rest
 

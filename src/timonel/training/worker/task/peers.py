@@ -1,7 +1,7 @@
-"""Waiting for the task that leads, without TensorFlow.
+"""Wait for the leading task, without TensorFlow.
 
-gRPC tries again only a second after a connection was refused. Tasks that start at the same moment,
-as those of a job do, would often wait for that.
+gRPC retries only a second after a refused connection. A job's tasks start at the same moment and
+would often wait for that.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import time
 
 _LOOK_S = 0.01
 _PATIENCE_S = 10.0
-"""After this TensorFlow waits, as long as it does."""
+"""After this time TensorFlow does the waiting."""
 
 
 def await_leader(address: str, patience_s: float = _PATIENCE_S) -> bool:
-    """Return once something listens at ``address``, or ``patience_s`` have passed; tell which.
+    """Wait until ``address`` accepts connections or ``patience_s`` passes; tell if it does.
 
     Args:
         address: ``host:port``.
-        patience_s: The longest time.
+        patience_s: Maximum waiting time in seconds.
     """
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + patience_s
@@ -31,7 +31,7 @@ def await_leader(address: str, patience_s: float = _PATIENCE_S) -> bool:
 def _listens(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1.0) as connection:
-            # A connection to a free port of this machine may come out where it began.
+            # A connection to a free local port may connect to itself.
             return bool(connection.getsockname() != connection.getpeername())
     except OSError:
         return False

@@ -1,7 +1,7 @@
-"""MPI as the launcher: where mpirun is, which rank this is, and how the ranks become a cluster.
+"""MPI launcher: locate mpirun, identify this rank, and build a cluster from the ranks.
 
-mpirun starts the ranks, once. They tell each other their addresses, leave MPI, and train as tasks
-of any other launcher do: over TensorFlow's own collectives. Rank 0 is the chief.
+mpirun starts the ranks once. They exchange their addresses, leave MPI, and train like tasks of any
+other launcher, over TensorFlow's own collectives. Rank 0 is the chief.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from timonel.training.settings import Settings
 from timonel.training.worker.task.cluster import Cluster
 
 _FEATURE, _EXTRA = "--launcher mpi", "mpi"
-# Of Open MPI, MPICH and Intel MPI.
+# Variables of Open MPI, MPICH and Intel MPI.
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOOPBACK = "127.0.0.1"
 _SIGKILL_AFTER_S = 20
 _OF_MPIRUN = {
-    # Ranks share what cores there are, as other tasks do; Open MPI would refuse more ranks than
-    # cores, or bind each to a single core. Older and newer releases have other names for it.
+    # Ranks share the available cores, like other tasks; Open MPI would refuse more ranks than
+    # cores, or bind each to a single core. Older and newer releases use different names.
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
-    # What the others need to save and leave when one is gone.
+    # Time for the other ranks to save and exit when one is lost.
     "OMPI_MCA_odls_base_sigkill_timeout": str(_SIGKILL_AFTER_S),
     "PRTE_MCA_odls_base_sigkill_timeout": str(_SIGKILL_AFTER_S),
 }
@@ -44,11 +44,11 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 @dataclass(frozen=True)
 class Rank:
-    """This process among those that mpirun has started.
+    """This process among those started by mpirun.
 
     Attributes:
-        cluster: All of them, with addresses, and this one's place.
-        port: Keeps this one's address from others while it trains.
+        cluster: All ranks with their addresses, and this one's position.
+        port: Reserves this rank's address while it trains.
     """
 
     cluster: Cluster
@@ -56,26 +56,26 @@ class Rank:
 
 
 def is_rank(environ: Mapping[str, str]) -> bool:
-    """Tell whether mpirun has started this process."""
+    """Tell whether mpirun started this process."""
     return any(name in environ for name in _RANKS)
 
 
 def is_first(environ: Mapping[str, str]) -> bool:
-    """Tell whether this process is rank 0, or none of mpirun's."""
+    """Tell whether this process is rank 0, or was not started by mpirun."""
     return all(environ.get(name, "0") == "0" for name in _RANKS)
 
 
 def rank_count(environ: Mapping[str, str]) -> int | None:
-    """Return how many ranks mpirun has started, if it says so before one has joined them."""
+    """Return the number of ranks, if mpirun reveals it before joining."""
     found = (environ.get(name, "") for name in _SIZES)
     return next((int(text) for text in found if text.isdecimal()), None)
 
 
 def check_launcher(settings: Settings) -> None:
-    """Check that mpirun could start a job with these settings.
+    """Check that mpirun can start a job with these settings.
 
     Raises:
-        SpecError: It needs roles that MPI has not.
+        SpecError: The settings need roles or ranges that MPI does not support.
         MissingExtraError: MPI is not installed.
     """
     wanted = settings.distribution
@@ -94,10 +94,10 @@ def check_launcher(settings: Settings) -> None:
 
 
 def find_mpirun() -> str:
-    """Return the path of mpirun: the one that is installed beside this Python, else the system's.
+    """Return the path of mpirun: the one beside this Python, else the system's.
 
     Raises:
-        MissingExtraError: There is none.
+        MissingExtraError: mpirun is not installed.
     """
     own = Path(sys.executable).with_name("mpirun")
     found = str(own) if os.access(own, os.X_OK) else shutil.which("mpirun")
@@ -107,15 +107,15 @@ def find_mpirun() -> str:
 
 
 def mpirun(program: Sequence[str], ranks: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command that starts ``program`` as so many ranks, and its environment."""
+    """Return the command that starts ``program`` as ``ranks`` ranks, and its environment."""
     as_root = _AS_ROOT if os.geteuid() == 0 else {}
-    # What the user has set is the user's to know.
+    # Variables set by the user take precedence.
     environ = {**_OF_MPIRUN, **as_root, **os.environ}
     return [find_mpirun(), "-np", str(ranks), *program], environ
 
 
 def join() -> tuple[Rank, Any]:
-    """Meet the other ranks; return the cluster that they are, and the communicator.
+    """Join the other ranks; return this rank in its cluster, and the communicator.
 
     Raises:
         MissingExtraError: mpi4py is not installed.
@@ -129,7 +129,7 @@ def join() -> tuple[Rank, Any]:
 
 
 def leave() -> None:
-    """Leave MPI: a rank that ends badly afterwards still ends the others."""
+    """Finalize MPI; a rank that fails afterwards still ends the others."""
     _mpi().Finalize()
 
 
@@ -140,7 +140,7 @@ def _cluster(addresses: Sequence[str], rank: int) -> Cluster:
 
 
 def _addresses(places: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return where each rank listens: on the loopback interface if all are on one host."""
+    """Return each rank's address: on the loopback interface if all share one host."""
     is_one_host = len({host for host, _, _ in places}) == 1
     return [f"{_LOOPBACK if is_one_host else address}:{port}" for _, address, port in places]
 
@@ -149,7 +149,7 @@ def _address() -> str:
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
-        return _LOOPBACK  # a host that does not know its own name has no others beside it
+        return _LOOPBACK  # a host that cannot resolve its own name has no peers
 
 
 def _mpi() -> ModuleType:

@@ -1,4 +1,4 @@
-"""What a function returned, as the run's record has it."""
+"""Record a function's return value in the run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RESULT = "result"
 
 
 def record(run: RunWriter, value: Any) -> None:
-    """Record a function's value if JSON can hold it; say so if not.
+    """Record a function's return value, or log that JSON cannot represent it.
 
-    NumPy's and TensorFlow's numbers and arrays become Python's.
+    NumPy and TensorFlow numbers and arrays become Python's.
     """
     try:
         plain = json.loads(json.dumps(value, default=_plain))

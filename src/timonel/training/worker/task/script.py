@@ -1,7 +1,7 @@
-"""Running the user's program as Python itself would: a script, notebook, module or function.
+"""Run the user's script, notebook, module or function as Python itself would.
 
-Scripts, notebooks and modules run as ``__main__``, and stay it afterwards: what they defined
-(layers, functions) is still needed when the model is exported.
+Scripts, notebooks and modules run as ``__main__``, which they stay afterwards: the export of the
+model still needs their layers and functions.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 def run_program(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any]) -> Any:
-    """Run the program of a job; return what a function returns.
+    """Run a job's program; return a function's return value.
 
     Args:
-        spec: What is run.
+        spec: The tasks' document.
         argv: Its ``sys.argv``.
-        keywords: What a function gets beside what it was given.
+        keywords: Keywords for a function in addition to its own.
 
     Raises:
-        BaseException: Whatever the program raises, as it is.
+        BaseException: Any exception of the program, unchanged.
     """
     if spec.entry == "notebook":
         run_notebook(argv)
@@ -57,7 +57,7 @@ def run_script(argv: Sequence[str]) -> None:
 
 
 def run_notebook(argv: Sequence[str]) -> None:
-    """Run the cells of the notebook ``argv[0]`` in their order, as a fresh kernel would."""
+    """Run the cells of the notebook ``argv[0]`` in order, as a fresh kernel would."""
     path = argv[0]
     cells = notebook.read_cells(Path(path))
     for cell in cells:
@@ -65,7 +65,7 @@ def run_notebook(argv: Sequence[str]) -> None:
             logger.info("cell %d: left out %s", cell.number, text)
     sys.path[0] = str(Path(path).parent)
     module = _become_main(argv, __file__=path, __loader__=None, display=print)
-    # Without magics of its own a notebook is to find that it is in no kernel.
+    # A notebook without magics of its own should see that it runs in no kernel.
     shell = _Shell(path, module) if any("register_" in cell.source for cell in cells) else None
     module.__dict__["get_ipython"] = lambda: shell
     for cell in cells:
@@ -75,7 +75,7 @@ def run_notebook(argv: Sequence[str]) -> None:
 
 
 class _Shell:
-    """What ``get_ipython()`` gives a notebook that registers magics: as much as these need."""
+    """Minimal ``get_ipython()`` object for notebooks that register magics."""
 
     def __init__(self, path: str, module: ModuleType) -> None:
         self._path = path
@@ -83,10 +83,10 @@ class _Shell:
         self._module = module
 
     def register_magic_function(self, *_: Any, **__: Any) -> None:
-        """Do nothing: cells call the function itself."""
+        """Do nothing: cells call the function directly."""
 
     def run_cell(self, text: str) -> None:
-        """Run a text as one of the notebook's cells."""
+        """Run text as one of the notebook's cells."""
         cell = notebook.translate(Path(self._path).name, 0, text, {})
         for left in cell.left_out:
             logger.info("run_cell: left out %s", left)
@@ -94,7 +94,7 @@ class _Shell:
 
 
 def run_module(name: str, argv: Sequence[str]) -> None:
-    """Run the module ``name`` as ``python -m`` does from the present folder."""
+    """Run the module ``name`` as ``python -m`` does from the current folder."""
     sys.path[0] = str(Path.cwd())
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -110,7 +110,7 @@ def run_module(name: str, argv: Sequence[str]) -> None:
         __package__=spec.parent,
         __spec__=spec,
     )
-    exec(code, module.__dict__)  # noqa: S102 - it is what we are for
+    exec(code, module.__dict__)  # noqa: S102 - runs the user's program
 
 
 def _run_function(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any]) -> Any:
@@ -138,12 +138,12 @@ def _become_main(argv: Sequence[str], **names: Any) -> ModuleType:
 
 
 def _execute(source: bytes | str, name: str, module: ModuleType) -> None:
-    # The __future__ imports of this file are not the user's.
+    # Do not apply this file's __future__ imports to the user's code.
     code = compile(source, name, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - it is what we are for
+    exec(code, module.__dict__)  # noqa: S102 - runs the user's program
 
 
 def _show_lines(name: str, text: str) -> None:
-    """Let tracebacks, and whatever else reads a program's text, find that of ``name``."""
-    # Without a time of change nobody looks for a file of that name.
+    """Provide the source of ``name`` to tracebacks and other readers of linecache."""
+    # Without a modification time linecache does not look for a file of that name.
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
