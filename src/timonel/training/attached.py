@@ -127,7 +127,7 @@ def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run
 def _lead_ranks(
     request: Request, workspace: Workspace, options: JobOptions, count: int
 ) -> Path | Exception:
-    """Return the path of the tasks' document, or the error to broadcast to all ranks."""
+    """Return the path of the tasks' document, or an error to broadcast."""
     prefix = rendezvous.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
     try:
         return rendezvous.lead(request, workspace, prefix, options)

@@ -136,7 +136,7 @@ def _function(function: Callable[..., Any], environ: Mapping[str, str]) -> Progr
 
 
 def _find_module(name: str) -> ModuleSpec | None:
-    """Find the module that ``python -m name`` would run, without importing any parent.
+    """Find the module for ``python -m name``, without importing any parent.
 
     Raises:
         SpecError: The package has no ``__main__``.
@@ -146,7 +146,7 @@ def _find_module(name: str) -> ModuleSpec | None:
         return spec
     inner = _resolved(f"{name}.__main__")
     if inner is None and spec.origin is None:
-        return None  # a folder without modules of its own
+        return None  # a folder with neither __init__ nor __main__
     if inner is None:
         raise SpecError(
             f"expected a module that can be run, got the package {name} without a __main__",

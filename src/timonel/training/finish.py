@@ -44,7 +44,7 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
 
 
 def interruption(workspace: Workspace, run_id: str) -> Interrupted:
-    """Return the error for a job stopped by Ctrl-C, saying whether it has checkpoints.
+    """Return the error for Ctrl-C, saying whether the job has checkpoints.
 
     Args:
         workspace: Workspace of the run.
@@ -77,7 +77,7 @@ def _exports(job_dir: Path) -> Iterator[Artifact]:
 
 
 def _checkpoints(workspace: Workspace, run_id: str) -> Iterator[Artifact]:
-    """Yield the newest checkpoint of each ``fit`` call, and the best one if one is kept."""
+    """Yield each ``fit`` call's newest checkpoint, and its best one if kept."""
     job_dir = workspace.jobs / run_id
     checkpoints = _open_checkpoints(job_dir, workspace.runs / run_id / FILE_NAME)
     for fit in range(len(list(checkpoints.root.glob("fit-*")))):
@@ -114,7 +114,10 @@ def _checkpoint(folder: Path, *, is_best: bool) -> Iterator[Artifact]:
 
 
 def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
-    """Return a digest of the checkpoint's content; a checksum does not identify it."""
+    """Return a digest of a checkpoint's content.
+
+    A checksum, as some checkpoints have, does not identify it.
+    """
     digest, arrays = str(state["digest"]), folder / ARRAYS
     if digest.startswith("sha256:"):
         return digest
@@ -122,7 +125,10 @@ def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Finish the run named by the arguments with the outcome from the environment."""
+    """Finish the run named by the arguments.
+
+    The environment holds the job's outcome.
+    """
     root, run_id = arguments
     outcome = JobStatus.model_validate_json(os.environ[OUTCOME])
     finish_run(find_workspace(root, create=False), run_id, outcome)

@@ -74,7 +74,7 @@ class ForegroundTask:
 
 
 def run_here(task: ForegroundTask) -> None:
-    """Run a task to its end; record the run's end if the task decides it.
+    """Run a task to its end; record the run's end if final.
 
     Raises:
         JobError: The task failed; the error's exit code is the task's.
@@ -110,7 +110,10 @@ def run_here(task: ForegroundTask) -> None:
 
 
 def _wait_with_the_run(task: ForegroundTask, process: subprocess.Popen[bytes]) -> int | None:
-    """Wait for the process; if the run ends first, terminate it and return None."""
+    """Wait for the process to exit, or terminate it with the run.
+
+    Returns None if the run ended first.
+    """
     events = EventReader(task.workspace.runs / task.run_id / FILE_NAME)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -210,7 +213,7 @@ def _failure(task: ForegroundTask, code: int) -> Failure | None:
 
 
 def _fail(task: ForegroundTask, failure: Failure, code: int) -> None:
-    """Raise the error for a failure; end the run if the failure would recur.
+    """Raise a failure's error; end the run if it would recur.
 
     Raises:
         JobError: Always.

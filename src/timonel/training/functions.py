@@ -1,4 +1,4 @@
-"""Python functions as training programs, passed to tasks by reference or by value.
+"""Python functions as training programs, passed by reference or by value.
 
 A function that another process can import is passed by name. Any other (from ``__main__``, a
 notebook, a closure, a lambda) is pickled together with the objects it refers to.
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Call:
-    """How a task calls a function: by name with JSON keywords, or from a pickle.
+    """A function call in a task: by name with keywords, or pickled.
 
     Attributes:
         target: ``module:qualname`` of an importable function.
@@ -112,7 +112,10 @@ def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
 
 
 def source_of(function: Function) -> tuple[str, str]:
-    """Return the file and the text of a function's source; the text may be empty."""
+    """Return the file and text of a function's source.
+
+    The text may be empty.
+    """
     inner = inspect.unwrap(function)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
     if code is None:

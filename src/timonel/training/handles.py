@@ -56,7 +56,9 @@ class Job:
         self.engine.cancel(self.id)
 
     def scale(self, workers: int) -> None:
-        """Change the number of workers, as ``--workers`` counts them; training keeps its step.
+        """Change the number of workers; training keeps its step.
+
+        The number counts as in ``--workers``.
 
         Raises:
             SpecError: The job has no range of workers, or the number is outside the range.
@@ -65,7 +67,7 @@ class Job:
         scale_workers(self.engine, self.id, workers)
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
-        """Wait until the job has ended, or for ``timeout_s`` seconds; return its status."""
+        """Wait until the job ends or a timeout passes; return its status."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             status = self.status()
@@ -97,7 +99,10 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """Return value of a function program, decoded from JSON; None for other programs."""
+        """Return value of a function program, decoded from JSON.
+
+        None for other programs.
+        """
         found = [event["value"] for event in self.record.events() if event["type"] == "result"]
         return found[-1] if found else None
 

@@ -64,7 +64,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
 
 
 def roles(settings: Settings) -> Iterator[RoleSpec]:
-    """Yield the roles of a job with these settings, the leading role first.
+    """Yield a job's roles for these settings, the leading role first.
 
     An engine sees a job launched by mpirun as a single task.
     """

@@ -1,4 +1,6 @@
-"""Translate notebook cells to Python, line for line. Pure except for reading the file.
+"""Translate notebook cells to Python, line for line.
+
+Pure except for reading the file.
 
 A cell that is valid Python stays unchanged. In other cells, IPython syntax is translated where it
 has an effect (``%env A=b``, ``%cd``, ``%time``), dropped where a job has no use for it
@@ -108,7 +110,10 @@ def translate(name: str, number: int, source: str, magics: Mapping[str, str]) ->
 
 
 def without_outputs(path: Path) -> bytes:
-    """Return the notebook without outputs, so that the same code gives the same bytes."""
+    """Return the notebook without outputs.
+
+    The same code always gives the same bytes.
+    """
     content = _read(path)
     for cell in content["cells"]:
         if cell.get("cell_type") == "code":

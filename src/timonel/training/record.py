@@ -1,4 +1,4 @@
-"""Write a training request to its run's record and to the tasks' document.
+"""Write a training request to the run's record and tasks' document.
 
 runs/<run id>/run.json, events.jsonl    the record
              source/<name>              the program's text: a script, a module, the file of a
@@ -114,7 +114,7 @@ def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
 
 
 def _chosen(settings: Settings) -> dict[str, Any]:
-    """Return the options to record: the basic ones, and others that differ from the default."""
+    """Return the options to record: basic and non-default ones."""
     usual = Settings()
     return {
         f"timonel.{name}": value

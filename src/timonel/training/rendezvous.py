@@ -1,4 +1,6 @@
-"""Rendezvous of manually started tasks: the chief creates the run, the others wait for it.
+"""Rendezvous of manually started tasks in one run.
+
+The chief creates the run, and the others wait for it.
 
 The run's id is ``train-<cluster>-<n>``: a hash of the cluster and the run's name, so that all tasks
 know it, and a counter. Tasks started again continue a run that has not ended. All tasks need one
@@ -24,7 +26,7 @@ from timonel.training.spec import FILE_NAME, TrainSpec, read_spec
 _PATIENCE_S = 300.0
 _POLL_S = 0.5
 _OWN = {"run_id", "workspace", "script", "import_path", "pickled", "source", "data", "seed"}
-"""Fields that may differ between the machines of a job, or that the chief decides."""
+"""Fields that may differ between machines, or that the chief decides."""
 
 
 def run_prefix(tasks: Mapping[str, Sequence[str]], name: str | None) -> str:
@@ -39,7 +41,7 @@ def run_prefix(tasks: Mapping[str, Sequence[str]], name: str | None) -> str:
 
 
 def lead(request: Request, workspace: Workspace, prefix: str, options: JobOptions) -> Path:
-    """Start a run, or continue the unfinished one; return the path of the tasks' document.
+    """Start a run or continue the unfinished one; return its document's path.
 
     Raises:
         SpecError: The unfinished run has different options.
@@ -85,7 +87,7 @@ def follow(
     task_id: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> TrainSpec:
-    """Wait for the chief's run; return this task's document, with its local paths.
+    """Wait for the chief's run; return this task's document, with local paths.
 
     Raises:
         AlreadyEndedError: The chief's run has just ended without this task.
@@ -109,7 +111,7 @@ def follow(
 
 
 def _check_not_missed(run: RunRecord, task_dir: Path) -> None:
-    """Check that this task was not meant for a run that has already ended.
+    """Check that this task has not missed the run.
 
     Each run is reported as missed once: a task started again waits for the next run.
 

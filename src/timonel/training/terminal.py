@@ -26,12 +26,12 @@ def is_noise(line: bytes) -> bool:
 
 
 def says_no_gpu(text: str) -> bool:
-    """Tell whether a line reports CUDA error 303: no driver, hence no GPU."""
+    """Tell whether a line reports CUDA error 303: no driver, no GPU."""
     return "failed call to cuInit" in text and "(303)" in text
 
 
 class Output:
-    """Copies a process's output to a log, and the relevant lines to a terminal.
+    """Copies a process's output to a log and, without noise, a terminal.
 
     Args:
         source: Read end of a pipe.

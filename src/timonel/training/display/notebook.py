@@ -44,7 +44,7 @@ def in_notebook() -> bool:
 
 
 def follow(run: Run) -> None:
-    """Display a run in the current cell's output until its job has ended."""
+    """Display a run in the current cell's output until it ends."""
     display = NotebookDisplay(run.id)
 
     def has_ended() -> bool:

@@ -1,4 +1,4 @@
-"""A job's tasks as one line per role, for any number of tasks."""
+"""A job's tasks in one line per role."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def role_lines(job: JobStatus, paces: Paces, width: int = 120) -> list[Text]:
 
 
 def roles_line(job: JobStatus) -> Text:
-    """Return the states of all tasks in one line, for output to a pipe."""
+    """Return the states of all tasks in one line, for a pipe."""
     parts = []
     for _, found in groupby(job.tasks, key=lambda task: task.role):
         tasks = list(found)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _RATE = "examples_per_s"
 _STEP_MS = "step_ms"
 _BESIDE = ("learning_rate", "staleness_mean", "staleness_max", "dropped_gradients")
-"""Metrics that describe how training runs, not its results; shown if they fit."""
+"""Metrics about the training process, shown if they fit."""
 
 
 class TrainingView:
@@ -71,7 +71,7 @@ class TrainingView:
         return Group(*self.present())
 
     def present(self) -> list[Text]:
-        """Return the current state as lines: the epoch, the roles, and the slowest task."""
+        """Return the current epoch, the roles, and the slowest task as lines."""
         lines = [present_line(self._progress, self._width)] if self._progress else []
         if self._job is not None:
             lines += role_lines(self._job, self._paces, self._width)
@@ -133,7 +133,7 @@ class TrainingView:
 
 
 def present(status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80) -> list[Text]:
-    """Return the current training progress as lines; empty once the job has ended.
+    """Return current training progress as lines; empty after the job's end.
 
     Args:
         status: The job's status.
@@ -203,7 +203,7 @@ def evaluation_line(event: Mapping[str, Any], width: int) -> Text:
 def outcome_line(
     job_id: str, status: str, duration_s: float, metrics: Mapping[str, float], width: int = 80
 ) -> Text:
-    """Format a run's outcome as the last line, with the metrics that fit into ``width``."""
+    """Format a run's outcome as one line, with metrics that fit."""
     style = STATUS_STYLES.get(status, "")
     text = Text.assemble(
         (job_id, "bold"), " ", (status, style), f" in {format_seconds(duration_s)}"

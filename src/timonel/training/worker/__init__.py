@@ -1,1 +1,1 @@
-"""Code that runs inside a training job's processes; imported only by the bootstrap."""
+"""Code of a training job's processes; imported only by the bootstrap."""

@@ -108,7 +108,7 @@ def _run_to_outcome(task: Task) -> Outcome:
 
 
 def _tell(task: Task, result: Outcome) -> None:
-    """Log the failure, and record an error of the user's program in the run."""
+    """Log a failure, and record a user's error in the run."""
     if result.traceback is None:
         if result.cause is not None:
             logger.warning("%s", result.message)
@@ -226,7 +226,7 @@ def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) 
 
 
 def run_program_of(task: Task, run: RunWriter | None) -> None:
-    """Run the user's program; record its return value if this task writes to the run."""
+    """Run the user's program, and record its return value if possible."""
     cluster, job_dir = task.cluster, str(task.job_dir)
     argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
@@ -272,7 +272,10 @@ def _open_run(task: Task) -> RunWriter | None:
 
 
 def _log_to_stderr() -> None:
-    """Write timonel's log messages to the task's log; other loggers belong to the script."""
+    """Write timonel's log messages to the task's log.
+
+    Other loggers belong to the script.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("timonel: %(message)s"))
     own = logging.getLogger("timonel")

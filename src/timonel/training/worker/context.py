@@ -39,7 +39,7 @@ class TrainingContext:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task leads the job. Do work that should happen once only here."""
+        """Whether this task leads the job and does its one-time work."""
         return self.cluster.is_chief
 
     @property

@@ -18,7 +18,7 @@ from timonel.training.worker.tracebacks import chain, summary, user_traceback
 
 EXIT_FAILED = 1
 
-# Errors that TensorFlow raises when a peer is gone, whatever the operation.
+# Errors that TensorFlow raises in any operation when a peer is gone.
 _LOST_PEER_ERRORS = frozenset({"UnavailableError", "AbortedError"})
 # Errors with several possible reasons: the text decides.
 _AMBIGUOUS_ERRORS = frozenset(
@@ -116,7 +116,7 @@ def of_exception(
 def explained(
     error: BaseException, faults: Sequence[TimonelError], *, is_served: bool = False
 ) -> BaseException:
-    """Return a timonel error that explains a TensorFlow error, else the error itself.
+    """Return the timonel error behind a TensorFlow error, else the error.
 
     Args:
         error: Raised by the user's program.
@@ -136,7 +136,10 @@ def explained(
 
 
 def write_report(task_dir: Path, outcome: Outcome) -> None:
-    """Report a failure's cause to the engine; ignored on a full disk, as the exit code remains."""
+    """Report a failure's cause to the engine.
+
+    A full disk is ignored, as the exit code still tells of the failure.
+    """
     if outcome.cause is not None:
         report = {
             "cause": outcome.cause.value,
@@ -163,7 +166,10 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _of_memory(error: BaseException) -> str:
-    """Return the line about the failed allocation, which follows a generic first line."""
+    """Return the line about the failed allocation.
+
+    TensorFlow puts it below a generic first line.
+    """
     for line in str(error).splitlines():
         before, found, after = line.partition("OOM when allocating")
         if found and not before.strip():

@@ -1,4 +1,4 @@
-"""Export a model in the process that trained it, where its custom layers exist.
+"""Export a model in its training process, where custom layers exist.
 
 All tasks export, since reading a distributed variable may need all of them. Only the chief's files
 are kept.
@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 _exported_by_script: list[Any] = []
 
 surrounding: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-"""Context manager around an export, which can copy remote variables into this process."""
+"""Context manager around a model's export.
+
+It may copy remote variables into this process.
+"""
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ def _predict(
 
 
 def _load_again(record: session.LoadRecord, split: str) -> Any:
-    """Load a whole split with the options of the script's own `load` call."""
+    """Load a whole split with the script's own `load` options."""
     shard = session.input_shard()
     session.configure(session.InputShard())
     try:

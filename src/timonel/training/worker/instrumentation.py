@@ -140,7 +140,7 @@ def add_callback(arguments: dict[str, Any], callback: Any) -> None:
 
 
 def _waits(cluster: Cluster, settings: Settings) -> bool:
-    """Tell whether this task trains in lockstep with others and its graph can be measured."""
+    """Tell whether the waiting time for other tasks can be measured."""
     # XLA compiles no clock into a step.
     return (
         len(cluster.trainers) > 1

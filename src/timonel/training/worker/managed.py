@@ -1,4 +1,4 @@
-"""Set up strategy tasks: scope, data shards, ``fit`` hooks, and the final export."""
+"""Set up strategy tasks: scope, shards, ``fit`` hooks, and export."""
 
 from __future__ import annotations
 
@@ -156,7 +156,10 @@ def prepared(
 
 
 def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
-    """Export the model, then wait for all tasks: the chief hosts the cluster's services."""
+    """Export the model, then wait for all tasks.
+
+    The chief hosts the cluster's services.
+    """
     reason = exporting.export_fitted(context.export_dir, fits.last)
     if reason is not None:
         _warn(run, reason)
@@ -247,7 +250,7 @@ def _report_load(run: RunWriter, record: session.LoadRecord) -> None:
 
 
 def _warn(run: RunWriter | None, message: str) -> None:
-    """Log a warning; the chief also shows it to the user as an event."""
+    """Log a warning; the chief also records it as an event."""
     logger.warning("%s", message)
     if run is not None:
         run.event("log", level="warning", message=message)

@@ -49,7 +49,7 @@ def start_ranks(spec: Path) -> int:
 
 
 def run_rank(spec: Path) -> int:
-    """Join the other ranks and run this rank's task; return its exit code."""
+    """Join the other ranks, run this rank's task, return its exit code."""
     rank, _ = ranks.join()
     ranks.leave()
     cluster = rank.cluster

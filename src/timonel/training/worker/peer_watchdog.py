@@ -1,4 +1,4 @@
-"""Exit when the main thread hangs inside TensorFlow waiting for a lost peer.
+"""Exit if the main thread hangs in TensorFlow after losing a peer.
 
 Python runs signal handlers between two bytecodes of the main thread, which a hanging collective
 never reaches. A process that receives a second SIGTERM (see `Termination`) has nothing to wait for,
@@ -55,7 +55,10 @@ def _watch(reader: int, is_leaving: Callable[[], bool], is_writing: Callable[[],
 
 
 def all_others_sleep() -> bool:
-    """Tell whether no other thread is running or waiting for a processor or a disk."""
+    """Tell whether all other threads sleep.
+
+    None of them runs or waits for a processor or a disk.
+    """
     own = str(threading.get_native_id())
     return all(_state(thread) == "S" for thread in _THREADS.iterdir() if thread.name != own)
 

@@ -1,4 +1,4 @@
-"""Redirect the files that a script saves outside the chief to a scratch folder.
+"""Redirect files that a script saves outside the chief.
 
 Every task runs the whole script, so several processes would write ``model.save("final.keras")`` at
 once. This module follows TensorFlow's rule for MultiWorkerMirroredStrategy: every task saves, as
@@ -24,7 +24,10 @@ from typing import Any
 from timonel.training.worker.private import backups, checkpoint_lists
 
 _BUDGET_BYTES = 2**30
-"""Older copies are deleted beyond this size. The chief finished those files long ago."""
+"""Size beyond which older copies are deleted.
+
+The chief finished those files long ago.
+"""
 _SCHEME = re.compile(r"^([a-z0-9]+)://", re.IGNORECASE)
 
 
@@ -46,7 +49,9 @@ class Scratch:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def for_writing(self, path: Any) -> Any:
-        """Return the path to write instead of ``path``; the parent folders of both exist.
+        """Return the path to write instead of ``path``.
+
+        The parent folders of both exist.
 
         Args:
             path: A path or URI. Anything else, such as an open file, is returned unchanged.
@@ -75,7 +80,7 @@ class Scratch:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def for_reading(self, path: Any) -> Any:
-        """Return this task's copy of ``path``, or ``path`` if it has saved none."""
+        """Return this task's copy of ``path``, or ``path`` without one."""
         copy = self._copy_of(path)
         return path if copy is None or not _files_of(copy) else str(copy)
 
@@ -174,7 +179,7 @@ def _with(callback: Any, name: str, scratch: Scratch) -> Iterator[None]:
 
 
 _Place = tuple[Any, str, int, str]
-"""A module or class, a function's name, and the position and keyword of its path."""
+"""Module or class, function name, and position and keyword of its path."""
 
 
 def _savers(keras: Any) -> Iterator[_Place]:
@@ -260,7 +265,7 @@ def _with_path(
 
 
 def _files_of(copy: Path) -> list[Path]:
-    """Return the files at a path: a file, a folder, or those of a TensorFlow checkpoint."""
+    """Return the files at a path, or those of a TensorFlow checkpoint."""
     if copy.exists():
         return [copy]
     index = copy.with_name(f"{copy.name}.index")

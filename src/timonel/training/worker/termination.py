@@ -41,7 +41,7 @@ class Termination:
 
     @contextlib.contextmanager
     def deferred(self, ask: Callable[[], None]) -> Iterator[None]:
-        """Make the first SIGTERM in this block only call ``ask``, for an orderly exit.
+        """Make the first SIGTERM in this block only call ``ask``.
 
         After `PATIENCE_S`, or on a second SIGTERM, the process exits as usual. Leaving the block
         after a SIGTERM raises `Terminated`.

@@ -13,7 +13,7 @@ _WAY_IN = str(Path(__file__).parent / "task" / "script.py")
 
 
 def user_traceback(error: BaseException, script: str) -> str:
-    """Return the traceback as if the user had run the script, without frames around it.
+    """Return the traceback without the frames around the user's script.
 
     A `TimonelError` that the script did not raise itself, such as on a full disk, is shown without
     frames. Any other error that did not pass through the script keeps all its frames.
@@ -29,7 +29,7 @@ def user_traceback(error: BaseException, script: str) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """Return a traceback's last line: the error's type and the first line of its text."""
+    """Return an error's type and the first line of its text."""
     if isinstance(error, TimonelError):
         return str(error)[:500]
     text = "".join(traceback.format_exception_only(error)).strip()
@@ -54,7 +54,7 @@ def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _concerns(error: BaseException, script: str) -> bool:
-    """Tell whether an error was raised in the script, or is a syntax error in it."""
+    """Tell whether an error came from the script or its syntax."""
     if isinstance(error, SyntaxError) and _is_of(str(error.filename), script):
         return True
     return any(
@@ -64,7 +64,7 @@ def _concerns(error: BaseException, script: str) -> bool:
 
 
 def _arose_in(error: BaseException, script: str) -> bool:
-    """Tell whether the script's own call raised an error, not the worker code below it."""
+    """Tell whether the script raised an error, not worker code it called."""
     worker = str(Path(__file__).parent) + os.sep
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_of(frame.filename, script):
@@ -84,7 +84,10 @@ def _own_frames(part: traceback.TracebackException, script: str) -> list[traceba
 
 
 def _first_of_the_user(frames: Sequence[traceback.FrameSummary], script: str) -> int | None:
-    """Return the index of the first frame in the script or in code imported to run it."""
+    """Return the index of the first frame in the user's code.
+
+    That is the script, or a module imported to run it.
+    """
     for number, frame in enumerate(frames):
         if _is_of(frame.filename, script):
             return number

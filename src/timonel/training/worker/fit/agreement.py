@@ -1,4 +1,4 @@
-"""Agreement among all tasks on requests to save, stop or leave at a common step.
+"""Agreement of all tasks on when to save, stop or leave.
 
 State can be saved, and the job left, only when all workers are at the same step. About once a
 second, at the same step, every worker sends its requests to the others; the chief sets the number
@@ -92,13 +92,15 @@ class Agreement:
         self._next, self._last = self._boundary + 1, None
 
     def is_due(self) -> bool:
-        """Tell whether an exchange or a request is due at the next boundary."""
+        """Tell whether the next boundary has an exchange or a request."""
         if self._exchange is not None:
             return self._boundary + 1 >= self._next
         return bool(self._asked) or self._clock() >= self._look_at
 
     def at_boundary(self, wishes: Sequence[Wish] = ()) -> frozenset[Wish]:
-        """Return the actions for all tasks; all workers must call this equally often.
+        """Return the actions for all tasks.
+
+        All workers must call this equally often.
 
         Args:
             wishes: Further requests of this task, such as timed saves.

@@ -73,7 +73,7 @@ class Checkpoints:
         self._writer = BackgroundWriter()
 
     def save(self, fit: int, state: FitState, published: Published | None = None) -> Path | None:
-        """Save the state of ``fit`` call number ``fit``; return the folder if this task writes.
+        """Save a ``fit`` call's state; return the folder if this task writes.
 
         Returns before the state is written; errors are raised by the next call, or by `wait`.
 
@@ -90,7 +90,9 @@ class Checkpoints:
         return target
 
     def note_steps(self, steps: int, *, resting: bool = False) -> None:
-        """Report progress to the engine, which detects crashes that repeat at the same step.
+        """Report progress to the engine.
+
+        It detects crashes that repeat at the same step.
 
         Written in place at each step: opening the file each time would take thirty times as long.
 
@@ -113,7 +115,10 @@ class Checkpoints:
         self._copies.wait(_LEAVING_S if leaving else None)
 
     def drain(self) -> None:
-        """Wait as `wait` does, but suppress errors because another one is being raised."""
+        """Wait as `wait` does, but suppress errors.
+
+        For use while another error propagates.
+        """
         self._writer.drain()
         self._copies.wait(_LEAVING_S)
 
@@ -144,7 +149,7 @@ class Checkpoints:
         return next(iter(self._newest_first(fit)), None)
 
     def best_folder(self, fit: int) -> Path | None:
-        """Return the folder of the checkpoint with the best metric, if one is kept."""
+        """Return the folder of the best checkpoint, if one is kept."""
         if self._best is None:
             return None
         if self._records is not None and judges(self._best):

@@ -60,7 +60,7 @@ _numbers = itertools.count()
 
 
 def configure(services: Services) -> None:
-    """Set the services for this process's loops; called once, before the script runs."""
+    """Set this process's services for loops; called before the script runs."""
     _given[:] = [services]
 
 
@@ -75,7 +75,9 @@ def checkpointer(things: Mapping[str, Any], data: Any, job_dir: Path) -> LoopChe
 
 
 class LoopCheckpointer:
-    """Saves and restores a custom loop. All tasks of a job must run the same loop.
+    """Saves and restores a custom loop.
+
+    All tasks of a job must run the same loop.
 
     Args:
         services: Services of the job.
@@ -118,7 +120,7 @@ class LoopCheckpointer:
             services.checkpoints.wait()
 
     def batches(self) -> Iterator[Any]:
-        """Yield the remaining batches of the epoch, distributed to the replicas if needed."""
+        """Yield the epoch's remaining batches, distributed to the replicas if needed."""
         self._feed.epoch_begins(self._progress.next_epoch)
         if self._saved is not None:
             saved, self._saved = self._saved, None

@@ -35,11 +35,11 @@ from timonel.training.worker.termination import Termination
 logger = logging.getLogger(__name__)
 
 BeforeFit = Callable[[Any, dict[str, Any]], None]
-"""Hook that may change the model and the arguments of a ``fit`` call."""
+"""Hook that may change a ``fit`` call's model and arguments."""
 
 
 AfterFit = Callable[[Any, Any], None]
-"""Hook that receives the model and the ``History`` of a ``fit`` call, and may extend it."""
+"""Hook that may extend the ``History`` of a model's ``fit`` call."""
 
 
 class Loop(Protocol):
@@ -63,7 +63,9 @@ class Fitted:
 
 
 class Fits:
-    """The ``fit`` calls of one process. Not thread-safe: scripts call ``fit`` from one thread.
+    """The ``fit`` calls of one process.
+
+    Not thread-safe: scripts call ``fit`` from one thread.
 
     Args:
         keras: The Keras module, ``keras`` or ``tf_keras``.
@@ -137,7 +139,7 @@ class Fits:
         self.is_preparing = True
 
     def take_training_data(self) -> bool:
-        """Tell whether the dataset being distributed is training data, and reset the mark.
+        """Tell whether the dataset now distributed is training data.
 
         ``fit`` distributes its training data first, then its validation data.
         """

@@ -10,7 +10,10 @@ from typing import Any, NoReturn
 from timonel.errors import TimonelError
 
 _MOST = 10_000
-"""Maximum number of losses kept between two checks; they stay on the device unread."""
+"""Maximum number of losses kept between two checks.
+
+They stay on the device, unread.
+"""
 
 
 class Losses:
@@ -26,12 +29,18 @@ class Losses:
         self._found: tuple[int, int] | None = None
 
     def note(self, epoch: int, step: int, loss: Any) -> None:
-        """Record the loss after ``step`` steps of an epoch, counting from 0. Does not block."""
+        """Record the loss after ``step`` steps of an epoch; does not block.
+
+        Epochs count from 0.
+        """
         if self._ends_job and loss is not None:
             self._latest.append((epoch, step, loss))
 
     def must_fail(self) -> bool:
-        """Tell whether a NaN or infinite loss ends the job. Waits for the last loss."""
+        """Tell whether a NaN or infinite loss ends the job.
+
+        Waits for the last loss.
+        """
         if self._latest and _is_no_number(self._latest[-1][2]):
             first = next(found for found in self._latest if _is_no_number(found[2]))
             self._found = first[0], first[1]

@@ -21,7 +21,7 @@ _SWITCH = {"keras": "TF_USE_LEGACY_KERAS=1", "tf_keras": "TF_USE_LEGACY_KERAS=0"
 
 
 def refuse(wrapped: str) -> None:
-    """Make ``Model.fit`` of the other Keras fail, whether or not it is imported yet.
+    """Make ``Model.fit`` of the other Keras fail, imported or not.
 
     Args:
         wrapped: The Keras that the job wraps, ``keras`` or ``tf_keras``.

@@ -22,7 +22,7 @@ class Snapshots(Protocol):
     """Captures and restores a call's state: `state.snapshot.Snapshot`, or a loop's own class."""
 
     def take(self, progress: Progress, trained: int) -> FitState:
-        """Return the state after ``trained`` steps of the call, copied to host memory."""
+        """Return the state after ``trained`` steps, copied to host memory."""
 
     def restore(self, state: FitState) -> None:
         """Restore everything except the epoch's metrics."""
@@ -41,7 +41,7 @@ class Snapshots(Protocol):
 
 
 class Watch:
-    """Follows one ``fit`` call: reports it, saves its state, and ends it on request.
+    """Reports one ``fit`` call, saves its state, and ends it on request.
 
     Args:
         checkpoints: The job's checkpoints.
@@ -179,12 +179,15 @@ class Watch:
             self._leave(is_done=True)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, is_last: bool) -> None:
-        """Save and report an epoch. `finish` saves the last one, once ``fit`` has ended."""
+        """Save and report an epoch.
+
+        `finish` saves the last one, once ``fit`` has ended.
+        """
         self._steps_are_done()
         steps = self._step
         self.progress = self.progress.after(epoch, logs, self.progress.steps_before_epoch + steps)
         # Report first: an epoch lost between the two is trained and reported again in the same
-        # place. In the other order its metrics would be missing for good.
+        # place. In the other order its metrics would be lost.
         if self._reporter is not None:
             took_s = self._steps_ended - self._epoch_begun
             self._reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
@@ -193,7 +196,10 @@ class Watch:
             self._save(self.progress)
 
     def finish(self) -> None:
-        """Save the final state after ``fit``, as callbacks may have changed the model."""
+        """Save the final state after ``fit``.
+
+        Callbacks may have changed the model at the end.
+        """
         recall(self._model.history, self._restored)
         self.progress = self.progress.as_finished()
         self._save(self.progress)
@@ -226,7 +232,7 @@ class Watch:
         self._agree()
 
     def _arrive(self, step: int) -> int:
-        """Record ``step`` completed steps of the epoch; return the previous total of the call."""
+        """Record the epoch's completed steps; return the call's previous total."""
         before = self.trained
         self._step, self.trained = step, self._trained_before_epoch + step
         return before

@@ -13,7 +13,7 @@ _KERAS_DEFAULT = 32
 
 
 def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
-    """Change a per-replica batch size of a ``fit`` call to a global one.
+    """Convert a per-replica batch size of ``fit`` to a global one.
 
     Datasets of `timonel.data.load` already have global batches.
 

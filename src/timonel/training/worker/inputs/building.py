@@ -1,4 +1,4 @@
-"""Inspect and build a model before ``fit`` runs, for both Keras 3 and tf-keras."""
+"""Inspect and build a Keras 3 or tf-keras model before ``fit``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 
 
 def ensure_built(keras: Any, model: Any, data: Any) -> None:
-    """Build a model, its optimizer and its metrics, so that saved state can be assigned.
+    """Build a model, its optimizer and metrics before restoring saved state.
 
     Raises:
         TimonelError: The model takes its shapes from the data, which cannot be read without
@@ -88,7 +88,7 @@ def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
 
 
 def learning_rate(model: Any) -> float | None:
-    """Return the rate of a model's next update; None without a learning rate."""
+    """Return the learning rate of a model's next update, if any."""
     optimizer: Any = getattr(model, "optimizer", None)
     rate = getattr(optimizer, "learning_rate", None)
     if callable(rate) and not hasattr(rate, "numpy"):

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def install(cluster: Cluster) -> None:
-    """Make each task's cache files unique; those of the chief keep their names."""
+    """Make each task's cache files unique; the chief's keep their names."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     original = tf.data.Dataset.cache

@@ -51,7 +51,10 @@ def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Shar
 
 
 def bounds(rows: Any, part: int, total: int) -> tuple[Any, Any]:
-    """Return the begin and end of a part of ``rows`` rows; sizes differ by at most one."""
+    """Return the bounds of a part of ``rows`` rows.
+
+    Sizes of parts differ by at most one.
+    """
     return rows * part // total, rows * (part + 1) // total
 
 
@@ -85,7 +88,9 @@ def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any
 
 
 def _without_tuner() -> Any:
-    """Return options that disable tf.data's autotuner; AUTOTUNE then means one call per core.
+    """Return options that disable tf.data's autotuner.
+
+    AUTOTUNE then means one call per core.
 
     The iterators of a distributed dataset are destroyed at the end of each epoch and wait for the
     tuner's thread, which sleeps for 10, 20, 40 s ... between its checks. Measured with TensorFlow
@@ -128,7 +133,10 @@ def _rows(tf: Any, batch: Any) -> Any:
 
 
 def _filled(tf: Any, batch: Any, least: int) -> Any:
-    """Repeat the rows of a batch with fewer than ``least``: each part is then the whole batch."""
+    """Repeat the rows of a batch with fewer than ``least`` rows.
+
+    Each part is then the whole batch.
+    """
     rows = _rows(tf, batch)
     if isinstance(rows, int) and rows >= least:
         return batch

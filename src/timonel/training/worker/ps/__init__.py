@@ -1,4 +1,4 @@
-"""Training with parameter servers: ``fit`` and custom loops, for Keras 3 and tf-keras.
+"""Training with parameter servers, for ``fit`` and custom loops.
 
 A job of ``--ps N --workers M`` has these roles, of which only the chief runs the script:
 

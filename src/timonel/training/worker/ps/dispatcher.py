@@ -20,9 +20,9 @@ _CHECK_S = 0.25
 """Interval at which the waiting chief checks for errors of the coordinator."""
 
 Compute = Callable[[int], Any]
-"""Computes a piece for an attempt's number, on the worker of the calling thread."""
+"""Computes a piece for an attempt's number, on the calling thread's worker."""
 Observe = Callable[[int, float], object]
-"""Receives a worker's number and a duration in seconds; called by the workers' threads."""
+"""Receives a worker's number and seconds, on that worker's thread."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Desk:
             self._changed.notify_all()
 
     def take_uncounted(self) -> list[int]:
-        """Return the attempts since the last call that did not count but staged data."""
+        """Return new attempts that staged data but did not count."""
         with self._changed:
             found, self._uncounted = self._uncounted, []
         return found

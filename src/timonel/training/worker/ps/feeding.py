@@ -47,7 +47,7 @@ class Horizon:
     done: int = 0
 
     def limit(self) -> int | None:
-        """Return the maximum number of prefetched and running batches; None for no limit."""
+        """Return the maximum number of unfinished batches; None for no limit."""
         until = None if self.every is None else self.every - self.done % self.every
         known = [number for number in (self.steps, until) if number is not None]
         return min(known) if known else None
@@ -158,7 +158,7 @@ class Phase:
         return self.policy.attempts is None and (not self.policy.synchronous or spare)
 
     def _may_join(self, batch: Any) -> bool:
-        """Tell whether a batch may run beside others, by its structure and its rows."""
+        """Tell whether a batch's structure and size allow overlap with others."""
         return _rows(batch) >= self.policy.needed and _fits(_shapes(batch), self._shapes)
 
     def _add(self, batch: Any) -> None:
@@ -253,7 +253,7 @@ def _fits(here: Any, there: Any) -> bool:
 
 
 def _joint(here: Any, there: Any) -> Any:
-    """Return shapes that cover both if only sizes differ, such as sequence lengths.
+    """Return shapes that cover both, if only sizes differ.
 
     Otherwise each new length would be traced again.
     """

@@ -84,7 +84,10 @@ def stage(entries: Sequence[Entry], attempt: Any, name: str) -> dict[str, tuple[
 
 
 def _pack(entries: Sequence[Entry]) -> list[Any]:
-    """Join the dense tensors of each type into one vector: one message instead of many."""
+    """Join the dense tensors of each type into one vector.
+
+    One message replaces many.
+    """
     dense: dict[Any, list[Any]] = {}
     sparse: list[Any] = []
     for entry in entries:

@@ -1,4 +1,6 @@
-"""Track which worker computes what and which gradients count. No threads, no clock.
+"""Track pieces of work per worker, and which gradients count.
+
+No threads, no clock.
 
 A **piece** is a part of a batch that one worker computes at once. It has a number and counts
 exactly once, even if workers are lost: a lost or late attempt returns its piece, and of two
@@ -17,7 +19,7 @@ import heapq
 from dataclasses import dataclass, field
 
 OVERDUE_FACTOR = 3.0
-"""An attempt that takes this many times the usual duration is repeated elsewhere."""
+"""Multiple of the usual duration after which an attempt is repeated."""
 OVERDUE_S = 0.25
 """Minimum duration before an attempt is repeated."""
 _NEWEST = 0.2
@@ -158,7 +160,7 @@ class Ledger:
         return attempt
 
     def next_look(self, now: float) -> float | None:
-        """Return the seconds until the next attempt may be overdue; None for never."""
+        """Return the seconds until an attempt may be overdue, if any."""
         if self._waiting or self.usual_s is None:
             return None
         ages = [now - attempt.since for attempt in self._single()]
@@ -197,7 +199,7 @@ class Ledger:
             self._give_back(attempt.piece)
 
     def due(self) -> list[Gradient]:
-        """Return the gradients of the next update if it is complete, else an empty list."""
+        """Return the next update's gradients, or none if it is incomplete."""
         return self._held[: self._needed()] if self._held and self._is_full() else []
 
     def apply(self, gradients: list[Gradient]) -> None:

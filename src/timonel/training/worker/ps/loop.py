@@ -34,7 +34,7 @@ from timonel.training.worker.ps.preflight import (
 logger = logging.getLogger(__name__)
 
 SETTLE_S = 2.0
-"""Approximate interval at which an asynchronous run pauses to allow saving or stopping."""
+"""Approximate interval between pauses in asynchronous runs, for saving or stopping."""
 
 UNSCHEDULED = (
     "The training loop runs in the chief and the workers stay idle: strategy.run was called "
@@ -261,7 +261,7 @@ class ParameterServerLoop:
 
 @contextlib.contextmanager
 def localised(model: Any) -> Iterator[None]:
-    """Copy a model's variables into this process within the block, for an export."""
+    """Copy a model's variables into this process during an export."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     with ps_variables.detached(model):

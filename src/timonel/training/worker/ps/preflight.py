@@ -23,7 +23,7 @@ def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
 
 
 def _staleness_bound(settings: Settings, workers: int) -> int | None:
-    """Return the maximum staleness that counts: by default one update per other worker.
+    """Return the maximum staleness that counts, by default ``workers - 1``.
 
     This is the staleness that arises if each worker has one gradient in flight; older gradients
     waited for the chief. Without a bound, two workers on one machine came to 2.7 on average: SGD
@@ -119,7 +119,7 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
 
 
 def _check_parts(model: Any) -> None:
-    """Check that the results for parts of a batch can be combined to the batch's result."""
+    """Check that results for parts of a batch can be combined."""
     for loss in _losses(model):
         reduction = getattr(loss, "reduction", None)
         if reduction in {"sum", "mean_with_sample_weight"}:

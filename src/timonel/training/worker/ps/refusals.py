@@ -54,7 +54,7 @@ def refuse_python(graph: Any) -> None:
 
 
 def _operations(graph: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name and type of each operation, including those in inner functions."""
+    """Yield each operation's name and type, including inner functions."""
     for operation in graph.get_operations():
         yield operation.name, operation.type
     for function in graph.as_graph_def().library.function:

@@ -24,12 +24,12 @@ _CHIEFS_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 
 
 _ALONE_S = 1.0
-"""When a whole job stops, a task receives a second SIGTERM within this time."""
+"""Maximum time until the second SIGTERM if a whole job stops."""
 _POLL_S = 0.5
 
 
 def serve(cluster: Cluster, task_dir: Path) -> Any:
-    """Start a TensorFlow server for the chief and return it; the caller must keep it.
+    """Start a TensorFlow server for the chief; the caller must keep it.
 
     Args:
         cluster: The job's tasks and this task's position.
@@ -50,7 +50,7 @@ def serve(cluster: Cluster, task_dir: Path) -> Any:
 def leave_after_saving(
     termination: Termination, requests: Path, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait for SIGTERM; if only this process should exit, let the chief save first.
+    """Wait for SIGTERM; let the chief save before only this process exits.
 
     The chief needs this server's variables to save them. It then exits, which also ends this
     process; otherwise the patience of ``termination`` does.
@@ -99,7 +99,10 @@ def spec_of(cluster: Cluster) -> Any:
 
 
 def keep_metrics_local(keras: Any) -> None:
-    """Create the variables of metrics in the chief, their only reader and writer."""
+    """Create the variables of metrics in the chief.
+
+    It is their only reader and writer.
+    """
     for name in ("add_weight", "add_variable"):
         if hasattr(keras.metrics.Metric, name):
             setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))

@@ -1,4 +1,4 @@
-"""Variables that a step changes besides its gradients, such as metrics or counters."""
+"""Variables that a step changes besides its gradients."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class State:
 
     @property
     def is_told(self) -> bool:
-        """Whether its change is sent to the chief instead of staged on a parameter server."""
+        """Whether the chief, not a parameter server, receives its change."""
         return self.is_seed or "/job:ps" not in self.variable.device
 
     def elsewhere(self, batch: Any, part: Any) -> Any:
-        """Return the offset of a generator's state for draws unique to one piece.
+        """Return a generator's offset for draws unique to one piece.
 
         Args:
             batch: Batches begun since the state was last set. With 0, the first part draws the same
@@ -44,7 +44,10 @@ class State:
 
 
 def states_of(model: Any) -> list[State]:
-    """Return the states that a step may change: metrics and variables without gradients."""
+    """Return the variables that a step may change besides its gradients.
+
+    These are the state of metrics, of random generators, and other non-trainable variables.
+    """
     trained = {id(ps_variables.raw(variable)) for variable in model.trainable_variables}
     metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
     found: dict[int, State] = {}

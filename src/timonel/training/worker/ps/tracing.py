@@ -1,4 +1,4 @@
-"""Trace a model's train step as a function that only stages one entry.
+"""Trace a model's train step without side effects on its variables.
 
 The step is traced once and sent to the workers. In it the optimizer records its gradients instead
 of applying them, and other assignments go to temporary variables, whose changes become part of the
@@ -49,7 +49,9 @@ class Step:
 
 
 def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
-    """Create all variables of a model, its optimizer, loss and metrics before tracing.
+    """Create all variables of a model and its training before tracing.
+
+    They include those of the optimizer, loss and metrics.
 
     Args:
         model: A compiled model.
@@ -66,13 +68,13 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
 
 
 def unpack(batch: Any) -> tuple[Any, Any, Any]:
-    """Return x, y and sample weights of a batch; None for missing ones."""
+    """Return a batch's x, y and sample weights; missing ones are None."""
     parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     return (*parts, None, None, None)[:3]
 
 
 def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -> Step:
-    """Trace a model's ``train_step`` or ``test_step`` for batches like ``batch`` of any size.
+    """Trace a model's ``train_step`` or ``test_step`` for any batch size.
 
     Args:
         model: A built and compiled model.
@@ -240,7 +242,7 @@ def _spec(value: Any) -> Any:
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Flatten logs as Keras shows them: those in an inner dict under their own names."""
+    """Flatten logs as Keras does, with inner names kept."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -258,7 +260,7 @@ def _results_among(
 
 
 def _is_known(value: Any) -> bool:
-    """Tell whether a log is numeric with a static shape, and so can be sent."""
+    """Tell whether a log is numeric with a static shape."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return False

@@ -53,7 +53,7 @@ class Telling:
             counter.assign_add(1)
 
     def rest(self, batches: int) -> None:
-        """Advance random generators past the draws of the batches since the last rest.
+        """Advance random generators past the batches since the last rest.
 
         After a single batch the state equals that of one process.
         """
@@ -89,7 +89,7 @@ class Telling:
         return given
 
     def _read_results(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return running metric results: by metric name, and by the step's log names."""
+        """Return running metric results, by metric name and by log name."""
         told = {id(state.variable) for state in self._step.told}
         own = {}
         for name, (metric, key) in self._step.metrics.items():

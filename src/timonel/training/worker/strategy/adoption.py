@@ -63,7 +63,7 @@ def adopt(strategy: Any, name: StrategyName) -> None:
 
 
 def _skip_reinit(strategy: Any) -> None:
-    """Skip the second ``__init__`` that Python calls on the strategy returned by `create`."""
+    """Skip the second ``__init__`` after `create` returns the strategy."""
     cls = type(strategy)
     original = cls.__init__
 

@@ -13,7 +13,10 @@ from timonel.errors import SpecError, TimonelError
 from timonel.units import format_bytes
 
 _MIN_INTER_OP = 2
-"""A collective blocks inside an op: another op must be able to run meanwhile."""
+"""Minimum number of inter-op threads.
+
+A collective blocks inside an op: another op must be able to run meanwhile.
+"""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
@@ -77,7 +80,7 @@ def deal(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
 
 
 def usable_cores(root: Path = _CGROUP) -> float:
-    """Return the number of usable cores: CPU affinity, limited by the control group's quota.
+    """Return the usable cores: CPU affinity, limited by the cgroup's quota.
 
     TensorFlow considers only the affinity, and starts a thread for each core of the machine in a
     container limited to two.

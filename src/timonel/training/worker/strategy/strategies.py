@@ -40,7 +40,7 @@ def check_settings(settings: Settings) -> None:
 def choose(
     wanted: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
 ) -> StrategyName:
-    """Return the strategy for a job of this size; ``none`` for a single device.
+    """Return the strategy for a job's size; ``none`` for one device.
 
     ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
     workers, mirrored for several devices, else none; and parameter servers if requested.
@@ -72,7 +72,7 @@ def choose(
 
 
 def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
-    """Build a strategy; with several workers this blocks until all of them have joined.
+    """Build a strategy; blocks until all workers have joined.
 
     TensorFlow must be configured but not initialized.
 

@@ -1,4 +1,4 @@
-"""Task heartbeat: a thread that touches ``alive`` in the task's folder every second.
+"""Task heartbeat: a thread that touches ``alive`` every second.
 
 It shows that the process is responsive, however long a step or a compilation takes. A process that
 is stopped, or whose interpreter lock is held forever, sends no heartbeat and counts as hung.

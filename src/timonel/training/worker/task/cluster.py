@@ -1,4 +1,4 @@
-"""The cluster as a task sees it: all tasks, and its own position. Pure."""
+"""The cluster as a task sees it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timonel.errors import SpecError
 ENVIRONMENT_VARIABLE = "TIMONEL_CLUSTER"
 _TRAINING_ROLES = ("chief", "worker")
 _OUTSIDE = frozenset({"evaluator"})
-"""Roles outside every cluster: the other tasks would wait for them to join."""
+"""Roles outside every cluster, as others would wait for them."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Cluster:
 
     @property
     def neighbours(self) -> tuple[int, int]:
-        """This task's index among the training tasks on its host, and their number."""
+        """This task's index among its host's training tasks, and their number."""
         host = _host(self.trainers[self.rank])
         here = [rank for rank, address in enumerate(self.trainers) if _host(address) == host]
         return here.index(self.rank), len(here)

@@ -15,7 +15,7 @@ from timonel.tracking.redaction import redact_params
 def recorded(
     record: Callable[[Mapping[str, Any]], None], known: Collection[str] = ()
 ) -> Iterator[None]:
-    """Record the result of ``argparse`` for the process's command line within this block.
+    """Record how ``argparse`` parses the command line within this block.
 
     Args:
         record: Takes the parameters by the names of their attributes, without secrets.

@@ -1,4 +1,4 @@
-"""MPI launcher: locate mpirun, identify this rank, and build a cluster from the ranks.
+"""MPI launcher: locate mpirun, and build a cluster from its ranks.
 
 mpirun starts the ranks once. They exchange their addresses, leave MPI, and train like tasks of any
 other launcher, over TensorFlow's own collectives. Rank 0 is the chief.
@@ -61,7 +61,7 @@ def is_rank(environ: Mapping[str, str]) -> bool:
 
 
 def is_first(environ: Mapping[str, str]) -> bool:
-    """Tell whether this process is rank 0, or was not started by mpirun."""
+    """Tell whether this is rank 0, or no rank of mpirun's."""
     return all(environ.get(name, "0") == "0" for name in _RANKS)
 
 
@@ -94,7 +94,7 @@ def check_launcher(settings: Settings) -> None:
 
 
 def find_mpirun() -> str:
-    """Return the path of mpirun: the one beside this Python, else the system's.
+    """Return mpirun's path, beside this Python or else the system's.
 
     Raises:
         MissingExtraError: mpirun is not installed.
@@ -115,7 +115,7 @@ def mpirun(program: Sequence[str], ranks: int) -> tuple[list[str], dict[str, str
 
 
 def join() -> tuple[Rank, Any]:
-    """Join the other ranks; return this rank in its cluster, and the communicator.
+    """Join the other ranks; return this rank and the communicator.
 
     Raises:
         MissingExtraError: mpi4py is not installed.
@@ -140,7 +140,7 @@ def _cluster(addresses: Sequence[str], rank: int) -> Cluster:
 
 
 def _addresses(places: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return each rank's address: on the loopback interface if all share one host."""
+    """Return each rank's address, on loopback if all share one host."""
     is_one_host = len({host for host, _, _ in places}) == 1
     return [f"{_LOOPBACK if is_one_host else address}:{port}" for _, address, port in places]
 

@@ -57,7 +57,7 @@ def run_script(argv: Sequence[str]) -> None:
 
 
 def run_notebook(argv: Sequence[str]) -> None:
-    """Run the cells of the notebook ``argv[0]`` in order, as a fresh kernel would."""
+    """Run the notebook ``argv[0]`` cell by cell, like a fresh kernel."""
     path = argv[0]
     cells = notebook.read_cells(Path(path))
     for cell in cells:
