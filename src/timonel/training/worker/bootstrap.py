@@ -226,7 +226,7 @@ def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) 
 
 
 def run_program_of(task: Task, run: RunWriter | None) -> None:
-    """Run the user's program, and record its return value if possible."""
+    """Run the user's program; record its return value in ``run``, if given."""
     cluster, job_dir = task.cluster, str(task.job_dir)
     argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}

@@ -92,7 +92,7 @@ class Checkpoints:
     def note_steps(self, steps: int, *, resting: bool = False) -> None:
         """Report progress to the engine.
 
-        It detects crashes that repeat at the same step.
+        The engine detects crashes that repeat at the same step.
 
         Written in place at each step: opening the file each time would take thirty times as long.
 

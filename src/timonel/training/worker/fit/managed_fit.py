@@ -81,7 +81,7 @@ class Fits:
         before_fit: Called at the start of each call, before state is restored.
         loop: Replacement for Keras' own ``fit``; its optional ``snapshots(model, arguments)``
             returns a custom `watch.Snapshots`.
-        last_words: File with the error message to report if the kernel's OOM killer strikes.
+        last_words: File with the error to report if the kernel's OOM killer ends the process.
     """
 
     def __init__(  # noqa: PLR0913 - one process's fits, with all that takes part in them
