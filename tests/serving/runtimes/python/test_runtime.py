@@ -277,6 +277,7 @@ def test_the_traceback_is_in_the_log_once_and_begins_with_the_models_own_code(tm
     model = runtime.load(write_version(tmp_path / "m" / "1", FAULTY), RuntimeSettings())
     for _ in range(3):
         failure(model.submit(DEFAULT_SIGNATURE, doing("fail")))
+    model.close()
     runtime.close()
     log = capfd.readouterr().err
     assert log.count("Traceback") == 1
