@@ -1,7 +1,7 @@
-"""Serving: TensorFlow Serving's API over versions that come and go.
+"""Model serving over TensorFlow Serving's REST and gRPC APIs.
 
-Everything is loaded on first use: each process of a server imports modules of this package, and
-would otherwise hold the whole of the other side as well.
+Public names are imported on first use. Each process of a server imports modules of this package,
+and should not also load the code of the other processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The server process: ``python -m timonel.serving``, started by `timonel.serve`.
 
-Its first line of input is its orders as JSON. It reports once, in one line of JSON, on a file
-descriptor named there: that it is ready, or why it cannot be. The input staying open is its leash.
+The parent sends the settings as one line of JSON on stdin. The server reports once, as one line of
+JSON on a file descriptor named there: that it is ready, or why it failed to start. Unless detached,
+it stops when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _STDIN = 0
 
 
 def main() -> int:
-    """Serve as ordered; return the exit code."""
+    """Run the server with the settings from stdin; return the exit code."""
     orders = json.loads(_read_line(_STDIN))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # grpc.aio and uvicorn tell at this level what this server logs itself.
+    # At this level, grpc.aio and uvicorn log what this server logs itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # Its warnings are about the API that we call, not about the model.
+    # TensorFlow warns about the API that this server calls, not about the model.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     settings = ServerSettings.model_validate(orders["settings"])
     report: int = orders["report"]
@@ -47,7 +48,7 @@ def main() -> int:
 
 
 def _read_line(descriptor: int) -> bytes:
-    # Not sys.stdin: a buffer of it would swallow what the event loop waits for.
+    # Not sys.stdin: its buffer would swallow input that the event loop waits for.
     line = bytearray()
     while (byte := os.read(descriptor, 1)) not in {b"", b"\n"}:
         line += byte
@@ -59,7 +60,7 @@ def _report(descriptor: int, content: dict[str, Any]) -> None:
         os.write(descriptor, json.dumps(content).encode() + b"\n")
         os.close(descriptor)
     except OSError:
-        # Reported already, or nobody listens any more.
+        # Reported already, or the reader is gone.
         logging.getLogger(__name__).debug("nobody listens for the report")
 
 

@@ -1,4 +1,4 @@
-"""ASGI as the applications of the REST port share it: its types, and a request's headers."""
+"""ASGI types and header helpers, shared by the applications of the REST port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def header(headers: Headers, wanted: bytes) -> bytes:
-    """Return a header's first value; empty if there is none. Names are in lower case."""
+    """Return a header's first value, or empty bytes. Names are in lower case."""
     for name, value in headers:
         if name == wanted:
             return value
@@ -22,5 +22,5 @@ def header(headers: Headers, wanted: bytes) -> bytes:
 
 
 def is_gzipped(headers: Headers) -> bool:
-    """Tell whether a request says that its body is packed."""
+    """Return whether a request's body is declared as gzip-compressed."""
     return any(name == b"content-encoding" and b"gzip" in value for name, value in headers)

@@ -1,4 +1,7 @@
-"""Who asks a server. Imports next to nothing, as a command holds it while its server serves."""
+"""Client credentials.
+
+Imports little, because a command keeps this module in memory while its server runs.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,14 @@ CA_VARIABLE = "TIMONEL_TLS_CA"
 
 @dataclass(frozen=True)
 class Credentials:
-    """How a client proves who it is, and what it believes of servers.
+    """Client credentials and trusted server certificates.
 
     Args:
-        key: An API key or a token; none to show nothing.
-        ca_file: A file with the authorities that vouch for servers; none for the system's.
-        certificate: The file with the certificate of the one server that is meant, whatever name
-            it is reached by; instead of ``ca_file``.
+        key: An API key or a token; None to send none.
+        ca_file: A file with the certificate authorities that may sign server certificates; None for
+            the system's.
+        certificate: The file with the certificate of the one expected server, whatever host name it
+            is reached by; replaces ``ca_file``.
     """
 
     key: str | None = field(default=None, repr=False)
@@ -33,7 +37,7 @@ class Credentials:
 
     @classmethod
     def of(cls, key: str | None = None, ca_file: str | None = None) -> Self:
-        """Return a caller by what is given, and by the environment for what is not."""
+        """Return credentials from the arguments, with the environment as fallback."""
         return cls(
             key or os.environ.get(KEY_VARIABLE) or None,
             ca_file or os.environ.get(CA_VARIABLE) or None,
@@ -41,21 +45,21 @@ class Credentials:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request shows."""
+        """HTTP headers to send with a request."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     @property
     def curl_options(self) -> str:
-        """The same for a line of ``curl``, with the key left to the environment."""
+        """Options for a ``curl`` command line; it takes the key from the environment."""
         key = "" if self.key is None else f'-H "Authorization: Bearer ${KEY_VARIABLE}" '
         trusted = self.certificate or self.ca_file
         return key if trusted is None else f"{key}--cacert {shlex.quote(trusted)} "
 
     def context(self) -> ssl.SSLContext:
-        """Return what a connection over TLS trusts.
+        """Return an SSL context that trusts the configured certificates.
 
         Raises:
-            SpecError: A file cannot be used.
+            SpecError: A certificate file cannot be used.
         """
         import ssl  # noqa: PLC0415 - most servers have no TLS, and it takes some MiB
 

@@ -1,4 +1,4 @@
-"""Waiting for the last requests of what is about to close."""
+"""Wait for in-flight requests before closing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 def await_settled(futures: Collection[Future[Any]], timeout_s: float | None = None) -> bool:
-    """Wait until all futures are done, those that are cancelled meanwhile included.
+    """Wait until all futures are done, including those cancelled meanwhile.
 
-    `concurrent.futures.wait` hears of a cancelled one only when somebody claims it, and nobody
-    does once it has left its queue.
+    `concurrent.futures.wait` notices a cancelled future only once an executor claims it, which
+    never happens after the future has left its queue.
 
     Args:
-        futures: What is waited for.
-        timeout_s: For how many seconds at most; none for as long as it takes.
+        futures: The futures to wait for.
+        timeout_s: Maximum time to wait in seconds; None for no limit.
 
     Returns:
         Whether all were done in time.

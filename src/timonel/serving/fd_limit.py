@@ -1,4 +1,4 @@
-"""How many files and sockets a server may have open."""
+"""Limit of open files and sockets of a server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 import resource
 
 _LOG = logging.getLogger(__name__)
-# More connections than one process answers; some systems refuse what has no end.
+# More connections than one process can answer; some systems reject an unlimited value.
 _ENOUGH = 2**20
 
 
 def raise_limit() -> None:
-    """Allow this process as many descriptors as it may allow itself.
+    """Raise the limit of open file descriptors of this process to its maximum.
 
-    The usual 1024 is the limit for programs that use ``select``. A server that reaches it can
-    accept no connection, which to clients looks as if it hung.
+    The usual limit of 1024 is for programs that use ``select``. A server that reaches it cannot
+    accept connections, which looks to clients as if it hung.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)

@@ -1,4 +1,4 @@
-"""The time between opened and closed ports: two skins in one event loop."""
+"""REST and gRPC frontends in one event loop."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from timonel.serving.telemetry.telemetry import Telemetry
 
 
 class Frontends:
-    """Opens the ports, and closes them without a failed request. For one event loop.
+    """Open the REST and gRPC ports and drain them on close. For one event loop.
 
     Args:
-        settings: Where to listen, and how.
-        plane: Where requests are computed.
-        rest_socket: REST's place; none for no REST.
-        grpc_port: gRPC's port; none for no such.
-        access: What requests pass first.
-        instruments: What is measured of them.
+        settings: The server's settings.
+        plane: Computes requests.
+        rest_socket: The bound REST socket; None turns REST off.
+        grpc_port: The gRPC port; None for no port.
+        access: Authentication and limits that requests pass first.
+        instruments: Metrics and traces.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Frontends:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Answer requests during the block; at its end, answer those under way and no more.
+        """Answer requests during the block; at its end, drain in-flight ones.
 
         Raises:
-            ServingError: A port cannot be listened on.
+            ServingError: The server cannot listen on a port.
         """
         with SizedPool(self._settings.compute_threads) as pool:
             grpc_server = await self._start_grpc(pool)

@@ -1,6 +1,6 @@
-"""Waiting in an event loop for what threads finish, without a thread for each that waits.
+"""Await thread futures in an event loop, without one waiting thread each.
 
-A batch answers many requests at once: the loop is woken once for all that are done by then.
+A batch answers many requests at once; the loop wakes up once for all futures that are done by then.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any, Final, TypeVar
 from timonel.serving.status import outcome
 
 AT_ONCE_BYTES: Final = 64 * 2**10
-"""Of this size, messages are read and written in less time than another thread is woken, and text
-in some 0.2 ms."""
+"""Size limit for handling a message in the event loop.
+
+Parsing or serializing a smaller message takes less time than waking another thread; text takes
+about 0.2 ms.
+"""
 
 _LARGE_BYTES: Final = 2**20
 _LARGE_THREADS: Final = 2
@@ -27,12 +30,12 @@ T = TypeVar("T")
 
 
 class SizedPool(ThreadPoolExecutor):
-    """Threads that read and write messages, and two more for those beyond 1 MiB.
+    """Thread pool for messages, with two extra threads for those over 1 MiB.
 
-    A large message may take a second, which messages of middling size must not wait for.
+    A large message may take a second; medium-sized ones must not wait for it.
 
     Args:
-        threads: Threads for messages of middling size.
+        threads: Threads for medium-sized messages.
     """
 
     def __init__(self, threads: int) -> None:
@@ -40,17 +43,17 @@ class SizedPool(ThreadPoolExecutor):
         self._large = ThreadPoolExecutor(_LARGE_THREADS, "large")
 
     def for_size(self, size: int) -> ThreadPoolExecutor:
-        """Return the threads for a message of so many bytes."""
+        """Return the executor for a message of ``size`` bytes."""
         return self._large if size > _LARGE_BYTES else self
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End both."""
+        """Shut down both pools."""
         self._large.shutdown(wait, cancel_futures=cancel_futures)
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def pool_for(pool: Executor, size: int) -> Executor:
-    """Return where work on a message of so many bytes is done."""
+    """Return the executor for a message of ``size`` bytes."""
     return pool.for_size(size) if isinstance(pool, SizedPool) else pool
 
 
@@ -60,8 +63,8 @@ async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
     Cancelling the wait cancels the future.
 
     Args:
-        future: What a thread will finish.
-        timeout_s: For how many seconds to wait at most.
+        future: A future that a thread completes.
+        timeout_s: Maximum time to wait in seconds.
 
     Returns:
         False if it is not done in time.
@@ -84,33 +87,34 @@ async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
 
 
 def when_finished(future: Future[T], call: Callable[[Future[T]], None]) -> None:
-    """Have a function called in the running loop, soon after a future is done; it must not raise.
+    """Call a function in the running loop once a future is done.
 
-    For what would wait for that and do nothing else: a coroutine costs several times as much.
+    Cheaper than a coroutine that only awaits the future, which costs several times as much.
 
     Args:
-        future: What a thread will finish.
-        call: Called with the future. It must not refer to it: the future refers to its callbacks.
+        future: A future that a thread completes.
+        call: Called with the future; must not raise. It must not hold a reference to the future,
+            because the future refers to its callbacks.
     """
     future.add_done_callback(partial(_wakeups().add, call))
 
 
 async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
-    """Return what a function returns that would hold up the loop."""
+    """Run a blocking function in a pool and return its result."""
     future = pool.submit(function, *args)
     await finished(future)
     return outcome(future)
 
 
 async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: Any) -> T:
-    """Return what a function returns, which takes as long as ``size`` says."""
+    """Run a function in the event loop if ``size`` is small, otherwise in a pool."""
     if size <= AT_ONCE_BYTES:
         return function(*args)
     return await in_pool(pool_for(pool, size), function, *args)
 
 
 class _Wakeups:
-    """What is to be called in a loop. `add` is called by any thread."""
+    """Pending callbacks of an event loop. `add` is thread-safe."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -121,12 +125,12 @@ class _Wakeups:
         self._calls.append((call, future))
         if not self._asked:
             self._asked = True
-            # A loop that has ended has nobody who waits.
+            # A closed loop has no waiters.
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._call_all)
 
     def _call_all(self) -> None:
-        # First: what is added from now on asks again.
+        # Reset first, so that a later `add` wakes the loop again.
         self._asked = False
         while self._calls:
             call, future = self._calls.popleft()

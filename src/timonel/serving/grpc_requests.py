@@ -1,8 +1,8 @@
-"""Parse gRPC requests: large ones outside the event loop, none with too many fields.
+"""Parse gRPC requests in a pool if large, and limit their fields.
 
-Protobuf's parser holds the interpreter's lock and makes an object of every message and repeated
-value: 100 MiB of empty dimensions would take seconds and gigabytes. So fields are counted before,
-which skips tensors' contents without looking at them.
+Protobuf's parser holds the GIL and creates an object per message and repeated value: 100 MiB of
+empty dimensions would take seconds and gigabytes. The fields are therefore counted first, without
+reading the tensors' contents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.wire import read_varint
 
 MAX_FIELDS: Final = 500_000
-"""Limit on fields per request, nested ones included. Every `_PACKED_BYTES` bytes of a packed varint
-field count as one."""
+"""Limit on fields per request, including nested ones.
+
+Every `_PACKED_BYTES` bytes of a packed varint field count as one field.
+"""
 _PACKED_BYTES: Final = 4
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4, _START_GROUP: 0, _END_GROUP: 0}
@@ -41,12 +43,12 @@ _VARINT_TYPES: Final = frozenset(
 
 @dataclass(frozen=True)
 class Unparsed:
-    """A large request, as gRPC's deserializer leaves it.
+    """A large request that gRPC's deserializer left unparsed.
 
     Args:
-        raw: Its bytes.
-        request_type: Its message class.
-        pool: Where it is parsed.
+        raw: The request's bytes.
+        request_type: The request's message class.
+        pool: The executor to parse it in.
     """
 
     raw: bytes
@@ -57,8 +59,8 @@ class Unparsed:
 def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
     """Return a request deserializer for gRPC, which calls it in the event loop.
 
-    It never raises: gRPC would write a traceback into the log for each request. Pass what it
-    returns to `parsed`.
+    It never raises, because gRPC would log a traceback for each request. Pass its result to
+    `parsed`.
     """
 
     def deserialize(raw: bytes) -> Any:
@@ -75,8 +77,8 @@ def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
 async def parsed(request: Any) -> Any:
     """Parse a large request in the pool; return others unchanged.
 
-    Returns, not raises, a `StatusError` for bytes that are not such a message or have too many
-    fields, so that callers can still authenticate and count the request.
+    Returns, not raises, a `StatusError` if the bytes are malformed or have too many fields, so that
+    callers can still authenticate and count the request.
     """
     if isinstance(request, Unparsed):
         pool = pool_for(request.pool, len(request.raw))
@@ -85,9 +87,9 @@ async def parsed(request: Any) -> Any:
 
 
 def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS) -> bool:
-    """Tell whether a serialized message has more fields than ``limit``.
+    """Return whether a serialized message has more fields than ``limit``.
 
-    Damaged bytes are counted as far as they can be read.
+    Malformed bytes are counted as far as they can be read.
     """
     count = 0
     parts = [(0, len(raw), _Fields.of(descriptor))]
@@ -118,7 +120,7 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
 
 
 class _Fields:
-    """The fields of a message type that `has_more_fields` looks into."""
+    """Nested-message and packed-varint fields of a message type."""
 
     _known: dict[str, _Fields] = {}  # noqa: RUF012 - a cache of the class
 
@@ -133,7 +135,7 @@ class _Fields:
                 self.varints.add(field.number)
 
     def inner(self, number: int) -> _Fields:
-        """Return the fields of the messages in a field."""
+        """Return the fields of the message type of a field."""
         found = self._inner.get(number)
         if found is None:
             found = self._inner[number] = _Fields.of(self.messages[number])
@@ -161,5 +163,5 @@ def _parse(raw: bytes, request_type: Any) -> Any:
 
 
 def malformed() -> StatusError:
-    """Return the status of a request whose bytes are no such message."""
+    """Return the status of a request that is not a valid message."""
     return StatusError(Code.INTERNAL, "Exception deserializing request!")

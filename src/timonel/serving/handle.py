@@ -1,4 +1,4 @@
-"""A server process as the process that started it sees it. Never imports TensorFlow."""
+"""Handle of a server process, for its parent. Never imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TAIL = 20
 
 
 class Server:
-    """A server in a process of its own, which this object owns.
+    """A running server process, owned by this object.
 
-    It ends with the Python process that started it, unless it was started with ``detach``.
-    Use it as a context manager to have it stopped at the end of a block.
+    It ends with the Python process that started it, unless started with ``detach``. As a context
+    manager, it stops the server at the end of the block.
     """
 
     def __init__(
@@ -56,46 +56,46 @@ class Server:
 
     @property
     def rest_url(self) -> str:
-        """Where REST is answered, such as ``http://127.0.0.1:8501``."""
+        """Base URL of the REST API, such as ``http://127.0.0.1:8501``."""
         return self._record.rest_url
 
     @property
     def grpc_address(self) -> str | None:
-        """Where gRPC is answered; none if it is turned off."""
+        """Address of the gRPC API; None if gRPC is off."""
         return self._record.grpc_address
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of what is served."""
+        """Names of the served models."""
         return self._record.models
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """Process ID of the server."""
         return self._record.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the server process is running."""
         return self._process.poll() is None
 
     @property
     def log_path(self) -> Path:
-        """The file that the server's output goes to."""
+        """Log file of the server."""
         return self._log
 
     def logs(self) -> str:
-        """Return what the server has written so far."""
+        """Return the server's log so far."""
         return self._log.read_text(errors="replace")
 
     def stop(self, *, timeout_s: float = 60.0) -> int:
-        """Ask the server to end, and wait until its requests are answered. Idempotent.
+        """Stop the server after its in-flight requests. Idempotent.
 
         Args:
-            timeout_s: After this long it is killed.
+            timeout_s: Time in seconds after which the server is killed.
 
         Returns:
-            The exit code; 0 when it ended in good order.
+            The exit code; 0 after a clean shutdown.
         """
         self._signal(signal.SIGTERM)
         try:
@@ -105,12 +105,12 @@ class Server:
         return self._ended()
 
     def wait(self) -> int:
-        """Block until the server has ended; SIGTERM and Ctrl-C are passed on to it.
+        """Block until the server has ended, forwarding SIGTERM and Ctrl-C to it.
 
-        The first Ctrl-C lets it answer what is under way, a second one kills it.
+        The first Ctrl-C lets the server answer in-flight requests, the second kills it.
 
         Returns:
-            The exit code; 0 when it ended in good order, -N when signal N killed it.
+            The exit code: 0 after a clean shutdown, -N if signal N killed the server.
         """
         with _forwarded(signal.SIGTERM, self._signal):
             try:
@@ -124,7 +124,7 @@ class Server:
         return self._ended()
 
     def _signal(self, number: int) -> None:
-        # Popen reaps, so the number cannot have passed on to another process.
+        # Popen reaps the process, so its PID cannot have been reused.
         self._process.send_signal(number)
 
     def _ended(self) -> int:
@@ -136,7 +136,7 @@ class Server:
 
 @contextlib.contextmanager
 def _forwarded(number: signal.Signals, send: Callable[[int], None]) -> Iterator[None]:
-    """Forward a signal during the block; only the main thread can."""
+    """Forward a signal during the block, if in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -148,10 +148,10 @@ def _forwarded(number: signal.Signals, send: Callable[[int], None]) -> Iterator[
 
 
 def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = False) -> Server:
-    """Start a server process and return once it answers.
+    """Start a server process and return once it is ready.
 
     Raises:
-        ServingError: It cannot; the message is the server's own.
+        ServingError: The server failed to start; the message is the server's.
     """
     log = _new_log(workspace.servers / "logs")
     read_end, write_end = os.pipe()
@@ -183,7 +183,7 @@ def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = Fal
 
 
 def _owner(settings: ServerSettings) -> Credentials:
-    """Return how the process that starts a server may look at it."""
+    """Return the credentials with which this process accesses its server."""
     tls = settings.access.tls
     return Credentials(
         settings.access.owner_key, certificate=None if tls is None else tls.certificate
@@ -194,21 +194,21 @@ def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "timonel.serving"],
-            # Unbuffered: nothing is left over to be written to a process that has died.
+            # Unbuffered: no data is left to flush to a process that has died.
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=(report,),
-            # Ctrl-C in a terminal goes to every process of its group; ours is passed on by hand,
-            # so that the server is asked once and has its time.
+            # Ctrl-C in a terminal goes to every process of the group. A new session lets the parent
+            # forward it instead, so that the server gets one signal and time to drain.
             start_new_session=True,
         )
 
 
 def _give(process: subprocess.Popen[bytes], orders: dict[str, Any], *, keep_open: bool) -> None:
     assert process.stdin is not None
-    # A process that died at once is found out by its missing report.
+    # If the process died at once, its missing report tells so.
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(orders).encode() + b"\n")
     if not keep_open:
@@ -218,7 +218,7 @@ def _give(process: subprocess.Popen[bytes], orders: dict[str, Any], *, keep_open
 def _read_report(descriptor: int) -> dict[str, Any]:
     content = b""
     while not content.endswith(b"\n"):
-        # In slices, so that Ctrl-C is heard wherever Python runs.
+        # Wake up every second, so that Python handles Ctrl-C.
         readable, _, _ = select.select([descriptor], [], [], 1.0)
         if not readable:
             continue

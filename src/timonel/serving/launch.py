@@ -1,6 +1,7 @@
-"""Starting a server from Python, a notebook or the command line: in a process of its own.
+"""Start a server process from Python, a notebook or the command line.
 
-This side never imports TensorFlow. A crash of the server is an error here, not a dead notebook.
+The calling process never imports TensorFlow. A crash of the server raises an error here and does
+not kill the notebook.
 """
 
 from __future__ import annotations
@@ -72,63 +73,64 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     request_log_rate: float = 0.01,
     on_ready: Callable[[Server], None] | None = None,
 ) -> Server:
-    """Serve a model over TensorFlow Serving's REST and gRPC.
+    """Serve models over TensorFlow Serving's REST and gRPC APIs.
 
-    New versions are picked up while it serves; deleting the newest goes back to the one before.
+    New versions are loaded while the server runs; deleting the newest version falls back to the
+    previous one.
 
     Args:
-        model: A model of the workspace (``digits``), one version of it (``digits/3``), a folder
+        model: A model of the workspace (``digits``), one of its versions (``digits/3``), a folder
             of numbered versions, its URI in a bucket (``s3://models/digits``), or several of these.
-        config: Instead of models: a file with a ModelServerConfig as text, as TensorFlow Serving
-            reads it. It is followed: what it names is served as it changes.
-        workspace: The workspace, or where it is.
+        config: A file with a ModelServerConfig in text format, as for TensorFlow Serving; replaces
+            ``model``. The server follows changes of the file.
+        workspace: The workspace, or its path.
         version: Serve this version only.
-        host: The address to listen on; only this machine can reach the default one.
+        host: The address to listen on; the default accepts connections from this machine only.
         rest_port: The REST port; 0 picks a free one.
-        grpc_port: The gRPC port; 0 picks a free one, none turns gRPC off.
+        grpc_port: The gRPC port; 0 picks a free one, None turns gRPC off.
         block: Return when the server has ended, instead of when it is ready.
         detach: Let the server outlive this process.
-        poll_s: Seconds between two looks for new versions.
-        compute_threads: Threads that read large requests, and compute a version's where nothing is
-            batched; by default one per core, at most 8.
-        op_threads: Threads that share the work of one operation of a model; by default one on up
-            to two cores, as each has a batch of its own, and what TensorFlow chooses on more.
-        drain_s: Seconds that requests under way have when the server is stopped.
-        hang_timeout_s: Kill and start again a process of a version that was asked something and
-            has said nothing for so many seconds; by default none is. Longer than any request takes.
-        runtime: What computes: ``tensorflow``, ``litert``, another name of the entry points
-            ``timonel.runtimes``, or by default ``auto`` for what the evidence in each version says;
-            ``digits=litert`` for one model.
-        safe_loading: Refuse SavedModels that could do more than compute: touch files, use the
-            network, run Python.
-        allow_ops: Operations that are trusted all the same, such as ``ReadFile``, or
-            ``digits=ReadFile`` for one model.
-        allow_python: Models whose versions may bring Python that runs as the server's user: a
-            model in Python, or hooks; ``*`` for all.
-        hooks: Files with Python that prepares requests and finishes answers, each for all models,
+        poll_s: Interval in seconds at which to look for new versions.
+        compute_threads: Threads that parse large requests, and compute requests where batching is
+            off; by default one per core, at most 8.
+        op_threads: Threads within one operation of a model; by default 1 on up to two cores, as
+            each core computes its own batch, and TensorFlow's choice on more.
+        drain_s: Time in seconds for in-flight requests to finish when the server stops.
+        hang_timeout_s: Restart a version's process if it has pending requests and sends nothing for
+            this many seconds; off by default. Must be longer than any request takes.
+        runtime: The runtime: ``tensorflow``, ``litert``, another name from the entry points
+            ``timonel.runtimes``, or by default ``auto``, which follows the evidence in each
+            version; ``digits=litert`` for one model.
+        safe_loading: Reject SavedModels with operations that could do more than compute: access
+            files, use the network, run Python.
+        allow_ops: Operations to trust nevertheless, such as ``ReadFile``, or ``digits=ReadFile``
+            for one model.
+        allow_python: Models whose versions may contain Python that runs as the server's user: a
+            Python model, or hooks; ``*`` for all.
+        hooks: Python files with hooks for pre- and postprocessing of requests, each for all models,
             or for one as in ``digits=hooks.py``.
-        resource_preserving: Models whose old version is unloaded before the new one is loaded,
-            so that never two are in memory; ``*`` for all.
-        model_cache: The folder of this machine that versions from buckets are kept in; by default
+        resource_preserving: Models whose old version is unloaded before the new one is loaded, so
+            that two are never in memory; ``*`` for all.
+        model_cache: The local folder to cache versions from buckets in; by default
             ``timonel/models`` in the user's cache.
-        model_cache_size: How much may be kept there, such as ``50GB``. Versions that no server
-            uses make room, least recently used first.
-        isolation: ``process`` lets each version compute in a process of its own, whose crash costs
-            that version a moment and nothing else; ``none`` computes in the server.
-        access: Who may ask, how much, and over which TLS; by default everyone who can reach the
-            ports, with limits on sizes alone.
-        page: Have a page for people at ``/`` of the REST port: models, live plots, and a form to
-            try a model.
-        trace: Send OpenTelemetry spans to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; takes the
-            extra ``otel``.
-        request_log: A folder that a sample of requests and answers is written to, as PredictionLogs
-            in TFRecord files that start with the model's name.
-        request_log_rate: The share of requests that is written there.
-        on_ready: Called with the server once it answers, before blocking.
+        model_cache_size: Maximum size of that cache, such as ``50GB``. Versions that no server uses
+            are evicted, least recently used first.
+        isolation: ``process`` runs each version in its own process, so that a crash interrupts only
+            that version for a moment; ``none`` computes in the server.
+        access: Authentication, limits and TLS; by default everyone who can reach the ports may use
+            the server, with limits on sizes only.
+        page: Serve a web page at ``/`` of the REST port: models, live plots, and a form to try a
+            model.
+        trace: Send OpenTelemetry spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``; requires the extra
+            ``otel``.
+        request_log: A folder to write a sample of requests and responses to, as PredictionLogs in
+            TFRecord files that start with the model's name.
+        request_log_rate: The fraction of requests to log.
+        on_ready: Called with the server once it is ready, before blocking.
 
     Raises:
-        NotFoundError: There is no such model, or it has no version.
-        SpecError: A setting has a value that it cannot have.
+        NotFoundError: The model does not exist or has no version.
+        SpecError: A setting has an invalid value.
         ServingError: A port is in use, or no version can be loaded; with ``block``, also if the
             server was killed or failed.
     """
@@ -198,7 +200,7 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
         code = server.stop()
         if not block:
             raise
-        # Announced, it is ended by Ctrl-C in good order, however soon that comes.
+        # Once announced, the server shuts down cleanly on Ctrl-C, however early.
     except BaseException:
         server.stop()
         raise
@@ -236,7 +238,7 @@ def _logged(
 
 
 def _owned(access: AccessSettings) -> AccessSettings:
-    """Give this process a key of its own, which is written nowhere, to see how its server does."""
+    """Give this process a secret key, never written to disk, to monitor its server."""
     if not access.is_closed:
         return access
     return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})

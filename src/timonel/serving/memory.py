@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""Parameters of mallopt, as malloc.h has them."""
+"""Parameters of mallopt, from malloc.h."""
 _ARENAS = 2
 _LOOK_S = 1.0
 _GROWTH_BYTES = 8 * 2**20
@@ -18,26 +18,26 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 2.0, 60.0
 
 
 def give_back() -> None:
-    """Release free heap memory to the system (`malloc_trim`), which takes milliseconds.
+    """Release free heap memory to the system (`malloc_trim`); takes milliseconds.
 
     glibc otherwise keeps freed chunks: importing TensorFlow leaves 25 MiB.
     """
-    # Other C libraries than glibc have no such function.
+    # C libraries other than glibc lack this function.
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def start_trimming() -> None:
-    """Give freed memory back while this process holds more than at the start, in a daemon thread.
+    """Trim the heap in a daemon thread while the process exceeds its initial size.
 
-    The pieces of a request of many megabytes are freed one by one, and the allocator keeps them:
+    The allocator keeps the pieces of a request of many megabytes, which are freed one by one:
     hundreds of megabytes after a few such requests.
     """
     threading.Thread(target=_trim_when_grown, name="trim", daemon=True).start()
 
 
 def _trim_when_grown() -> None:
-    """Trim when the process has grown, and again later: memory may be freed long after."""
+    """Trim when the process has grown, and again later for delayed frees."""
     start = least = _resident_bytes()
     wait_s, waited_s = _FIRST_RETRY_S, 0.0
     while True:
@@ -54,7 +54,7 @@ def _trim_when_grown() -> None:
 
 
 def _resident_bytes() -> int:
-    """Return the resident set of this process; 0 where the system does not tell."""
+    """Return the resident set size of this process; 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -63,14 +63,14 @@ def _resident_bytes() -> int:
 
 
 def return_large_blocks(*, mmap_bytes: int, trim_bytes: int) -> None:
-    """Have large blocks leave the process as soon as they are freed.
+    """Return large blocks to the system as soon as they are freed.
 
-    By default glibc raises both limits, up to 32 and 64 MiB, whenever a larger block is freed. Then
-    each thread that has ever parsed a large request keeps up to 64 MiB, which `give_back` does not
+    By default glibc raises both limits, up to 32 and 64 MiB, whenever a larger block is freed. Each
+    thread that has ever parsed a large request then keeps up to 64 MiB, which `give_back` does not
     reach.
 
     Args:
-        mmap_bytes: Blocks from this size on are mapped and unmapped one by one.
+        mmap_bytes: Size from which blocks are mapped and unmapped individually.
         trim_bytes: Free memory that may stay at the end of a thread's arena.
     """
     _mallopt(_MMAP_THRESHOLD, mmap_bytes)
@@ -78,11 +78,11 @@ def return_large_blocks(*, mmap_bytes: int, trim_bytes: int) -> None:
 
 
 def share_arenas() -> None:
-    """Have all threads take their memory from two arenas.
+    """Limit the allocator to two arenas for all threads.
 
-    By default glibc makes up to 8 a core. Each keeps every page that one of its blocks still uses,
-    so a server of 15 threads that answers requests of many sizes grows by tens of MiB. The
-    environment's own limit holds. To be called before there are many threads.
+    By default glibc creates up to 8 per core. Each keeps every page that one of its blocks still
+    uses, so a server with 15 threads that answers requests of many sizes grows by tens of MiB. A
+    limit set in the environment takes precedence. Call this before starting many threads.
     """
     if os.environ.get("MALLOC_ARENA_MAX") or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
@@ -90,6 +90,6 @@ def share_arenas() -> None:
 
 
 def _mallopt(parameter: int, value: int) -> None:
-    # Other C libraries than glibc have no such function.
+    # C libraries other than glibc lack this function.
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(parameter, value)

@@ -1,4 +1,4 @@
-"""Ports: taken before anything slow is done, so that a clash is told at once."""
+"""Bind ports early, so that conflicts are reported before slow work starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _TRIES = 100
 
 
 def bind(host: str, port: int, purpose: str) -> socket.socket:
-    """Take a port without listening on it: until the caller listens, clients are refused.
+    """Bind a port without listening; clients are refused until the caller listens.
 
     Args:
         host: The address of this machine to bind to.
-        port: The port; 0 for any that is free.
-        purpose: What it is for, as the error says it.
+        port: The port; 0 for any free one.
+        purpose: What the port is for, for the error message.
 
     Raises:
-        ServingError: The port is in use or may not be taken, or the address is not ours.
+        ServingError: The port is in use or not permitted, or the address is not of this machine.
     """
     try:
         return _bind(host, port)
@@ -40,8 +40,8 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
-        # Two sockets may share an address until one listens, so whether the port is free shows
-        # only here; a socket that listens is closed again and bound anew.
+        # Two sockets may share an address until one listens, so only listen() shows whether the
+        # port is free. A listening socket cannot be reverted, so close it and bind a new one.
         taken.listen(1)
     except OSError:
         taken.close()
@@ -55,7 +55,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
-    """Return the error of a port that cannot be listened on; it names a free one."""
+    """Return the error for a port that cannot be listened on, with a free one."""
     if error.errno == errno.EADDRINUSE:
         free = _propose(host, port)
         return ServingError(

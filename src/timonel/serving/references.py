@@ -1,4 +1,4 @@
-"""From what a person names, such as ``digits``, ``digits/3`` or a folder, to a model's settings."""
+"""Resolve references such as ``digits``, ``digits/3`` or a folder to model settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAVED_MODEL = "saved_model.pb"
 
 
 def split_reference(reference: str) -> tuple[str, int | None]:
-    """Return the name and the version in ``name`` or ``name/version``."""
+    """Split ``name`` or ``name/version`` into name and version."""
     name, slash, version = reference.rpartition("/")
     if slash and version.isascii() and version.isdigit() and "/" not in name and name:
         return name, int(version)
@@ -27,11 +27,11 @@ def workspace_for(
     workspace: Workspace | str | os.PathLike[str] | None,
     references: Sequence[str | os.PathLike[str]],
 ) -> Workspace:
-    """Return the workspace to work in; one is made only where a folder is named to serve from.
+    """Return the workspace to use; create it only when serving from a folder or URI.
 
     Raises:
-        NotFoundError: There is none, and so no model of that name either.
-        SpecError: A reference is ``NAME=PATH``.
+        NotFoundError: No workspace exists, and so no model of that name either.
+        SpecError: A reference has the form ``NAME=PATH``.
     """
     for each in references:
         _refuse_assignment(os.fspath(each))
@@ -44,16 +44,17 @@ def workspace_for(
 def resolve(
     reference: str | os.PathLike[str], workspace: Workspace, version: int | None = None
 ) -> ModelSettings:
-    """Return the settings that serve what ``reference`` names.
+    """Resolve a reference to model settings.
 
     Args:
         reference: A model of the workspace (``digits``, ``digits/3``), a folder of numbered
             versions, one of those versions' folders, or the URI of such a folder in a bucket.
-        workspace: Where models are looked up by name.
-        version: The only version wanted; otherwise the latest, followed as it changes.
+        workspace: The workspace to look up models by name.
+        version: The only version to serve; None serves the latest and follows new ones.
 
     Raises:
-        NotFoundError: There is no such model or version; of a bucket, the server tells it.
+        NotFoundError: The model or version does not exist. References to buckets are not checked
+            here but by the server.
     """
     if not is_local(reference):
         return _from_bucket(normalise(reference), version)
@@ -72,7 +73,7 @@ def resolve(
 
 
 def _refuse_assignment(text: str) -> None:
-    """Refuse what options such as ``--hooks digits=hooks.py`` lead to expect of models too."""
+    """Reject ``NAME=PATH``, a form that options such as ``--hooks`` accept."""
     name, equals, place = text.partition("=")
     if equals and _is_plain(name) and not Path(text).is_dir():
         raise SpecError(

@@ -1,7 +1,7 @@
-"""The documents of running servers: ``servers/<pid>.json`` in the workspace.
+"""Records of running servers: ``servers/<pid>.json`` in the workspace.
 
-A document whose process is gone, or whose process number now belongs to another process, is
-stale: it is removed by whoever reads it.
+A record is stale if its process is gone or its PID now belongs to another process. Readers remove
+stale records.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from timonel.errors import CorruptError, FormatError, NotFoundError
 from timonel.storage import read_document, write_document
 
 _KIND = "server"
-# A process's start is known to a hundredth of a second; its text form loses nothing of it.
+# Process start times have a resolution of 0.01 s; the text form is lossless.
 _START_TOLERANCE_S = 0.05
 
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """A running server.
+    """Record of a running server.
 
     Args:
-        pid: Its process.
-        process_started: When the process started, in seconds since the epoch.
-        models: The names it serves.
-        rest_url: Where REST is answered, such as ``http://127.0.0.1:8501``; empty if it is not.
-        grpc_address: Where gRPC is answered; none if it is turned off.
-        started: When the ports were opened, in seconds since the epoch.
-        log: The file its output goes to, if it is a file.
+        pid: The server's process ID.
+        process_started: Start time of the process, in seconds since the epoch.
+        models: Names of the served models.
+        rest_url: Base URL of the REST API, such as ``http://127.0.0.1:8501``; empty if REST is off.
+        grpc_address: Address of the gRPC API; None if gRPC is off.
+        started: Time when the ports were opened, in seconds since the epoch.
+        log: The log file, if the output goes to a file.
     """
 
     pid: int
@@ -45,7 +45,7 @@ class ServerRecord:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that wrote this still runs."""
+        """Whether the recorded process is still running."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.process_started) < _START_TOLERANCE_S
@@ -55,25 +55,25 @@ class ServerRecord:
 
 
 def write_record(folder: Path, record: ServerRecord) -> Path:
-    """Write a server's document and return its path."""
+    """Write a server's record and return its path."""
     path = _path(folder, record.pid)
     write_document(path, _KIND, as_body(record))
     return path
 
 
 def remove_record(folder: Path, pid: int) -> None:
-    """Remove a server's document if it is there."""
+    """Remove a server's record if it exists."""
     _path(folder, pid).unlink(missing_ok=True)
 
 
 def running_servers(folder: Path) -> list[ServerRecord]:
-    """Return the servers that run, newest first; remove the documents of those that do not."""
+    """Return running servers, newest first; remove stale records."""
     alive = []
     for path in folder.glob("*.json"):
         try:
             record = parse_record(read_document(path, _KIND))
         except (NotFoundError, CorruptError, FormatError):
-            # Removed since, or not for this release to read.
+            # Removed since, or written by an incompatible release.
             continue
         if record.is_alive:
             alive.append(record)
@@ -89,15 +89,15 @@ def find_server(folder: Path, model: str) -> ServerRecord | None:
 
 
 def as_body(record: ServerRecord) -> dict[str, Any]:
-    """Return a record in JSON's types."""
+    """Return a record as JSON-compatible types."""
     return {**asdict(record), "models": list(record.models)}
 
 
 def parse_record(body: dict[str, Any]) -> ServerRecord:
-    """Return a document's body as a record.
+    """Parse a record from a document's body.
 
     Raises:
-        CorruptError: Something is missing.
+        CorruptError: A field is missing.
     """
     known = {field.name for field in fields(ServerRecord)}
     try:

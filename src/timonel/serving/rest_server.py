@@ -1,4 +1,4 @@
-"""REST's place in a server: its port, its start and its end."""
+"""The HTTP server for REST: bind its port, start and stop it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settin
 
 
 def bind_rest(settings: ServerSettings) -> socket.socket | None:
-    """Take the REST port; none if it is turned off, or cannot be had and need not be.
+    """Bind the REST port; return None if REST is off or optional and unavailable.
 
     Raises:
-        ServingError: It cannot be taken.
+        ServingError: The port cannot be bound.
     """
     if settings.rest_port is None:
         return None
@@ -47,16 +47,15 @@ def _bind(host: str, port: int) -> socket.socket:
     except ServingError:
         if host != _ANY_ADDRESS_V6:
             raise
-        # A machine without IPv6.
+        # Fall back to IPv4 on machines without IPv6.
         return bind(_ANY_ADDRESS, port, "REST")
 
 
 def _noticing_who_is_gone(bound: socket.socket) -> socket.socket:
-    """Have the system close connections whose other side is silent or takes nothing.
+    """Have the system close connections to unresponsive clients.
 
-    What is set here holds for every connection that is accepted. Without it one whose client
-    vanished, without a word, in the middle of a body would stay for ever, as would an answer that
-    nobody reads.
+    Accepted connections inherit these options. Without them, a connection would stay open forever
+    if its client vanished in the middle of a body, or never read the response.
     """
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -65,7 +64,7 @@ def _noticing_who_is_gone(bound: socket.socket) -> socket.socket:
         ("TCP_KEEPCNT", _PROBES),
         ("TCP_USER_TIMEOUT", _GONE_S * 1000),
     ):
-        # Not every system has each of them.
+        # Not every system has all of these options.
         if hasattr(socket, name):
             bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return bound
@@ -77,8 +76,8 @@ class RestServer:
     Args:
         app: The ASGI application.
         bound: The socket to listen on.
-        grace_s: Time that requests under way have at the end.
-        options: More of uvicorn's options.
+        grace_s: Time in seconds for in-flight requests to finish on shutdown.
+        options: Further uvicorn options.
     """
 
     def __init__(
@@ -103,10 +102,10 @@ class RestServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to answer.
+        """Start serving.
 
         Raises:
-            ServingError: It ended at once.
+            ServingError: The server ended at once.
         """
         task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
         while not self._server.started:
@@ -118,8 +117,8 @@ class RestServer:
     def _failure(self, task: asyncio.Task[None]) -> ServingError:
         error = task.exception()
         if isinstance(error, OSError):
-            # Another server took the same port while this one loaded its models, and listened
-            # first.
+            # Another server took the same port and listened first, while this one loaded its
+            # models.
             host, port = self._bound.getsockname()[:2]
             return refusal(host, port, "REST", error)
         if error is not None:
@@ -127,16 +126,17 @@ class RestServer:
         return ServingError("REST ended as soon as it had started")
 
     def refuse(self) -> None:
-        """Take no new connections."""
+        """Stop accepting new connections."""
         self._server.should_exit = True
 
     async def stop(self) -> None:
-        """Take no new connections, and wait for the requests under way as long as they may take."""
+        """Stop accepting connections, and wait for in-flight requests within the grace period."""
         self.refuse()
         if self._task is None:
             return
         await self._task
-        # Who is still there has taken too long: uvicorn ends its tasks, and no more than them.
+        # The remaining clients exceeded the grace period: uvicorn cancels their tasks, but does not
+        # close their connections.
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         with contextlib.suppress(TimeoutError):
@@ -146,7 +146,7 @@ class RestServer:
 
 
 class _QuietServer(uvicorn.Server):
-    """Uvicorn, with signals left to us: two servers end together here."""
+    """Uvicorn without signal handlers, as REST and gRPC shut down together."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""A server, inside its own process: ports, models, skins, and an end without a failed request.
+"""Run a server inside its process: ports, models, frontends, graceful shutdown.
 
-The order is that of TensorFlow Serving, with the clashes first: take the ports, load the models,
-only then listen. TensorFlow is imported on the way, so this module does not import it.
+As in TensorFlow Serving, models are loaded before the ports are opened; here, port conflicts are
+detected first. TensorFlow is imported on the way, so this module does not import it.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ def run(
     leash: int | None = None,
     log: str | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then end in good order.
+    """Serve until SIGTERM or SIGINT, then shut down gracefully.
 
-    Must be called in the main thread of a process of its own: it takes over signals and garbage
+    Must be called in the main thread of a dedicated process: it takes over signals and garbage
     collection.
 
     Args:
-        settings: What to serve, where and how.
-        on_ready: Called once, when requests are answered.
-        leash: A file descriptor; the server also ends when its other side is closed.
-        log: The file this process's output goes to, for the server's document.
+        settings: The server's settings.
+        on_ready: Called once, when the server accepts requests.
+        leash: A file descriptor; the server also stops when the other end is closed.
+        log: The log file of this process, for the server's record.
 
     Raises:
-        ServingError: A port cannot be taken, or a model has no version that can be loaded.
+        ServingError: A port cannot be bound, or a model has no version that can be loaded.
     """
     raise_limit()
     share_arenas()
     if settings.isolation == "none":
-        # TensorFlow's own buffers are in this process: mapping each of them anew would slow it.
+        # TensorFlow's buffers are in this process: mapping each of them individually would be slow.
         return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
     else:
         return_large_blocks(mmap_bytes=4 * _MIB, trim_bytes=4 * _MIB)
@@ -106,7 +106,7 @@ def _run(
         lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
     )
     loader = ModelManager(settings.models, _load_when(prepared, load), settings.load, catalogue)
-    # The disk is watched while TensorFlow is imported.
+    # Scan the disk while TensorFlow is imported.
     loader.start()
     held.callback(loader.stop)
     held.callback(prepared.set)
@@ -176,7 +176,7 @@ def _record(
 
 
 def _free_grpc_port(settings: ServerSettings) -> int | None:
-    """Check that the gRPC port is free, long before gRPC binds it."""
+    """Check early that the gRPC port is free; gRPC binds it much later."""
     if settings.grpc_port is None:
         return None
     with bind(settings.host, settings.grpc_port, "gRPC") as bound:
@@ -195,14 +195,14 @@ def _load_when(prepared: threading.Event, load: Load) -> Load:
 
 
 def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
-    """Import what is slow to import, then take it out of the garbage collector's sight.
+    """Import slow modules, then exempt them from garbage collection.
 
-    Requests with nested lists set off full collections, and each would walk over the million
-    objects of TensorFlow's modules. Models are loaded after this, so that what an unloaded one
-    leaves behind is still collected.
+    Requests with nested lists trigger full collections, each of which would traverse the million
+    objects of TensorFlow's modules. Models are loaded after this, so that garbage of an unloaded
+    model is still collected.
     """
     if with_grpc:
-        # First: where versions are kept apart, the runtime is imported elsewhere meanwhile.
+        # First: with process isolation, the runtime is imported by another process in parallel.
         importlib.import_module("timonel.serving.protocols.v2.service")
     try:
         runtime.prepare()

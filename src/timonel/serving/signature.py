@@ -1,6 +1,6 @@
-"""Signatures of models, their tensors and data types.
+"""Model signatures, their tensors and data types.
 
-Strings are object arrays of ``bytes``. The names of data types are those of TensorFlow's protos.
+Strings are object arrays of ``bytes``. Data types have the names of TensorFlow's protos.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 DEFAULT_SIGNATURE = "serving_default"
 INIT_OP = "__saved_model_init_op"
-"""Listed among the signatures of TensorFlow 2's exports. It initializes the model's variables and
-has no outputs, so it is not for clients."""
+"""Initialization signature of TensorFlow 2 exports; not for clients.
+
+It is listed among the signatures, initializes the model's variables and has no outputs.
+"""
 STRING = "DT_STRING"
 
 NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
@@ -38,13 +40,13 @@ NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
     "DT_COMPLEX128": np.dtype(np.complex128),
     STRING: np.dtype(object),
 }
-"""The array type of every data type that crosses the wire."""
+"""NumPy type of each data type that requests and responses can contain."""
 
 DTYPE_NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 
 def bytes_of(array: Array) -> int:
-    """Return the size of an array's values, also where they are strings."""
+    """Return the size of an array's values in bytes, including strings."""
     if array.dtype != object:
         return array.nbytes
     return sum(map(len, array.reshape(-1).tolist()))
@@ -57,7 +59,7 @@ class TensorSpec:
     Args:
         tensor: The tensor's name inside the model.
         dtype: The data type's proto name, such as ``DT_FLOAT``.
-        shape: The declared sizes, -1 where any will do; none if even the rank is open.
+        shape: The declared sizes, -1 for any size; None for an unknown rank.
     """
 
     tensor: str
@@ -67,14 +69,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """A way to call a model.
+    """A callable signature of a model.
 
     Args:
-        name: The key clients give.
-        inputs: The inputs by the names clients give.
-        outputs: The outputs by name.
+        name: The signature's key, as clients give it.
+        inputs: Inputs by the names that clients give.
+        outputs: Outputs by name.
         method_name: The proto's method name.
-        defaults: Values of inputs that a client may leave out.
+        defaults: Default values of optional inputs.
     """
 
     name: str

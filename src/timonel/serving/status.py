@@ -1,7 +1,7 @@
-"""Status codes and the one error that travels to a client.
+"""Status codes, and the error that is sent to clients.
 
 The codes are those of gRPC and TensorFlow. `StatusError` is not part of the tree in
-`timonel.errors`: that tree is for people who call timonel, this one is what a server answers.
+`timonel.errors`: that tree is for callers of timonel, this error is for clients of a server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Code(IntEnum):
-    """Canonical status codes, numbered as gRPC and TensorFlow number them."""
+    """Canonical status codes, with the numbers of gRPC and TensorFlow."""
 
     OK = 0
     CANCELLED = 1
@@ -34,7 +34,7 @@ class Code(IntEnum):
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
-    # Enum's own is Python, and metrics look codes up for each request.
+    # Enum's own is implemented in Python, and metrics look up codes for each request.
     __hash__ = int.__hash__
 
 
@@ -48,15 +48,15 @@ TRANSIENT = frozenset(
         Code.UNAVAILABLE,
     }
 )
-"""Codes after which the same attempt may succeed later."""
+"""Codes of failures that may be temporary, so worth a retry."""
 
 
 class StatusError(Exception):
-    """A request, or a load, ended with a status other than OK.
+    """A request or a load ended with a status other than OK.
 
     Args:
-        code: What kind of failure.
-        message: The text that clients see.
+        code: The status code.
+        message: The text for clients.
     """
 
     def __init__(self, code: Code, message: str) -> None:
@@ -69,24 +69,24 @@ class StatusError(Exception):
 
 
 def invalid_argument(message: str) -> StatusError:
-    """Return the error of a request that can never succeed as it is."""
+    """Return an INVALID_ARGUMENT error: the request cannot succeed unchanged."""
     return StatusError(Code.INVALID_ARGUMENT, message)
 
 
 def not_found(message: str) -> StatusError:
-    """Return the error of a request for something that is not there."""
+    """Return a NOT_FOUND error."""
     return StatusError(Code.NOT_FOUND, message)
 
 
 def outcome(future: Future[T]) -> T:
     """Return a finished future's result, or raise its error.
 
-    ``future.result()`` would add the frames of its callers to the stored error. A frame refers to
-    the future, and the future to the error: such a cycle keeps what the request was parsed into
-    until the next full garbage collection, which may be far off.
+    ``future.result()`` would add its callers' frames to the stored error. A frame refers to the
+    future, and the future to the error: this cycle keeps the parsed request in memory until the
+    next full garbage collection, which may be far off.
 
     Raises:
-        StatusError: A copy of the future's own.
+        StatusError: A copy of the future's error.
         Exception: Another error of the future.
     """
     error = future.exception()

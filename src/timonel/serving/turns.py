@@ -1,4 +1,4 @@
-"""Work that is done once for a turn of an event loop, instead of once for each of its requests."""
+"""Run work once per event-loop iteration instead of once per request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _LEFT = 256
 
 
 class TurnBatching:
-    """Whether to wait for the end of a turn, by how much came in those before. Pure.
+    """Decide whether to batch, based on recent arrivals per loop iteration.
 
-    Requests over HTTP/1.1 come several to a turn, as each connection has its own; those of gRPC
-    come one by one, and would only wait. After some turns in which one came alone nothing is
-    gathered for a while. Of two threads one may be forgotten: it is a statistic.
+    HTTP/1.1 clients use a connection per concurrent request, so several requests arrive per
+    iteration. gRPC requests arrive one by one and would only be delayed. After several iterations
+    with one request each, batching pauses for a while. Pure. Races between threads may lose an
+    update, which is acceptable for a statistic.
     """
 
     def __init__(self) -> None:
@@ -24,29 +25,30 @@ class TurnBatching:
         self._left = 0
 
     def pays(self) -> bool:
-        """Return whether what comes now should wait for the end of the turn."""
+        """Return whether the current request should wait for the iteration's end."""
         if self._left:
             self._left -= 1
             return False
         return True
 
     def ended(self, count: int) -> None:
-        """Learn from a turn in which so many were gathered."""
+        """Record the number of requests gathered in an iteration."""
         self._alone = 0 if count > 1 else self._alone + 1
         if self._alone >= _TRIED:
             self._alone, self._left = 0, _LEFT
 
 
 def at_end_of_turn(work: Work) -> bool:
-    """Have something done once, at the end of this turn of the event loop in this thread.
+    """Run work once, at the end of this thread's current event-loop iteration.
 
-    It is done even if the loop is closed before. A loop that is stopped does it when it goes on.
+    It runs even if the loop is closed before. If the loop is stopped, it runs when the loop
+    resumes.
 
     Args:
-        work: What is told apart from other work by being equal; must not raise.
+        work: The callable to run; equal callables run once. It must not raise.
 
     Returns:
-        False if no loop runs in this thread: nothing will be done.
+        False if no loop runs in this thread: the work is not run.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -60,7 +62,7 @@ def at_end_of_turn(work: Work) -> bool:
 
 
 class _Turn:
-    """What is due at the end of a loop's turn. Used by the loop's thread alone."""
+    """Work due at the end of a loop iteration. Not thread-safe."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -69,15 +71,15 @@ class _Turn:
     def add(self, work: Work) -> None:
         if not self._due:
             self.loop.call_soon(_End(self._due))
-            # Only now: a loop that is closing has refused to do it.
+            # Add it only now: call_soon raises if the loop is closed.
         self._due[work] = None
 
 
 class _End:
-    """Does what is due when it is called; or, as its loop is closed without that, dropped.
+    """Run the due work when called, or when dropped by a closing loop.
 
     Args:
-        due: What to do; emptied.
+        due: The work to run; emptied.
     """
 
     def __init__(self, due: dict[Work, None]) -> None:
@@ -85,7 +87,7 @@ class _End:
 
     def __call__(self) -> None:
         due = tuple(self._due)
-        # First: what is added from now on is of the next turn.
+        # Clear first: work added from now on belongs to the next iteration.
         self._due.clear()
         for work in due:
             work()

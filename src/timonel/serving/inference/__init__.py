@@ -1,8 +1,8 @@
-"""The data plane: what REST and gRPC have in common.
+"""Data plane: the code that REST and gRPC share.
 
-All skins find a version, look up a signature, turn their wire form into arrays and come here.
-Everything raises `StatusError`. Only `Call.predict` and `Execution.result` wait for a model: in an
-event loop, `timonel.serving.futures` waits for a run's future first.
+All frontends find a version, look up a signature, convert their wire format to arrays and call this
+package. All functions raise `StatusError`. Only `Call.predict` and `Execution.result` wait for a
+model: in an event loop, first await the execution's future with `timonel.serving.futures`.
 """
 
 from timonel.serving.inference.call import Call, Execution, Outputs

@@ -1,4 +1,4 @@
-"""One request's hold on a version, and what it runs there."""
+"""A request's use of a version, and its executions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Outputs = dict[str, Array]
 
 
 class Call:
-    """One request's hold on a version: look up a signature, then run it."""
+    """A request's use of a version: look up a signature, then run it."""
 
     def __init__(
         self,
@@ -37,31 +37,31 @@ class Call:
         self._recorder = recorder
         self.context = context
         if context.observation is not None:
-            # As the server calls it: a client's spelling could fill the metrics with names.
+            # The server's spelling: those of clients could fill the metrics with names.
             context.observation.model = servable.name
             context.observation.version = servable.version
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """Name of the model."""
         return self._servable.name
 
     @property
     def version(self) -> int:
-        """The version's number."""
+        """Number of the version."""
         return self._servable.version
 
     def find(self, signature_name: str) -> Signature | None:
-        """Return a signature; an empty name means the default one."""
+        """Return a signature, or None; an empty name means the default one."""
         if signature_name == INIT_OP:
             return None
         return self._servable.model.signatures.get(signature_name or DEFAULT_SIGNATURE)
 
     def signature(self, signature_name: str) -> Signature:
-        """Return a signature.
+        """Return a signature; an empty name means the default one.
 
         Raises:
-            StatusError: The model has none of that name.
+            StatusError: The model has no signature of that name.
         """
         found = self.find(signature_name)
         if found is None:
@@ -72,7 +72,7 @@ class Call:
         return found
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return an array for an input, with any content; see `ScheduledModel.allocate`."""
+        """Return an uninitialized array for an input; see `ScheduledModel.allocate`."""
         return self._servable.model.allocate(shape, dtype)
 
     def predict(
@@ -90,15 +90,15 @@ class Call:
         inputs: Mapping[str, Array],
         output_filter: Sequence[str] = (),
     ) -> Execution:
-        """Begin to run a signature of this version, and do not wait for it.
+        """Start running a signature of this version, without waiting for it.
 
         Args:
-            signature: What to run.
+            signature: The signature to run.
             inputs: Arrays by input name; those with a default may be left out.
-            output_filter: The outputs wanted; empty for all.
+            output_filter: The requested outputs; empty for all.
 
         Raises:
-            StatusError: Inputs or outputs do not fit.
+            StatusError: Inputs or outputs do not match the signature.
         """
         complete = complete_inputs(signature, inputs)
         shaped = check_shapes(signature, complete)
@@ -116,7 +116,7 @@ class Call:
         return Execution(self, signature, inputs, output_filter, future, began, column)
 
     def record(self, run: Execution, outputs: Outputs) -> None:
-        """Keep a run that succeeded, if anybody keeps such."""
+        """Log a successful execution if the recorder samples it."""
         name = self._servable.name
         if self._recorder is not None and self._recorder.wants(name):
             self._recorder.record(
@@ -133,16 +133,16 @@ class Call:
 
 
 class Execution:
-    """A signature that is being run; made by `Call.start`.
+    """A running signature; created by `Call.start`.
 
     Args:
-        call: The request that it belongs to.
-        signature: What is run.
+        call: The call that started it.
+        signature: The signature.
         inputs: Arrays by input name, as the client gave them.
-        output_filter: The outputs wanted; empty for all.
-        future: What the model will answer. Cancel it if nobody waits for the answer any more.
-        began: When it began, in monotonic seconds.
-        column: The shape of the client's input where it left out a dimension of size 1.
+        output_filter: The requested outputs; empty for all.
+        future: The model's future outputs. Cancel it if they are no longer needed.
+        began: The start time, in monotonic seconds.
+        column: The shape of the client's input if it lacked a dimension of size 1.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Execution:
         """Return the outputs; blocks until the future is done. Call it once.
 
         Raises:
-            StatusError: The model refused or failed, or the request was given up.
+            StatusError: The model rejected the request or failed, or the request was cancelled.
         """
         try:
             outputs = outcome(self.future)
@@ -176,7 +176,7 @@ class Execution:
         except CancelledError:
             raise StatusError(Code.CANCELLED, "the request was given up") from None
         except Exception as error:
-            # A defect of a runtime must cost one request, not the connection.
+            # A bug in a runtime must fail one request, not the connection.
             _LOG.exception("model %s failed", self._call.name)
             raise StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
         finally:
@@ -191,7 +191,7 @@ class Execution:
 
 
 def _rows(inputs: Mapping[str, Array]) -> int:
-    """Return the size of the first dimension, which is one for a scalar or for no input."""
+    """Return the first input's first dimension; 1 for a scalar or no input."""
     for array in inputs.values():
         return array.shape[0] if array.ndim else 1
     return 1

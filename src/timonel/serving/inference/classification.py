@@ -1,7 +1,7 @@
-"""Classify, Regress and MultiInference: serialized tf.train.Examples in, checked results out.
+"""Classify, Regress and MultiInference on serialized tf.train.Examples.
 
-Pure: what a request comes to is a `Question`, which somebody else asks. gRPC and REST share it.
-Wordings are TensorFlow Serving's, as clients match on them.
+Pure: each request becomes a `Question`, which the caller runs. gRPC and REST share this module.
+Messages are TensorFlow Serving's, as clients match on them.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Signatures(Protocol):
-    """What a version can be asked; `timonel.serving.inference.Call` is one."""
+    """Signatures of a version, such as `timonel.serving.inference.Call`."""
 
     def find(self, signature_name: str) -> Signature | None:
-        """Return a signature; an empty name means the default one."""
+        """Return a signature, or None; an empty name means the default one."""
 
 
 @dataclass(frozen=True)
 class Question(Generic[R_co]):
-    """What to ask of a model, and how to read what it answers.
+    """A signature to run, and a function to read its outputs.
 
     Args:
-        signature: What to run.
-        inputs: Its arrays.
-        outputs: The outputs to ask for.
-        read: Returns the result from these; raises `StatusError` if they are no such thing.
+        signature: The signature to run.
+        inputs: Arrays by input name.
+        outputs: The outputs to request.
+        read: Converts the outputs to the result; raises `StatusError` if they are invalid.
     """
 
     signature: Signature
@@ -72,7 +72,7 @@ class Task:
 
     Args:
         model: The model's name.
-        signature_name: The signature asked for; empty for the default one.
+        signature_name: The requested signature; empty for the default one.
         method: `CLASSIFY` or `REGRESS`.
     """
 
@@ -86,11 +86,11 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
 
     Args:
         examples: Serialized tf.train.Examples.
-        context: A serialized tf.train.Example whose features all of them have, unless they have
-            their own of that name: it is put before each, and parsing merges the two.
+        context: A serialized tf.train.Example with features shared by all examples. It is prepended
+            to each, and parsing merges the two: an example's own features take precedence.
 
     Raises:
-        StatusError: There is no example.
+        StatusError: ``examples`` is empty.
     """
     if not examples:
         raise invalid_argument("Input is empty.")
@@ -107,14 +107,14 @@ def classify(
     *,
     check_method: bool = False,
 ) -> Question[Classes]:
-    """Return the question what classes serialized examples have.
+    """Prepare a Classify request.
 
     Args:
-        model: What will be asked.
+        model: The model's signatures.
         signature_name: The signature; empty for the default one.
         examples: Serialized tf.train.Examples.
-        context: What all of them share, see `serialized`.
-        check_method: Whether the signature must be declared as one that classifies.
+        context: Features shared by all examples, see `serialized`.
+        check_method: Whether the signature's method name must be `CLASSIFY`.
 
     Raises:
         StatusError: The signature is not that of a classifier.
@@ -134,14 +134,14 @@ def regress(
     *,
     check_method: bool = False,
 ) -> Question[Array]:
-    """Return the question what regression value each serialized example has, float32 [n].
+    """Prepare a Regress request; its result is float32 [n].
 
     Args:
-        model: What will be asked.
+        model: The model's signatures.
         signature_name: The signature; empty for the default one.
         examples: Serialized tf.train.Examples.
-        context: What all of them share, see `serialized`.
-        check_method: Whether the signature must be declared as one that regresses.
+        context: Features shared by all examples, see `serialized`.
+        check_method: Whether the signature's method name must be `REGRESS`.
 
     Raises:
         StatusError: The signature is not that of a regression.
@@ -161,10 +161,10 @@ def infer(
     *,
     check_method: bool = False,
 ) -> list[Question[Classes | Array]]:
-    """Return a question for each task: about the same examples, to another signature.
+    """Prepare a MultiInference request: one question per task, on the same examples.
 
     Raises:
-        StatusError: The tasks do not go together, or the signature of one is not of its kind.
+        StatusError: The tasks cannot be combined, or a task's signature does not match its method.
     """
     plans: list[tuple[Task, Signature, list[str]]] = []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""What classifiers and regressions give, checked in TensorFlow Serving's words. Pure."""
+"""Check results of classifiers and regressions, with TensorFlow Serving's messages. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from timonel.serving.status import invalid_argument
 
 @dataclass(frozen=True)
 class Classes:
-    """The result of Classify: n examples, k classes each.
+    """Result of Classify: n examples, k classes each.
 
     Args:
-        labels: Labels as bytes, object [n, k]; none if the model gives only scores.
-        scores: float32 [n, k]; none if the model gives only labels.
+        labels: Labels as bytes, object [n, k]; None if the model returns only scores.
+        scores: float32 [n, k]; None if the model returns only labels.
     """
 
     labels: Array | None
     scores: Array | None
 
     def rows(self) -> list[list[tuple[str, float]]]:
-        """Return the classes of each example: label (empty if none) and score (0 if none)."""
+        """Return (label, score) pairs per example, with "" and 0 for missing values."""
         present = self.scores if self.labels is None else self.labels
         assert present is not None, "a signature gives one of them at least"
         labels = np.full(present.shape, b"", object) if self.labels is None else self.labels
@@ -36,7 +36,7 @@ class Classes:
 
 
 def checked_classes(labels: Array | None, scores: Array | None, count: int) -> Classes:
-    """Return what a classifier gave for ``count`` examples.
+    """Check a classifier's outputs for ``count`` examples.
 
     Raises:
         StatusError: Types or shapes are not those of `Classes`.
@@ -54,7 +54,7 @@ def checked_classes(labels: Array | None, scores: Array | None, count: int) -> C
 
 
 def checked_values(array: Array, count: int) -> Array:
-    """Return what a regression gave for ``count`` examples, float32 [count].
+    """Check a regression's output for ``count`` examples; return float32 [count].
 
     Raises:
         StatusError: It is neither float32 [count] nor [count, 1].

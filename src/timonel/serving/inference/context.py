@@ -1,4 +1,4 @@
-"""What travels with a request through the server."""
+"""Context of a request within the server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from timonel.serving.inference.observation import Observation
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What travels with a request through the server, whatever it asks for.
+    """Context of a request within the server.
 
     Args:
-        deadline: When its answer is of no use any more, in monotonic seconds.
-        principal: Who sent it; none where nobody is asked.
-        entrypoint: ``REST`` or ``GRPC``; empty for a request of the server's own.
-        api: What was asked for, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
-        observation: What is measured of it; none if nobody wants to know.
+        deadline: Time after which the response is useless, in monotonic seconds.
+        principal: The authenticated client; None without authentication.
+        entrypoint: ``REST`` or ``GRPC``; empty for the server's internal requests.
+        api: The API method, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
+        observation: The request's measurements; None if it is not measured.
     """
 
     deadline: float | None = None

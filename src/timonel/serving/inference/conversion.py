@@ -1,4 +1,4 @@
-"""Our values as the protos of TensorFlow Serving's API, and back. Pure."""
+"""Convert values to and from the protos of TensorFlow Serving's API. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VALUE = _tag(predict_pb2.PredictResponse.OutputsEntry, "value")
 
 
 def model_spec(name: str, version: int, signature_name: str = "") -> Any:
-    """Return the ModelSpec of what answered a request."""
+    """Return the ModelSpec for a response."""
     spec = model_pb2.ModelSpec(name=name, signature_name=signature_name)
     spec.version.value = version
     return spec
@@ -45,9 +45,9 @@ def predict_response(spec: Any, outputs: Mapping[str, Array], *, as_content: boo
     """Return a serialized PredictResponse.
 
     Args:
-        spec: The ModelSpec that answered.
+        spec: The response's ModelSpec.
         outputs: Arrays by output name.
-        as_content: Whether values go into ``tensor_content``, or else into typed fields.
+        as_content: Whether to store values in ``tensor_content`` instead of typed fields.
 
     Raises:
         StatusError: A dtype has no proto form.
@@ -64,7 +64,7 @@ def predict_response(spec: Any, outputs: Mapping[str, Array], *, as_content: boo
 
 
 def examples_from(given: Any) -> tuple[list[bytes], bytes]:
-    """Return the serialized examples of an Input, and the context that all of them share."""
+    """Return the serialized examples of an Input, and their shared context."""
     if given.WhichOneof("kind") == "example_list_with_context":
         content = given.example_list_with_context
         return _serialized(content.examples), content.context.SerializeToString()
@@ -116,7 +116,7 @@ def metadata_response(metadata: Metadata) -> Any:
 
 
 def tensor_json(value: Array) -> dict[str, Any]:
-    """Return a tensor as TensorFlow Serving prints it: every field, by its proto name."""
+    """Return a tensor as JSON like TensorFlow Serving: all fields, proto names."""
     return json_format.MessageToDict(
         to_proto(value),
         preserving_proto_field_name=True,

@@ -1,4 +1,4 @@
-"""A request and its answer, for whoever keeps a record of them."""
+"""A request and its response, for the request log."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from timonel.serving.signature import Array, Signature
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """One run of a signature that succeeded.
+    """A successful execution of a signature.
 
     Args:
         model: The model's name.
-        version: The version that answered.
-        signature: What ran.
-        api: What the client asked for: ``Predict``, ``classify`` and so on; in any case.
+        version: The version that computed it.
+        signature: The signature.
+        api: The API method, in any case: ``Predict``, ``classify`` and so on.
         inputs: Arrays by input name, as the client sent them.
         outputs: Arrays by output name.
-        output_filter: The outputs asked for; empty for all.
+        output_filter: The requested outputs; empty for all.
     """
 
     model: str
@@ -33,10 +33,10 @@ class LoggedRequest:
 
 
 class Recorder(Protocol):
-    """Takes some of the exchanges. Thread-safe; never blocks."""
+    """Records a sample of requests. Thread-safe; never blocks."""
 
     def wants(self, model: str) -> bool:
-        """Return whether to record what this model is answering now."""
+        """Return whether to record this model's current request."""
 
     def record(self, exchange: LoggedRequest) -> None:
-        """Take an exchange; its arrays may change as soon as this returns."""
+        """Record a request; its arrays may change as soon as this returns."""

@@ -1,13 +1,14 @@
-"""What is measured of one request, from its arrival to its answer. Pure: time is an argument.
+"""Measurements of one request, from arrival to response. Pure: time is an argument.
 
-A request's time is cut into four stages that follow each other and add up to the whole:
+A request's time is divided into four consecutive stages that add up to the total:
 
 - decode: from the wire to arrays;
-- queue: waiting for the model: for a thread, for a place in a batch, for its process and back;
-- compute: inside the model; with its queue, where it does not tell how long it took itself;
+- queue: waiting for the model: for a thread, a place in a batch, and the transfer to and from its
+  process;
+- compute: inside the model; includes the queue if the model does not report its own time;
 - encode: from arrays to the wire.
 
-A request that fails has the stages it came to; the rest of its time counts for the last of them.
+A failed request has only the stages it reached; its remaining time counts towards the last one.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ STAGES = ("decode", "queue", "compute", "encode")
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """The trace a client's request belongs to: the W3C headers as they came."""
+    """Trace context of a client's request: the W3C headers, unchanged."""
 
     traceparent: str
     tracestate: str | None = None
 
 
 class Observation:
-    """The marks one request leaves. Owned by it, and used by one thread at a time.
+    """Measurements of one request. Used by one thread at a time.
 
     Args:
         entrypoint: ``REST`` or ``GRPC``.
-        api: What was asked for, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
+        api: The API method, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
         model: The model's name as the client gave it.
-        began: When the request had arrived, in monotonic seconds.
-        parent: The trace it belongs to.
+        began: The time when the request had arrived, in monotonic seconds.
+        parent: The client's trace context.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class Observation:
         self.began = began
         self.parent = parent
         self.version: int | None = None
-        """The version that was found; none for a request about no loaded one."""
+        """Version that was found; None if the request names no loaded version."""
         self.signature = ""
         self.rows = 0
         self.started = began
@@ -76,17 +77,17 @@ class Observation:
         self.queue_s = 0.0
 
     def ran(self, began: float, ended: float, compute_s: float | None = None) -> None:
-        """Take in one run of the model; a request may need several.
+        """Record one execution of the model; a request may need several.
 
         Args:
-            began: When it was asked, in monotonic seconds.
-            ended: When its answer was there.
-            compute_s: How long it took to compute it, if it tells.
+            began: The start time, in monotonic seconds.
+            ended: The time when the outputs were available.
+            compute_s: Seconds spent computing, if the model reports them.
         """
         if self.decoded is None:
             self.decoded = began
         if self.computed is not None:
-            # Those that are under way together count once.
+            # Count overlapping executions once.
             began, ended = max(began, self.computed), max(ended, self.computed)
         self.computed = ended
         self.run_s += ended - began

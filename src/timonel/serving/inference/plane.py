@@ -1,4 +1,4 @@
-"""What a server can be asked: its versions, their state, and the configuration."""
+"""The data plane: versions, their status, and the configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from timonel.serving.status import Code, StatusError
 
 @dataclass(frozen=True)
 class Metadata:
-    """A loaded version's signatures, and what it is."""
+    """A loaded version's signatures and platform."""
 
     name: str
     version: int
@@ -29,7 +29,7 @@ class Metadata:
 
 
 class _Held:
-    """What `DataPlane.call` returns; a generator would cost several times as much per request."""
+    """Context manager that holds a version; several times cheaper than a generator."""
 
     __slots__ = ("_catalogue", "_context", "_recorder", "_servable", "_spec")
 
@@ -54,23 +54,23 @@ class _Held:
 
 
 class Configurator(Protocol):
-    """What knows which models are configured, and can replace them; the loader."""
+    """Reads and replaces the configuration of models; the model manager."""
 
     @property
     def models(self) -> tuple[ModelSettings, ...]:
-        """The configuration in force."""
+        """The current configuration."""
 
     def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
         """Replace the configuration."""
 
 
 class DataPlane:
-    """What a server can be asked. Thread-safe.
+    """Access to models, versions and configuration for all frontends. Thread-safe.
 
     Args:
-        catalogue: The versions in memory.
-        configurator: What replaces the configuration; none where it is fixed.
-        recorder: Takes a sample of what is asked and answered; none if nobody does.
+        catalogue: The loaded versions.
+        configurator: Replaces the configuration; None if it is fixed.
+        recorder: Records a sample of requests and responses; None for no recording.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DataPlane:
         self._recorder = recorder
 
     def configuration(self) -> tuple[ModelSettings, ...]:
-        """Return the models that are configured now.
+        """Return the configured models.
 
         Raises:
             StatusError: The configuration is fixed.
@@ -92,11 +92,11 @@ class DataPlane:
         return self._configurable().models
 
     def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
-        """Let a list of models take the place of the present one; does not block.
+        """Replace the list of models; does not block.
 
         Returns:
-            What is done when every new model has a version that serves, or fails with a
-            `StatusError`. Cancelling it ends the waiting, not the change.
+            A future that is done when every new model serves a version, or fails with a
+            `StatusError`. Cancelling it ends the wait, not the change.
 
         Raises:
             StatusError: The configuration is fixed.
@@ -114,7 +114,7 @@ class DataPlane:
         """Hold a version during the block.
 
         Raises:
-            StatusError: It is not loaded; where the block begins.
+            StatusError: The version is not loaded; raised when entering the block.
         """
         return _Held(self._catalogue, spec, context, self._recorder)
 
@@ -122,7 +122,7 @@ class DataPlane:
         """Return the status of a model's versions.
 
         Raises:
-            StatusError: There is no such model or version.
+            StatusError: The model or version does not exist.
         """
         return self._catalogue.statuses(name, version)
 
@@ -130,7 +130,7 @@ class DataPlane:
         """Return the signatures of a loaded version.
 
         Raises:
-            StatusError: It is not loaded.
+            StatusError: The version is not loaded.
         """
         with self._catalogue.lease(spec) as servable:
             model = servable.model
@@ -141,26 +141,26 @@ class DataPlane:
         return {name: self._catalogue.known(name) for name in self._catalogue.names}
 
     def labels(self, name: str, version: int) -> tuple[str, ...]:
-        """Return the class names of a loaded version; none if it has none or is not loaded."""
+        """Return the class names of a loaded version; empty if none."""
         servable = self._catalogue.loaded(name).get(version)
         return servable.labels if servable else ()
 
     def version_labels(self, name: str) -> Mapping[str, int]:
-        """Return the versions of a model that have names, by those; they need not be loaded."""
+        """Return a model's versions by label; they need not be loaded."""
         return self._catalogue.version_labels(name)
 
     def outage(self, name: str, version: int) -> StatusError | None:
-        """Return why a loaded version answers nothing at present; none if it does answer."""
+        """Return why a loaded version is temporarily unavailable; None if available."""
         servable = self._catalogue.loaded(name).get(version)
         return servable.model.outage if servable else None
 
     def restarts(self, name: str, version: int) -> int:
-        """Return how often what computes a loaded version was lost and started again."""
+        """Return how often a loaded version's process was restarted."""
         servable = self._catalogue.loaded(name).get(version)
         return servable.model.restarts if servable else 0
 
     def unready(self) -> list[str]:
-        """Return the models without a version that answers."""
+        """Return the models without an available version."""
         return [
             name
             for name in self._catalogue.names

@@ -1,8 +1,8 @@
-"""Check a request against a signature: names of inputs and outputs, types and shapes. Pure.
+"""Validate a request's inputs and outputs against a signature. Pure.
 
 TensorFlow Serving leaves shapes to the kernels. Some kernels do not check them: a convolution given
-rank 1 aborts the process. So nothing reaches a runtime whose shape differs from the declared one.
-Messages about names are TensorFlow Serving's.
+rank 1 aborts the process. So inputs whose shapes differ from the declared ones never reach a
+runtime. Messages about names are TensorFlow Serving's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, Array, Signature
 from timonel.serving.status import invalid_argument
 
 MAX_RANK = 8
-"""Highest rank of an input whose rank is not declared; most TensorFlow kernels take no more."""
+"""Highest rank of inputs of undeclared rank; most TensorFlow kernels accept no more."""
 _COLUMN = (-1, 1)
 
 
 def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:
-    """Return the names of the outputs that a request wants; none named means all.
+    """Return the names of the requested outputs; all if none is named.
 
     Raises:
         StatusError: An output name is unknown or repeated.
@@ -41,7 +41,7 @@ def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[s
 
 
 def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Return a request's inputs with the defaults of those that it leaves out.
+    """Return a request's inputs, with defaults for those left out.
 
     Raises:
         StatusError: A required input is missing, or an input is unknown.
@@ -54,7 +54,7 @@ def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mappin
 
 
 def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
-    """Refuse a request by the names of its inputs; those with a default may be left out.
+    """Validate the names of a request's inputs; those with defaults are optional.
 
     Raises:
         StatusError: A required input is missing, or an input is unknown.
@@ -82,17 +82,17 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
 
 
 def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Return the inputs in their declared shapes, once their types are known to be right.
+    """Validate the inputs' types and shapes; reshape ``[n]`` to ``[n, 1]`` if declared.
 
-    TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. Such an array
-    becomes ``[n, 1]``; `drop_column` takes the added dimension out of the outputs.
+    TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. `drop_column`
+    removes the added dimension from the outputs.
 
     Args:
         signature: Declares a shape for each input.
         inputs: Arrays for all of the signature's inputs.
 
     Returns:
-        ``inputs`` itself, or a new mapping where an array was reshaped.
+        ``inputs`` itself, or a new mapping if an array was reshaped.
 
     Raises:
         StatusError: A type, a rank or a known dimension differs from the declared one.
@@ -120,10 +120,10 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
 
 
 def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
-    """Return outputs of shape ``[n, 1]`` in the shape that the client's input had.
+    """Reshape outputs of shape ``[n, 1]`` to the shape of the client's input.
 
     Args:
-        outputs: Outputs of inputs that `check_shapes` has reshaped.
+        outputs: Outputs for inputs that `check_shapes` has reshaped.
         shape: The client's shape of such an input: ``[n]`` or ``[]``.
     """
     rows = shape[0] if shape else 1
@@ -135,7 +135,7 @@ def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[st
 
 @functools.lru_cache(4096)
 def fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
-    """Tell whether a shape has the declared rank and known dimensions."""
+    """Return whether a shape has the declared rank and known dimensions."""
     if declared is None:
         return len(shape) <= MAX_RANK
     return len(shape) == len(declared) and all(

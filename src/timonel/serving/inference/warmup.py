@@ -1,8 +1,8 @@
-"""Requests that a version answers before it serves, so that the first clients do not wait.
+"""Warm-up requests, run before a version serves, so first clients do not wait.
 
-They are in ``assets.extra/tf_serving_warmup_requests`` of the version: PredictionLogs in a
-TFRecord file, as TensorFlow Serving and the request log write them. Rules and texts
-are TensorFlow Serving's.
+They are in ``assets.extra/tf_serving_warmup_requests`` of the version: PredictionLogs in a TFRecord
+file, as TensorFlow Serving and the request log write them. Rules and messages are TensorFlow
+Serving's.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Load = Callable[[Path], LoadedModel]
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What a version was warmed up with.
+    """Result of a version's warm-up.
 
     Args:
         records: Requests that were read.
-        seconds: How long it took.
-        code: How it ended.
+        seconds: Duration of the warm-up.
+        code: The warm-up's status.
     """
 
     records: int
@@ -54,16 +54,16 @@ def warm_up(
     iterations: int = 1,
     observe: Callable[[WarmUp], None] = lambda _: None,
 ) -> None:
-    """Send a version's own warm-up requests to it; nothing happens if there are none.
+    """Send a version's own warm-up requests to it, if it has any.
 
     Args:
-        model: What was loaded from ``folder``.
+        model: The model loaded from ``folder``.
         folder: The version's folder.
-        iterations: How often each request is sent.
-        observe: Told how it went, also if it failed; not called if there is no such file.
+        iterations: How often to send each request.
+        observe: Called with the result, also after a failure; not called if there is no file.
 
     Raises:
-        StatusError: The file is damaged or too long, or a request failed.
+        StatusError: The file is corrupt or too long, or a request failed.
     """
     path = folder / WARMUP_FILE
     if not path.is_file():
@@ -99,12 +99,12 @@ def warm_up(
 def warmed(
     load: Load, iterations: int = 1, observe: Callable[[Path, WarmUp], None] = lambda *_: None
 ) -> Load:
-    """Return a ``load`` whose models have answered their own warm-up requests.
+    """Wrap ``load`` to warm up each loaded model.
 
     Args:
         load: Loads the version in a folder.
-        iterations: How often each request is sent.
-        observe: Told how it went in each folder that has such requests.
+        iterations: How often to send each request.
+        observe: Called with the folder and the result, for each folder with warm-up requests.
     """
 
     def warming(path: Path) -> LoadedModel:
@@ -112,7 +112,7 @@ def warmed(
         try:
             warm_up(model, path, iterations, lambda result: observe(path, result))
         except BaseException:
-            # A version that is not published is nobody's to close but ours.
+            # Only this function can close a version that is not published yet.
             model.close()
             raise
         return model
@@ -121,12 +121,12 @@ def warmed(
 
 
 def replay(call: Call, log: Any) -> None:
-    """Send the request of a PredictionLog to a version; its answer is not looked at.
+    """Send the request of a PredictionLog to a version; ignore the response.
 
-    The names and versions of models in the log are not looked at either.
+    Model names and versions in the log are ignored too.
 
     Raises:
-        StatusError: The request failed, or it is of a kind that cannot be replayed.
+        StatusError: The request failed, or its kind cannot be replayed.
     """
     kind = log.WhichOneof("log_type")
     if kind is None:
@@ -144,7 +144,7 @@ def _replay(call: Call, log: Any, *, forgiving: bool) -> None:
     except StatusError as error:
         if not forgiving or error.code is not Code.INVALID_ARGUMENT:
             raise
-        # It was kept for the model, and need not be what hooks around it take.
+        # The request was recorded for the model; hooks around it may not accept it.
         _LOG.info("a warm-up request does not fit the hooks: %s", error.message)
 
 

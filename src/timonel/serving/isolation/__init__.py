@@ -1,4 +1,4 @@
-"""Loaded versions in processes of their own, which may crash, hang or leak and cost one version."""
+"""Process isolation: a version that crashes, hangs or leaks affects no other."""
 
 from timonel.serving.isolation.runtime import ProcessRuntime
 

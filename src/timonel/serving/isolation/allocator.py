@@ -1,7 +1,6 @@
-"""Which parts of a stretch of memory are taken: a first-fit allocator of offsets, no memory in it.
+"""First-fit allocator of offsets; does not access memory.
 
-The lowest hole that is large enough is taken, so that the same few pages are used again and again
-while there is little to do.
+It takes the lowest hole that is large enough, so that the same few pages are reused under low load.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 from bisect import bisect_left
 
 ALIGNMENT = 64
-"""Bytes; TensorFlow takes an array without a copy only where it begins on such a boundary."""
+"""Alignment in bytes; TensorFlow uses an array without a copy only if aligned to this."""
 
 
 def aligned(length: int) -> int:
-    """Return ``length`` rounded up to a whole number of alignments; at least one."""
+    """Round ``length`` up to a multiple of `ALIGNMENT`; at least one."""
     return max(ALIGNMENT, -(-length // ALIGNMENT) * ALIGNMENT)
 
 
 class Allocator:
-    """The taken and the free parts of ``size`` bytes. Not thread-safe.
+    """Allocated and free blocks of ``size`` bytes. Not thread-safe.
 
     Args:
         size: Bytes, a multiple of `ALIGNMENT`.
@@ -28,23 +27,23 @@ class Allocator:
         if size <= 0 or size % ALIGNMENT:
             raise ValueError(f"expected a multiple of {ALIGNMENT}, got {size}")
         self.size = size
-        # Holes ascending by their start, never adjacent; ends beside them.
+        # Starts of free ranges, ascending and never adjacent, with matching ends.
         self._starts = [0]
         self._ends = [size]
         self._taken: dict[int, int] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is taken."""
+        """Whether no block is allocated."""
         return not self._taken
 
     @property
     def taken(self) -> dict[int, int]:
-        """Length of each block by its offset."""
+        """Length of each allocated block by offset."""
         return dict(self._taken)
 
     def take(self, length: int) -> int | None:
-        """Return the offset of a new block of ``length`` bytes; none if there is no room."""
+        """Allocate ``length`` bytes and return the offset; None if there is no room."""
         wanted = aligned(length)
         for index, start in enumerate(self._starts):
             end = start + wanted

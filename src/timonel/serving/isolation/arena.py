@@ -1,7 +1,8 @@
-"""The shared memory that one side writes and the other reads.
+"""Shared memory that one side writes and the other reads.
 
-The writer takes blocks and sends their places; the reader gives them back. When all is taken a
-further segment is made and sent as a file descriptor, up to a limit; then takers wait.
+The writer allocates blocks and sends their places; the reader gives them back. When all segments
+are full, the writer creates another one and sends its file descriptor, up to a limit; then
+allocations wait.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from timonel.serving.status import Code, StatusError
 
 SEGMENT_BYTES = 16 << 20
 _IDLE_BYTES = 32 << 20
-"""Bytes of segments without a block that are kept for the next large request."""
+"""Bytes of empty segments to keep for the next large request."""
 
 
 class Arena(Owner):
     """Blocks that this side writes. Thread-safe.
 
     Args:
-        announce: Called with number, descriptor (the callee closes it) and size of each new
-            segment, before any block of it is given out.
-        retire: Called with the number of each segment that is dropped; no block of it is in use.
-        limit_bytes: How much there may be in all.
-        segment_bytes: The smallest size of a segment.
+        announce: Called with number, file descriptor (the callee closes it) and size of each new
+            segment, before a block of it is allocated.
+        retire: Called with the number of each dropped segment; none of its blocks is in use.
+        limit_bytes: Maximum total size.
+        segment_bytes: Minimum size of a segment.
     """
 
     def __init__(
@@ -52,14 +53,15 @@ class Arena(Owner):
 
     @property
     def bytes_mapped(self) -> int:
-        """The size of all segments."""
+        """Total size of all segments."""
         return sum(segment.size for segment, _ in tuple(self._segments.values()))
 
     def take(self, length: int, timeout_s: float) -> Hold:
-        """Return a new block of ``length`` bytes, which begins on a boundary of 64 bytes.
+        """Allocate a block of ``length`` bytes, aligned to 64 bytes.
 
         Raises:
-            StatusError: It would not fit even into an empty arena, or nothing became free in time.
+            StatusError: It would not fit even into an empty arena, or no memory became free in
+                time.
         """
         if aligned(length) > self._limit_bytes:
             raise StatusError(
@@ -86,24 +88,24 @@ class Arena(Owner):
         return Hold(segment, offset, length, self, number)
 
     def owns(self, hold: Hold) -> bool:
-        """Tell whether a block is one of this arena's."""
+        """Return whether a block belongs to this arena."""
         found = self._segments.get(hold.number)
         return found is not None and found[0] is hold.segment
 
     def share(self, hold: Hold) -> None:
-        """Count one user more of a block: the other side, which gives it back by itself."""
+        """Add a user to a block: the other side, which gives it back by itself."""
         with self._room:
             if not self._closed:
                 self._uses[hold.number, hold.offset] += 1
         self._settle()
 
     def give_back(self, number: int, offset: int) -> None:
-        """Count one user less of a block; without any it is free."""
+        """Remove a user from a block; a block without users is freed."""
         self._given.append((number, offset))
         self._settle()
 
     def close(self) -> None:
-        """Let nobody wait any more. Memory is unmapped when the last array of it is gone."""
+        """Stop all waits. Memory is unmapped when its last array is gone."""
         with self._room:
             self._closed = True
             self._uses.clear()
@@ -112,8 +114,8 @@ class Arena(Owner):
         self._settle()
 
     def _settle(self) -> None:
-        # Also called by a destructor, in a thread that may be inside of this very lock: it is never
-        # waited for, and whoever holds it looks once more after having let go.
+        # Also called by destructors, in a thread that may already hold this lock: so never wait for
+        # the lock; its holder checks again after releasing it.
         while self._given and self._room.acquire(blocking=False):
             try:
                 self._settle_locked()
@@ -125,7 +127,7 @@ class Arena(Owner):
         while self._given:
             number, offset = place = self._given.popleft()
             if place not in self._uses:
-                continue  # the other side has lost its mind, which must cost nobody but itself
+                continue  # a faulty peer must not affect this side
             self._uses[place] -= 1
             if not self._uses[place]:
                 del self._uses[place]
@@ -159,10 +161,10 @@ class Arena(Owner):
         self._announce(number, descriptor, size)
 
     def _trim(self, keep_bytes: int | None = None) -> None:
-        """Drop empty segments: what is beyond the idle limit, or makes more than ``keep_bytes``."""
+        """Drop empty segments beyond the idle limit, or to get down to ``keep_bytes``."""
         empty = [n for n, (_, blocks) in self._segments.items() if blocks.is_empty]
         idle = sum(self._segments[number][0].size for number in empty)
-        # The first one is small and used most, so it goes last.
+        # The first one is small and used most, so it is dropped last.
         for number in sorted(empty, reverse=True):
             over = idle > _IDLE_BYTES if keep_bytes is None else self.bytes_mapped > keep_bytes
             if not over:

@@ -1,4 +1,4 @@
-"""A compute process: loads one version, answers requests until its connection ends."""
+"""A compute process: load one version, answer requests until disconnected."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def compute(
     """Load a version and serve it until told to unload it.
 
     Args:
-        connection: Where requests come from.
-        runtime: What loads and computes; prepared.
+        connection: The socket to the server.
+        runtime: Loads and computes; already prepared.
         path: The version's folder.
-        settings: How it computes.
-        threads: Requests at the same time, where the model does not schedule them itself.
-        memory_limit: Bytes of shared memory for answers.
+        settings: The runtime's settings.
+        threads: Concurrent requests, if the model does not schedule them itself.
+        memory_limit: Bytes of shared memory for responses.
     """
-    # As in the only process: TensorFlow's own buffers are here.
+    # As with a single process: TensorFlow's buffers are in this process.
     share_arenas()
     return_large_blocks(mmap_bytes=32 << 20, trim_bytes=16 << 20)
     start_trimming()
@@ -55,7 +55,7 @@ def compute(
     try:
         loaded = runtime.load(path, settings)
         observe = partial(_tell, link)
-        # Whoever waits in this process waits for this version, so nobody else is held up.
+        # This process serves one version, so waiting threads block no other version.
         submitter = Submitter.WAITING
         together = batched(loaded, settings.batching, observe, version=path, submitter=submitter)
         model = scheduled(together, threads)
@@ -70,11 +70,11 @@ def compute(
         return
     if _Answering(link, model).serve():
         model.close()
-        link.flush()  # what was told of its last batches
+        link.flush()  # pending batch observations
 
 
 class _Answering:
-    """Hands requests to a model and its answers back."""
+    """Pass requests to a model and send its responses."""
 
     def __init__(self, link: Connection, model: ScheduledModel) -> None:
         self._link = link
@@ -85,7 +85,7 @@ class _Answering:
         self._under_way: dict[int, Future[Outputs]] = {}
 
     def serve(self) -> bool:
-        """Answer; return true if this ends as it should, false if nobody is there any more."""
+        """Answer requests; return True if asked to close, False if the peer is gone."""
         self._link.serve(self._handle, finish=self._begin)
         return self._asked_to_close
 
@@ -105,7 +105,7 @@ class _Answering:
         self._asked.append((message.number, Asked(signature, message.arrays, outputs, deadline)))
 
     def _begin(self) -> None:
-        """Begin what was asked in a packet: all of it together."""
+        """Submit all requests of a packet together."""
         if not self._asked:
             return
         asked, self._asked = self._asked, []
@@ -119,10 +119,10 @@ class _Answering:
     def _answer(self, number: int, future: Future[Outputs]) -> None:
         self._under_way.pop(number, None)
         if future.cancelled():
-            # The front counts what it is owed, by which it knows a process that hangs.
+            # The server counts pending requests to detect a process that hangs.
             _post_error(self._link, number, StatusError(Code.CANCELLED, "nobody waits for it"))
             return
-        # Not raised by ``result()``: the error would refer to this frame, and so to the future.
+        # Not ``result()``: the raised error would refer to this frame, and so to the future.
         failure = future.exception()
         if failure is not None:
             _post_error(self._link, number, failure, compute_s=_compute_s(future))
@@ -130,8 +130,9 @@ class _Answering:
         try:
             outputs = future.result()
             _check_types(outputs)
-            # Where others are under way, theirs may be done at the same moment: a batch's are. What
-            # is answered while it is received goes with whatever else came in its packet.
+            # Requests of the same batch finish at the same moment: send their responses in one
+            # packet. The same goes for requests answered while their packet is still being
+            # received.
             later = bool(self._under_way) or self._beginning
             self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the answer
@@ -140,7 +141,7 @@ class _Answering:
 
 def _tell(link: Connection, observation: BatchObservation) -> None:
     with contextlib.suppress(StatusError):  # the connection has ended
-        # One by one: there may be one for each request, and `astuple` copies what it finds.
+        # Not `astuple`, which copies its values: there may be an observation per request.
         fields = [
             observation.queue_s,
             observation.compute_s,

@@ -1,7 +1,7 @@
-"""One end of the connection between the front and a compute process.
+"""One end of the connection between the server and a compute process.
 
 Any thread posts messages; one thread, in `serve`, receives. Nothing here waits for the other side,
-so that a process that hangs holds nobody up; what the socket does not take is sent later.
+so a process that hangs blocks nobody; what the socket does not accept is sent later.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from timonel.serving.signature import NUMPY_TYPES, Array
 from timonel.serving.turns import TurnBatching, at_end_of_turn
 
 AT_ONCE = 100
-"""So many messages do not wait for the end of a turn: the other side could be at work."""
+"""Number of messages at which to send before the end of the event-loop iteration.
+
+The other side could already work on them.
+"""
 
 
 class Connection(Owner):
-    """Sends from any thread, receives in one. Owns the socket and the memory that it writes.
+    """Sends from any thread, receives in one. Owns the socket and its write memory.
 
     Args:
         connection: One end of a pair of sequential-packet sockets.
@@ -57,15 +60,15 @@ class Connection(Owner):
         return self._arena
 
     def allocate(self, shape: Sequence[int], dtype: str, timeout_s: float) -> Array:
-        """Return an array, with any content, that needs no copy to be sent.
+        """Return an uninitialized array that can be sent without a copy.
 
         Args:
-            shape: Its sizes.
+            shape: The array's shape.
             dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
-            timeout_s: How long to wait for memory.
+            timeout_s: Seconds to wait for memory.
 
         Raises:
-            StatusError: There is none.
+            StatusError: No memory became free in time.
         """
         block = self._arena.take(_bytes_of(shape, dtype), timeout_s)
         return block.array().view(NUMPY_TYPES[dtype]).reshape(shape)
@@ -81,21 +84,21 @@ class Connection(Owner):
         later: bool = False,
         turn: bool = False,
     ) -> None:
-        """Send a message; it has been copied, but perhaps not sent, when this returns.
+        """Queue a message and usually send it; its content is copied on return.
 
         Args:
-            kind: What it is for.
-            number: The request it is about.
-            fields: Values that JSON has.
+            kind: The message's kind.
+            number: The request's number.
+            fields: JSON-compatible values.
             arrays: Arrays by name.
-            timeout_s: How long to wait for shared memory, if it is large.
-            later: More is to come at once from this thread: leave the sending to the one that
-                receives, so that several messages go in one packet.
-            turn: More may come in this turn of the event loop, if one runs in this thread: send
-                them together at its end, or as soon as they are many.
+            timeout_s: Seconds to wait for shared memory, if the message is large.
+            later: More messages follow from this thread: leave sending to the receiving thread, so
+                that several go in one packet.
+            turn: More messages may follow in this event-loop iteration, if a loop runs in this
+                thread: send them together at its end, or earlier if they are many.
 
         Raises:
-            StatusError: An array has no tensor's type, or there is no memory for it in time.
+            StatusError: An array's type is not a tensor's, or no memory became free in time.
         """
         places = dict(self._places(arrays)) if arrays else None
         content = pack(fields, arrays, places)
@@ -124,7 +127,7 @@ class Connection(Owner):
         self.flush()
 
     def flush(self) -> None:
-        """Send what has piled up, unless another thread is at it."""
+        """Send queued messages, unless another thread is sending."""
         self._outbox.flush()
 
     def serve(
@@ -137,12 +140,12 @@ class Connection(Owner):
 
         Args:
             handle: Called with each message.
-            watch: Called every time before this thread waits; returns for how many seconds at
-                most, or none for any time.
+            watch: Called before each wait; returns the maximum wait in seconds, or None for no
+                limit.
             finish: Called after the last message of each packet.
 
         Raises:
-            ProtocolError: The other side has sent nonsense.
+            ProtocolError: The other side has sent invalid data.
         """
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
@@ -172,14 +175,14 @@ class Connection(Owner):
                 finish()
 
     def wake(self) -> None:
-        """Have `serve` call its ``watch``."""
-        # Not after `close`: the number may be that of another file by then.
+        """Wake up `serve`, so that it calls ``watch``."""
+        # Not after `close`: the descriptor may belong to another file by then.
         with self._waking:
             if not self._closed:
                 os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
-        """Have `serve` return on this side; messages can still be sent."""
+        """Make `serve` return on this side; messages can still be sent."""
         self._over = True
 
     def shut(self) -> None:
@@ -190,7 +193,7 @@ class Connection(Owner):
         self._arena.close()
 
     def close(self) -> None:
-        """Give all back, once `serve` has returned. Arrays that are in use stay valid."""
+        """Release all resources after `serve` has returned. Arrays in use stay valid."""
         self.shut()
         self._outbox.close()
         self._socket.close()
@@ -207,12 +210,12 @@ class Connection(Owner):
             self.flush()
 
     def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
-        """Find the arrays that lie in this side's shared memory, and count a user more of them."""
+        """Yield the places of arrays in this side's shared memory, adding a user to each."""
         for name, each in arrays.items():
             hold = hold_of(each)
             if hold is None or not self._arena.owns(hold) or not each.flags.c_contiguous:
                 continue
-            # A block is given back by its first byte, so that is what must be sent.
+            # A block is given back by its first byte, so the array must start there.
             if each.ctypes.data == hold.segment.address + hold.offset:
                 self._arena.share(hold)
                 yield name, Place(hold.number, hold.offset)
@@ -226,7 +229,7 @@ class Connection(Owner):
 
 
 def is_small(shape: Sequence[int], dtype: str) -> bool:
-    """Tell whether an array goes through the socket, so that shared memory would cost more."""
+    """Return whether an array goes through the socket, where shared memory would cost more."""
     return _bytes_of(shape, dtype) <= INLINE_BYTES
 
 

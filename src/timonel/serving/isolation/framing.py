@@ -1,9 +1,9 @@
-"""How messages are cut into packets: several to a packet, large ones by reference. Pure.
+"""Split messages into packets: several per packet, large ones by reference. Pure.
 
     packet   frame, frame, ...
-    frame    kind, segment, number, offset, length (32 bytes) | content and padding, if it is here
+    frame    kind, segment, number, offset, length (32 bytes) | content and padding, if inline
 
-Where ``segment`` is `HERE` the content follows; else it is in shared memory at ``offset``.
+If ``segment`` is `HERE`, the content follows; otherwise it is in shared memory at ``offset``.
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ from timonel.serving.isolation.messages import Bytes, ProtocolError
 
 HERE = -1
 INLINE_BYTES = 16 << 10
-"""Contents up to this size go through the socket: for small arrays that is one copy more and a
-block of shared memory, with its way back, less."""
+"""Maximum size of contents sent through the socket.
+
+For small arrays, one more copy costs less than a block of shared memory that must be given back.
+"""
 PACKET_BYTES = 64 << 10
 _FRAME = struct.Struct("<IiQQQ")
 _PADDING = 32
 
 
 class Kind(IntEnum):
-    """What a frame is for."""
+    """Kind of a frame."""
 
-    SEGMENT = 1  # a descriptor of shared memory comes with it: number and size
-    RETIRE = 2  # a segment is not used any more
-    RELEASE = 3  # blocks of the receiver's are free: pairs of segment and offset
+    SEGMENT = 1  # carries a descriptor of shared memory: number and size
+    RETIRE = 2  # a segment is no longer used
+    RELEASE = 3  # blocks of the receiver's memory are free: pairs of segment and offset
     REQUEST = 4  # [signature, outputs, deadline], inputs
     ANSWER = 5  # [seconds of compute], outputs
     ERROR = 6  # [code, text, seconds of compute]
     LOADED = 7  # [signatures, platform], defaults
-    CANCEL = 8  # nobody waits for that request's answer any more
+    CANCEL = 8  # the response to that request is no longer needed
     CLOSE = 9  # unload, and end
     BATCH = 10  # [what was observed of a batch]
 
 
 class Frame(NamedTuple):
-    """One frame as it was received; a tuple, as several are made for each request.
+    """A received frame; a tuple for speed, as each request needs several.
 
     Args:
-        kind: What it is for.
-        number: Whom it is about: a request, or a segment.
-        segment: Where the content is.
-        offset: Its place there; or a size.
+        kind: The frame's kind.
+        number: The request or segment it refers to.
+        segment: The segment that holds the content, or `HERE`.
+        offset: The content's offset in the segment; or a size.
         length: Bytes of content.
-        content: The content, if it is here.
+        content: The content, if inline.
     """
 
     kind: Kind
@@ -62,7 +64,7 @@ class Frame(NamedTuple):
 
 
 def inline(kind: Kind, number: int, content: bytes = b"", *, offset: int = 0) -> bytes:
-    """Return a frame that has its content with it."""
+    """Return a frame with inline content."""
     head = _FRAME.pack(kind, HERE, number, offset, len(content))
     return b"".join((head, content, bytes(-len(content) % _PADDING)))
 
@@ -76,7 +78,7 @@ def read_frames(packet: bytes) -> Iterator[Frame]:
     """Yield the frames of a packet.
 
     Raises:
-        ProtocolError: It is no packet.
+        ProtocolError: The packet is invalid.
     """
     whole = np.frombuffer(packet, np.uint8)
     at = 0
@@ -95,7 +97,7 @@ def read_frames(packet: bytes) -> Iterator[Frame]:
 
 
 def release(places: Iterable[tuple[int, int]]) -> bytes:
-    """Return the frame that gives blocks back."""
+    """Return a frame that gives blocks back."""
     return inline(Kind.RELEASE, 0, np.array(list(places), np.uint64).tobytes())
 
 
@@ -103,7 +105,7 @@ def released(frame: Frame) -> list[tuple[int, int]]:
     """Return the blocks that a frame gives back.
 
     Raises:
-        ProtocolError: It is damaged.
+        ProtocolError: The frame is damaged.
     """
     if frame.length % 16:
         raise ProtocolError("expected pairs of numbers")

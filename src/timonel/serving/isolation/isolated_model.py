@@ -1,4 +1,4 @@
-"""A version in a process of its own, which is restarted when it crashes."""
+"""A version in its own process, restarted after a crash."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Start = Callable[[OnEnd], ComputeProcess]
 
 
 class ProcessModel(ScheduledModel):
-    """Sends requests to a process, and replaces the process when it has died.
+    """Sends requests to a process, and replaces the process after a crash.
 
-    What was under way when it died, and what is asked until it is back, is answered
-    ``UNAVAILABLE`` at once: nobody waits for a load, least of all those who want another model.
+    Requests in flight at a crash, and those until the restart, fail with ``UNAVAILABLE`` at once.
+    They do not wait for the load, so they never delay requests to other models.
 
     Args:
-        name: For messages.
-        start: Starts a process and returns when it has loaded; raises `StatusError`.
-        close_timeout_s: Seconds that requests under way have when the version is unloaded.
+        name: The name for log messages.
+        start: Starts a process and returns once it has loaded; raises `StatusError`.
+        close_timeout_s: Seconds for in-flight requests to finish when the version is unloaded.
 
     Raises:
         StatusError: The version cannot be loaded.
@@ -55,23 +55,23 @@ class ProcessModel(ScheduledModel):
 
     @property
     def pid(self) -> int | None:
-        """The process; none while there is none."""
+        """Process ID; None while no process runs."""
         process = self._process
         return None if process is None else process.pid
 
     @property
     def platform(self) -> str:
-        """What the version is, as its process has told."""
+        """Platform of the version, as its process reports it."""
         return self._platform
 
     @property
     def restarts(self) -> int:
-        """How often a process has taken the place of one that died."""
+        """Number of restarts after crashes."""
         return self._restarts
 
     @property
     def outage(self) -> StatusError | None:
-        """Why there is no process at present; none while there is one."""
+        """Reason why the version is unavailable; None while its process runs."""
         return self._unavailable if self._process is None else None
 
     def submit(
@@ -81,7 +81,7 @@ class ProcessModel(ScheduledModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[Outputs]:
-        """Ask for the outputs of a signature; see `ComputeProcess.submit`."""
+        """Request the outputs of a signature; see `ComputeProcess.submit`."""
         process = self._process
         if process is None:
             answer = Answer(-1, deadline, lambda _: None)
@@ -100,23 +100,23 @@ class ProcessModel(ScheduledModel):
         return self.submit(signature, inputs, outputs, deadline).result()
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return an array, with any content, that `submit` sends without copying it.
+        """Return an uninitialized array that `submit` sends without a copy.
 
         Args:
-            shape: Its sizes.
+            shape: The array's shape.
             dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
 
         Raises:
-            StatusError: There is no shared memory.
+            StatusError: No shared memory is free.
         """
         process = self._process
-        # Without one it will be refused, but by whoever runs the model.
+        # Without a process, `submit` will reject the request.
         if process is None or is_small(shape, dtype):
             return super().allocate(shape, dtype)
         return process.allocate(shape, dtype)
 
     def close(self) -> None:
-        """Unload; what is under way is answered first."""
+        """Answer in-flight requests, then unload."""
         with self._lock:
             self._closed.set()
             self._unavailable = StatusError(Code.UNAVAILABLE, "The version has been unloaded.")
@@ -125,7 +125,7 @@ class ProcessModel(ScheduledModel):
             process.close(self._close_timeout_s)
 
     def _adopt(self, process: ComputeProcess, restarts: int = 0) -> bool:
-        """Send requests to a process from now on; false if it has died meanwhile."""
+        """Send requests to this process from now on; return False if it has died."""
         with self._lock:
             if self._closed.is_set():
                 self._process = None
@@ -139,10 +139,10 @@ class ProcessModel(ScheduledModel):
         return True
 
     def _replace(self, process: ComputeProcess, cause: StatusError) -> None:
-        """Start another process. Runs in the thread of the one that has died."""
+        """Start another process. Runs in the receiving thread of the dead one."""
         with self._lock:
             if process is not self._process:
-                return  # it died before it was adopted: whoever started it sees that
+                return  # it died before it was adopted, which `_adopt` detects
             self._process = None
             self._unavailable = cause
         in_flight = "; ".join(process.in_flight) or "none"

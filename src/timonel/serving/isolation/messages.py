@@ -1,13 +1,12 @@
-"""What two processes say to each other: fields as JSON, arrays as they lie in memory. Pure.
+"""Serialize messages between processes: fields as JSON, arrays as raw memory. Pure.
 
     content   head length (8 bytes) | head (JSON) | padding | data
     head      [fields, [[name, data type, shape, offset, length], ...]]
     data      each array at an offset that is a multiple of 64
 
-An array that is in shared memory already is named by its place instead: its entry goes on with
-``segment, offset in the segment``. Strings are packed: n+1 offsets (uint64), then the bytes.
-Nothing that is read is trusted: whatever it says, it raises `ProtocolError` or gives arrays
-within the content.
+An array that is already in shared memory is referred to by its place: its entry also has ``segment,
+offset in the segment``. Strings are packed: n+1 offsets (uint64), then the bytes. Received data is
+not trusted: reading it either raises `ProtocolError` or returns arrays within the content.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _OFFSETS = np.dtype(np.uint64)
 
 
 class ProtocolError(Exception):
-    """The other side has sent what it cannot have meant."""
+    """The other side has sent invalid data."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in shared memory an array is."""
+    """Place of an array in shared memory."""
 
     segment: int
     offset: int
@@ -49,12 +48,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Content:
-    """Something to send that is not laid out yet.
+    """A message that is not serialized yet.
 
     Args:
         head: The first bytes, up to the data.
-        parts: Offset from the end of the head, and what is there.
-        size: Bytes in all.
+        parts: Offsets from the end of the head, and the data there.
+        size: Total size in bytes.
     """
 
     head: bytes
@@ -62,7 +61,7 @@ class Content:
     size: int
 
     def as_bytes(self) -> bytes:
-        """Return it in one piece."""
+        """Return the content as one bytes object."""
         pieces = [self.head]
         at = 0
         for offset, part in self.parts:
@@ -72,7 +71,7 @@ class Content:
         return b"".join(pieces)
 
     def write_to(self, target: Bytes) -> None:
-        """Lay it out in memory of at least `size` bytes."""
+        """Write the content to memory of at least `size` bytes."""
         start = len(self.head)
         target[:start] = np.frombuffer(self.head, np.uint8)
         for offset, part in self.parts:
@@ -80,7 +79,7 @@ class Content:
             if isinstance(part, bytes):
                 where[: len(part)] = np.frombuffer(part, np.uint8)
             else:
-                # One copy, whatever the array's own layout in memory is.
+                # One copy, whatever the array's memory layout.
                 np.copyto(where[: part.nbytes].view(part.dtype).reshape(part.shape), part)
 
 
@@ -89,15 +88,15 @@ def pack(
     arrays: Mapping[str, Array] | None = None,
     places: Mapping[str, Place] | None = None,
 ) -> Content:
-    """Return fields and arrays as something to send.
+    """Prepare fields and arrays for sending.
 
     Args:
-        fields: Values that JSON has.
+        fields: JSON-compatible values.
         arrays: Arrays by name, of the types in `NUMPY_TYPES`; strings are bytes.
-        places: Which of them are in shared memory that the other side sees.
+        places: Places of those arrays that are in memory shared with the other side.
 
     Raises:
-        StatusError: An array is of another type.
+        StatusError: An array has another type.
     """
     entries: list[list[Any]] = []
     parts: list[tuple[int, Array | bytes]] = []
@@ -123,14 +122,14 @@ def pack(
 
 
 def unpack(content: Bytes, find: Find) -> tuple[list[Any], dict[str, Array]]:
-    """Return the fields and arrays of what `pack` made; arrays are views where they can be.
+    """Return the fields and arrays of a packed message; arrays are views if possible.
 
     Args:
-        content: All of it; more may follow.
-        find: Gives the bytes of arrays that are elsewhere in shared memory.
+        content: The whole content; more bytes may follow.
+        find: Returns the bytes of arrays that are elsewhere in shared memory.
 
     Raises:
-        ProtocolError: It is nothing that `pack` makes.
+        ProtocolError: The content is invalid.
     """
     try:
         (length,) = _LENGTH.unpack(content[: _LENGTH.size].tobytes())

@@ -1,4 +1,4 @@
-"""What a process tells of a model as fields and arrays of a message, and back. Pure."""
+"""Convert a model's metadata to fields and arrays of a message, and back. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timonel.serving.signature import Array, Signature, TensorSpec
 def to_fields(
     signatures: Mapping[str, Signature], platform: str
 ) -> tuple[list[Any], dict[str, Array]]:
-    """Return signatures and platform as JSON's values, and the inputs' default values by number."""
+    """Convert signatures and platform to JSON values, and number the default arrays."""
     defaults: dict[str, Array] = {}
     entries: list[Any] = []
     for key, signature in signatures.items():
@@ -28,10 +28,10 @@ def to_fields(
 def from_fields(
     fields: Sequence[Any], arrays: Mapping[str, Array]
 ) -> tuple[dict[str, Signature], str]:
-    """Return what `to_fields` was given.
+    """Convert the result of `to_fields` back.
 
     Raises:
-        ProtocolError: It is nothing that `to_fields` returns.
+        ProtocolError: The fields are invalid.
     """
     try:
         entries, platform = fields
@@ -41,7 +41,7 @@ def from_fields(
                 inputs=_read_specs(inputs),
                 outputs=_read_specs(outputs),
                 method_name=method_name,
-                # Copies: they are kept for long, and must not keep shared memory.
+                # Copies: defaults live long, and must not keep shared memory in use.
                 defaults={each: arrays[number].copy() for each, number in numbers.items()},
             )
             for key, name, inputs, outputs, method_name, numbers in entries

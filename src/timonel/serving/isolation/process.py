@@ -1,4 +1,4 @@
-"""One compute process as the front sees it: from its fork to its end."""
+"""A compute process as seen by the server, from fork to exit."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02
 _STATUS_S = 2.0
 _MAX_DESCRIBED = 16
-"""How many of the requests in flight are described when the process ends."""
+"""Maximum number of in-flight requests to describe when the process ends."""
 
 
 class ComputeProcess:
     """A process that has loaded a version, or is about to. Thread-safe.
 
     Args:
-        parent: What forks it.
-        order: What it loads.
-        on_end: Called once, in a thread of this object that ends after it, when a process that had
-            loaded has ended without being told to: with this object and why.
-        hang_timeout_s: A process that has said nothing for so long, though it was asked something,
-            is killed.
-        observer: Told of every batch that it computes.
+        parent: The zygote that forks it.
+        order: The version to load.
+        on_end: Called with this object and the reason if a process that had loaded ends unasked.
+            Called once, in a thread of this object that ends afterwards.
+        hang_timeout_s: Kill the process if it has pending requests and sends nothing for this many
+            seconds.
+        observer: Called for each batch that it computes.
 
     Raises:
-        StatusError: It cannot be started, or cannot load.
+        StatusError: The process cannot be started, or cannot load the version.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ComputeProcess:
         self._verdict: str | None = None
         self._end: StatusError | None = None
         self.in_flight: list[str] = []
-        """Signatures, types and shapes of the requests that were in flight when it ended."""
+        """Signatures, types and shapes of the requests in flight when it ended."""
         self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
         ours, self.pid = parent.connect(order)
         self._link = Connection(ours, limit_bytes=order.memory_limit)
@@ -82,7 +82,7 @@ class ComputeProcess:
 
     @property
     def end(self) -> StatusError | None:
-        """Why it answers nothing any more; none while it does."""
+        """Reason why the process ended; None while it runs."""
         return self._end
 
     def submit(
@@ -92,16 +92,16 @@ class ComputeProcess:
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Answer:
-        """Ask for the outputs of a signature.
+        """Request the outputs of a signature.
 
         Args:
             signature: A key of `signatures`.
             inputs: Exactly the signature's inputs.
-            outputs: Names of the outputs wanted; none for all of them.
-            deadline: When the answer is of no use any more, on the monotonic clock.
+            outputs: Names of the requested outputs; None for all of them.
+            deadline: Time after which the response is useless, on the monotonic clock.
 
         Returns:
-            What will be answered; always exactly once.
+            The future response; always completed exactly once.
         """
         with self._lock:
             number, self._next = self._next, self._next + 1
@@ -111,7 +111,7 @@ class ComputeProcess:
                 [(name, each.dtype, each.shape) for name, each in inputs.items()],
             )
             end = self._end
-            # One that is alone is sent at once: the process has nothing else to do.
+            # Send a single request at once, because the process is idle.
             others = bool(self._asked)
             if end is None:
                 if not self._owed:
@@ -123,7 +123,7 @@ class ComputeProcess:
             return answer
         try:
             fields = [signature, outputs if outputs is None else list(outputs), deadline]
-            # Whoever submits does not wait, for memory neither.
+            # Submitting never blocks, not even for memory.
             self._link.post(Kind.REQUEST, number, fields, inputs, timeout_s=0.0, turn=others)
         except StatusError as error:
             self._owed.pop(number, None)
@@ -133,19 +133,19 @@ class ComputeProcess:
         return answer
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return an array, with any content, that `submit` sends without copying it.
+        """Return an uninitialized array that `submit` sends without a copy.
 
         Raises:
-            StatusError: There is no memory.
+            StatusError: No shared memory is free.
         """
         return self._link.allocate(shape, dtype, timeout_s=0.0)
 
     def kill(self) -> None:
-        """End it at once; what is under way is answered ``UNAVAILABLE``."""
+        """Kill the process; in-flight requests fail with ``UNAVAILABLE``."""
         self._parent.kill(self.pid)
 
     def close(self, timeout_s: float) -> None:
-        """Let it answer what is under way, unload, and end; kill it if that takes too long."""
+        """Drain in-flight requests, unload, and end; kill the process after a timeout."""
         deadline = time.monotonic() + timeout_s
         self._link.flush()
         await_settled(list(self._asked.values()), timeout_s)
@@ -173,7 +173,7 @@ class ComputeProcess:
         self.kill()
 
     def _cause(self) -> str:
-        # It is nearly always there already.
+        # Usually known already.
         cause = self._parent.cause(self.pid, _STATUS_S)
         if cause is None:
             self._condemn("has left its connection")
@@ -186,7 +186,7 @@ class ComputeProcess:
             self._end = error
             asked = list(self._asked.values())
             self._asked.clear()
-            # Those whose clients have left as well: the process may still compute them.
+            # Includes cancelled requests: the process may still compute them.
             owed = list(self._owed.values())
         self.in_flight = [answer.description for answer in owed[:_MAX_DESCRIBED]]
         for answer in asked:
@@ -236,8 +236,8 @@ class ComputeProcess:
                 self._link.post(Kind.CANCEL, number)
 
     def _watch(self) -> float | None:
-        """Answer what is too late; return how long nothing needs to be looked at."""
-        # Told before the look: whoever asks after it sees that it must wake this thread.
+        """Fail expired requests; return the maximum wait, or None for no limit."""
+        # Set before checking: a later `submit` then knows that it must wake this thread.
         self._sleeping = True
         asked = list(self._asked.values())
         watched = [answer for answer in asked if answer.deadline is not None]

@@ -1,6 +1,6 @@
-"""What comes over the connection between the front and a compute process, taken apart.
+"""Receive and parse messages between the server and a compute process.
 
-For the one thread that receives.
+Used by the receiving thread only.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _LINKED = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE})
 
 
 class Message(NamedTuple):
-    """What the other side said; a tuple, as several are made for each request.
+    """A received message; a tuple for speed, as each request needs several.
 
     Args:
-        kind: What it is for.
-        number: The request it is about.
-        fields: Its values.
-        arrays: Its arrays; those in shared memory stay there for as long as they are in use.
+        kind: The message's kind.
+        number: The request's number.
+        fields: The message's values.
+        arrays: The message's arrays; those in shared memory stay there while in use.
     """
 
     kind: Kind
@@ -41,27 +41,27 @@ class Receiver:
     """Reads messages, and keeps the other side's memory mapped.
 
     Args:
-        connection: A socket that does not block; owned by somebody else.
-        owner: Told of blocks of the other side's memory that are not used any more.
-        arena: This side's memory, of which the other side gives blocks back.
+        connection: A non-blocking socket; not owned.
+        owner: Told which blocks of the other side's memory are no longer used.
+        arena: This side's memory; the other side gives its blocks back.
     """
 
     def __init__(self, connection: socket.socket, owner: Owner, arena: Arena) -> None:
         self._socket = connection
         self._owner = owner
         self._arena = arena
-        # Filled again and again: a new one for each packet costs the kernel its pages each time.
+        # Reused: the kernel would have to provide pages for a new buffer with each packet.
         self._buffer = memoryview(bytearray(PACKET_BYTES * 2))
         self.segments: dict[int, SharedSegment] = {}
 
     def receive(self, handle: Callable[[Message], None]) -> bool:
-        """Read a packet, and hand over each message in it.
+        """Read a packet, and handle each message in it.
 
         Returns:
             False if the other side has ended the connection.
 
         Raises:
-            ProtocolError: It has sent nonsense.
+            ProtocolError: The packet is invalid.
         """
         try:
             size, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _DESCRIPTOR_BYTES)

@@ -1,4 +1,4 @@
-"""What a compute process will answer to a request, and what it says with that."""
+"""Futures for responses of a compute process, and parsing of their fields."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Outputs = dict[str, Array]
 
 
 class Answer(Pending):
-    """The outputs of a request, when they are there. Cancelling it tells the process.
+    """Future outputs of a request. Cancelling it notifies the process.
 
     Args:
-        number: The request.
-        deadline: When it is of no use any more.
-        cancel: Told of the number when it is given up.
-        send: Sends the request, if it is not sent yet.
+        number: The request's number.
+        deadline: Time after which the response is useless.
+        cancel: Called with the number when the request is cancelled.
+        send: Sends the request, if not sent yet.
     """
 
     def __init__(
@@ -38,38 +38,38 @@ class Answer(Pending):
         self.asked_at = time.monotonic()
         self._cancel = cancel
         self.request: tuple[str, list[tuple[str, Any, tuple[int, ...]]]] = ("", [])
-        """The signature, and name, type and shape of each input: kept for the log of a crash."""
+        """Signature, and name, type and shape of each input, for the log of a crash."""
 
     @property
     def description(self) -> str:
-        """The request without its values, such as ``serving_default(x: float32[1, 4])``."""
+        """The request without values, such as ``serving_default(x: float32[1, 4])``."""
         signature, inputs = self.request
         return f"{signature}({', '.join(f'{n}: {t}{list(shape)}' for n, t, shape in inputs)})"
 
     def result(self, timeout: float | None = None) -> Outputs:
-        """Return the outputs; waits for them."""
+        """Wait for the outputs and return them."""
         self._hurry()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return why there are no outputs; waits until that is known."""
+        """Wait for the request and return its error, if any."""
         self._hurry()
         return super().exception(timeout)
 
     def cancel(self) -> bool:
-        """Give the request up; false if it has been answered."""
+        """Cancel the request; return False if it has been answered."""
         cancelled = super().cancel()
         if cancelled:
             self._cancel(self.number)
         return cancelled
 
     def _hurry(self) -> None:
-        # The event loop that would send it may be the one that is made to wait.
+        # The event loop that would send the request may be blocked by this wait.
         if not self.done():
             self._send()
 
     def give(self, outcome: Outputs | StatusError, compute_s: float | None = None) -> None:
-        """Answer, unless it was given up."""
+        """Complete the future, unless it was cancelled."""
         if not self.set_running_or_notify_cancel():
             return
         self.compute_s = compute_s
@@ -80,10 +80,10 @@ class Answer(Pending):
 
 
 def error_of(fields: Sequence[Any]) -> StatusError:
-    """Return the error that a message says.
+    """Parse the error in a message's fields.
 
     Raises:
-        ProtocolError: It says none.
+        ProtocolError: The fields contain no error.
     """
     try:
         code, text, _ = fields
@@ -93,10 +93,10 @@ def error_of(fields: Sequence[Any]) -> StatusError:
 
 
 def seconds_of(fields: Sequence[Any]) -> float | None:
-    """Return how long the model itself took, if a message says so.
+    """Parse the compute time in a message's fields; None if not reported.
 
     Raises:
-        ProtocolError: It says something else.
+        ProtocolError: The fields contain something else.
     """
     if len(fields) != 1 or not isinstance(fields[0], float | int | None):
         raise ProtocolError("expected how long it took")
@@ -104,5 +104,5 @@ def seconds_of(fields: Sequence[Any]) -> float | None:
 
 
 def too_late() -> StatusError:
-    """Return the error of a request whose deadline has passed."""
+    """Return the error for a request whose deadline has passed."""
     return StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

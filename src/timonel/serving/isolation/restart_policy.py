@@ -1,7 +1,6 @@
 """Backoff before a crashed process is restarted. Pure.
 
-A version is restarted for as long as it is configured: a limit would let five bad requests take a
-model out of service for good.
+Restarts are unlimited: with a limit, five bad requests could take a model out of service for good.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 10.0
 WINDOW_S = 300.0
-"""Crashes that are older do not count."""
+"""Time after which a crash no longer counts."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Restart:
     """Backoff and crash history after a crash.
 
     Args:
-        crashes: Times of the crashes that count, this one included, ascending.
+        crashes: Times of the crashes that count, including this one, ascending.
         delay_s: Seconds to wait before the restart.
     """
 
@@ -31,7 +30,7 @@ def after_crash(crashes: tuple[float, ...], now: float) -> Restart:
     """Return the delay: none after the first crash, then 0.5 s, doubled up to `MAX_DELAY_S`.
 
     Args:
-        crashes: Times of the crashes before, ascending.
+        crashes: Times of the previous crashes, ascending.
         now: The time of this crash, on the same clock.
     """
     recent = (*(at for at in crashes if now - at < WINDOW_S), now)

@@ -1,4 +1,4 @@
-"""A runtime whose versions each compute in a process of their own."""
+"""A runtime that runs each version in its own process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ProcessRuntime(Runtime):
     """Decorates a runtime: loads versions with it in forked processes. Thread-safe.
 
     Args:
-        runtime: Where the runtime is found, as ``module:attribute``; called without arguments.
-        settings: How processes are watched.
-        observer: Returns who is told of every batch of the version in a folder, in a thread that
-            receives answers.
-        threads: Requests that one process computes at the same time without batching.
-        close_timeout_s: Seconds that requests under way have when a version is unloaded.
+        runtime: The wrapped runtime, as ``module:attribute``; called without arguments.
+        settings: The processes' settings.
+        observer: Returns the observer for batches of the version in a folder; it is called in a
+            thread that receives responses.
+        threads: Concurrent requests per process without batching.
+        close_timeout_s: Seconds for in-flight requests to finish when a version is unloaded.
     """
 
     def __init__(
@@ -50,24 +50,24 @@ class ProcessRuntime(Runtime):
         self._closed = False
 
     def start(self) -> None:
-        """Begin to prepare; returns at once. Idempotent."""
+        """Start preparing in the background. Idempotent."""
         self._living_parent()
 
     def prepare(self) -> None:
-        """Wait until the runtime is imported in the process that versions are forked from.
+        """Wait until the zygote process has imported the runtime.
 
         Raises:
-            StatusError: It cannot be.
+            StatusError: The import failed.
         """
         self._living_parent().wait_until_ready()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load a version in a process of its own."""
+        """Load a version in its own process."""
         start = partial(self._fork, path, settings)
         return ProcessModel(str(path), start, self._close_timeout_s)
 
     def close(self) -> None:
-        """End the process that versions are forked from, and with it what is still loaded."""
+        """End the zygote process, and with it all versions that are still loaded."""
         with self._lock:
             parent, self._parent = self._parent, None
             self._closed = True

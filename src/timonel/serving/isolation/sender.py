@@ -1,7 +1,7 @@
-"""What waits to be sent through a socket that is never waited for.
+"""Queue messages and send them through a non-blocking socket.
 
-Any thread adds; whichever gets there first sends all that have piled up, in as few packets as they
-fit into.
+Any thread adds messages; the first one to flush sends all that are queued, in as few packets as
+possible.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Packet = tuple[bytes, int | None]
 
 
 class Sender:
-    """Frames, some with a descriptor, and blocks to give back. Thread-safe.
+    """Queue of frames, some with a descriptor, and of blocks to release. Thread-safe.
 
     Args:
-        connection: A socket that does not block; owned by somebody else.
-        when_blocked: Called when the socket takes no more; `unblock` is to be called once it does.
+        connection: A non-blocking socket; not owned.
+        when_blocked: Called when the socket's buffer is full; call `unblock` once it is writable.
     """
 
     def __init__(self, connection: socket.socket, when_blocked: Callable[[], None]) -> None:
@@ -38,37 +38,37 @@ class Sender:
         self.is_blocked = False
 
     def add(self, frame: bytes, descriptor: int | None = None) -> None:
-        """Add a frame to what `flush` sends; a descriptor is closed when it has been sent."""
+        """Queue a frame for `flush`; its descriptor is closed after sending."""
         self._frames.append((frame, descriptor))
 
     def add_unused(self, number: int, offset: int) -> None:
-        """Add a block to give back to what `flush` sends."""
+        """Queue a block of the other side's memory for release."""
         self._unused.append((number, offset))
 
     def flush(self) -> None:
-        """Send what has piled up, unless another thread is at it. Also called by destructors."""
+        """Send queued frames, unless another thread is sending. Also called by destructors."""
         while self._has_work and not self.is_blocked:
             if not self._sending.acquire(blocking=False):
-                return  # whoever has it looks once more after having let go
+                return  # the holder checks again after releasing the lock
             try:
                 self._send_all()
             finally:
                 self._sending.release()
 
     def unblock(self) -> None:
-        """Go on: the socket takes more."""
+        """Resume sending: the socket is writable."""
         self.is_blocked = False
         self.flush()
 
     def close(self) -> None:
-        """Drop all that was not sent."""
+        """Drop all unsent frames."""
         with self._sending:
             self._broken = True
             self._send_all()
 
     @property
     def waiting(self) -> int:
-        """How many frames were not even tried to be sent."""
+        """Number of queued frames, without a packet that blocked."""
         return len(self._frames)
 
     @property
@@ -80,7 +80,7 @@ class Sender:
             content, descriptor = packet
             try:
                 if self._broken:
-                    pass  # all that is left to do is to close descriptors
+                    pass  # only descriptors are left to close
                 elif descriptor is None:
                     self._socket.send(content)
                 else:
@@ -91,7 +91,7 @@ class Sender:
                 self._when_blocked()
                 return
             except OSError:
-                # The other side is gone; what it has said before can still be received.
+                # The other side is gone; its earlier messages can still be received.
                 self._broken = True
             self._unsent = None
             if descriptor is not None:

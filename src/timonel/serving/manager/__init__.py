@@ -1,1 +1,1 @@
-"""The model manager: which versions are loaded, and when."""
+"""Model manager: load and unload versions."""

@@ -1,4 +1,4 @@
-"""The versions in memory, who uses them, and what clients are told of the others."""
+"""Loaded versions, their users, and the status of all versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timonel.serving.status import StatusError, invalid_argument, not_found
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which version of which model a request means: a number, a label, or else the latest."""
+    """A model and version requested by number, by label, or as the latest."""
 
     name: str
     version: int | None = None
@@ -27,9 +27,9 @@ class Servable:
 
     Args:
         name: The model's name.
-        version: Its number.
-        model: What was loaded; owned by this object from now on.
-        labels: The class names that were exported with it.
+        version: The version's number.
+        model: The loaded model; owned by this object from now on.
+        labels: Class names exported with the version.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Servable:
         self._retired = False
 
     def acquire(self) -> bool:
-        """Count one user more; false if the version is being unloaded."""
+        """Add a user; return False if the version is being unloaded."""
         with self._lock:
             if self._retired:
                 return False
@@ -53,7 +53,7 @@ class Servable:
             return True
 
     def release(self) -> None:
-        """Count one user less; the last one of a retired version calls its ``when_idle``."""
+        """Remove a user; the last one of a retired version calls its ``when_idle``."""
         with self._lock:
             self._users -= 1
             when_idle = self._when_idle if self._users == 0 else None
@@ -63,7 +63,7 @@ class Servable:
             when_idle()
 
     def retire(self, when_idle: Callable[[], None]) -> None:
-        """Take no new users; call ``when_idle`` once, when the last one has gone."""
+        """Accept no new users; call ``when_idle`` once the last one is gone."""
         with self._lock:
             self._retired = True
             idle = self._users == 0
@@ -74,12 +74,12 @@ class Servable:
 
 
 class Catalogue:
-    """The models a server offers: written by the loader, read by every request.
+    """Models and versions of a server: written by the loader, read by requests.
 
-    Readers take no lock: what they read is replaced as a whole, never changed.
+    Readers take no lock: the mappings they read are replaced, never changed in place.
 
     Args:
-        labels: Names of versions, by model; the loader replaces them.
+        labels: Version labels by model; the loader replaces them.
     """
 
     def __init__(self, labels: Mapping[str, Mapping[str, int]] | None = None) -> None:
@@ -89,17 +89,17 @@ class Catalogue:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the models that are configured, loaded or not."""
+        """Names of the configured models, loaded or not."""
         return tuple(self._labels)
 
     def version_labels(self, name: str) -> Mapping[str, int]:
-        """Return the versions of a model that have names, by those."""
+        """Return a model's versions by label."""
         return self._labels.get(name, {})
 
     def configure(self, labels: Mapping[str, Mapping[str, int]]) -> None:
-        """Replace the models and their labels, at one stroke.
+        """Replace the models and their labels atomically.
 
-        Of models that are left out, the status of their versions is still told.
+        The statuses of removed models stay available.
         """
         self._labels = {name: dict(versions) for name, versions in labels.items()}
 
@@ -109,28 +109,28 @@ class Catalogue:
         servables: Mapping[int, Servable],
         statuses: tuple[VersionStatus, ...],
     ) -> None:
-        """Replace what is known of a model."""
+        """Replace the versions and statuses of a model."""
         self._servables[name] = dict(servables)
         self._statuses[name] = statuses
 
     def forget(self, name: str) -> None:
-        """Know no more of a model that is not configured."""
+        """Drop a model that is no longer configured."""
         self._servables.pop(name, None)
         self._statuses.pop(name, None)
 
     def loaded(self, name: str) -> Mapping[int, Servable]:
-        """Return the versions of a model that serve."""
+        """Return the loaded versions of a model."""
         return self._servables.get(name, {})
 
     def known(self, name: str) -> tuple[VersionStatus, ...]:
-        """Return the status of every version of a model; none if there is no such model."""
+        """Return the status of every version of a model; empty for an unknown model."""
         return self._statuses.get(name, ())
 
     def statuses(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
         """Return the status of every version of a model, or of one.
 
         Raises:
-            StatusError: There is no such model or version.
+            StatusError: The model or version does not exist.
         """
         known = self.known(name)
         if not known:
@@ -144,7 +144,7 @@ class Catalogue:
 
     @contextlib.contextmanager
     def lease(self, spec: ModelSpec) -> Iterator[Servable]:
-        """Give the version a request means, and keep it in memory during the block.
+        """Yield the requested version, and keep it loaded during the block.
 
         Raises:
             StatusError: It is not loaded.
@@ -156,13 +156,14 @@ class Catalogue:
             servable.release()
 
     def acquire(self, spec: ModelSpec) -> Servable:
-        """Return the version a request means, and count one user more of it; see `Servable`.
+        """Return the requested version and add a user; see `Servable`.
 
         Raises:
             StatusError: It is not loaded.
         """
         servable = self._find(spec)
-        # One that is retired between the look-up and here has left the catalogue before that.
+        # A version is removed from the catalogue before it is retired, so another look-up finds its
+        # successor.
         while not servable.acquire():
             servable = self._find(spec)
         return servable

@@ -1,4 +1,4 @@
-"""Reading the list of models from a file, and following the file while the server runs."""
+"""Read the list of models from a file, and follow changes of the file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Reconfigure = Callable[[Sequence[ModelSettings]], Future[None]]
 
 
 def read_models(path: str) -> tuple[ModelSettings, ...]:
-    """Return the models that a ModelServerConfig file names, for the start of a server.
+    """Return the models in a ModelServerConfig file, for the start of a server.
 
     Raises:
-        StatusError: It cannot be read or used.
+        StatusError: The file cannot be read or is invalid.
     """
     return first_models(parse_model_config(read_text(path), path))
 
@@ -31,7 +31,7 @@ def read_text(path: str) -> str:
     """Return a file's text.
 
     Raises:
-        StatusError: It cannot be read.
+        StatusError: The file cannot be read.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -42,14 +42,15 @@ def read_text(path: str) -> str:
 
 
 class ConfigFollower:
-    """Applies a ModelServerConfig file again and again, whether it has changed or not.
+    """Apply a ModelServerConfig file periodically, whether it has changed or not.
 
-    What cannot be read or is refused is told once in the log, and the present state stays.
+    If the file cannot be read or is rejected, the present state stays; repeats of an error are not
+    logged again.
 
     Args:
         path: The file.
-        period_s: Time between two looks.
-        reconfigure: Applies what was read.
+        period_s: Seconds between reads.
+        reconfigure: Applies the models that were read.
     """
 
     def __init__(self, path: str, period_s: float, reconfigure: Reconfigure) -> None:
@@ -61,11 +62,11 @@ class ConfigFollower:
         self._thread = threading.Thread(target=self._follow, name="config", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start following the file."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop following the file."""
         self._stop.set()
         self._thread.join()
 
@@ -76,7 +77,7 @@ class ConfigFollower:
             except StatusError as error:
                 self._tell(error)
             else:
-                # Nobody waits here: a model that never comes must not end the looking.
+                # Do not wait: a model that never becomes available must not end the polling.
                 self._reconfigure(models).add_done_callback(self._end)
 
     def _end(self, done: Future[None]) -> None:
@@ -98,7 +99,7 @@ class ConfigFollower:
 
 @contextlib.contextmanager
 def followed(settings: ServerSettings, reconfigure: Reconfigure) -> Iterator[None]:
-    """Follow the configuration file of a server during the block, if it has one to follow."""
+    """Follow a server's configuration file during the block, if configured."""
     if settings.config_file is None or settings.config_poll_s <= 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""What lies in a model's folder: version numbers, and whether a version is all there."""
+"""Version folders of a model, and detection of complete versions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from timonel.serving.manager.plan import Candidate
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*\Z", re.ASCII)
 _INT64 = range(-(2**63), 2**63)
 PUBLISHED_MARK = Path("assets.extra", "timonel.json")
-"""Written by `timonel export`, whose versions appear by a rename: they are never half there."""
+"""File written by `timonel export`, which publishes versions atomically by a rename."""
 
 
 def version_folders(base: Path) -> dict[int, Path]:
-    """Return the versions below ``base`` by number.
+    """Return the version folders below ``base`` by number.
 
-    A name is a version when it reads as a 64-bit integer, as in TensorFlow Serving; of two names
-    for one number the lexically later one counts.
+    A folder is a version if its name parses as a 64-bit integer, as in TensorFlow Serving. If two
+    names give the same number, the lexically later one wins.
 
     Raises:
         OSError: The folder cannot be read.
@@ -33,14 +33,14 @@ def version_folders(base: Path) -> dict[int, Path]:
 
 
 def version_number(name: str) -> int | None:
-    """Return the version that a folder's name means; none if it means none."""
+    """Parse a version number from a folder's name; None if it is not a version."""
     if _NUMBER.match(name) and (number := int(name)) in _INT64:
         return number
     return None
 
 
 def labels_of(version: Path) -> tuple[str, ...]:
-    """Return the class names that were exported with a version; none when it has none."""
+    """Return the class names exported with a version; empty if it has none."""
     try:
         text = (version / "assets" / "labels.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -49,13 +49,14 @@ def labels_of(version: Path) -> tuple[str, ...]:
 
 
 class Settling:
-    """Tells a version that is complete from one that somebody is still writing.
+    """Detect whether a version is complete or still being written.
 
-    A version that timonel published is complete when it is visible. Any other must look the same
-    for ``settle_s`` seconds, over at least two looks. Not thread-safe: the loader's thread owns it.
+    A version that timonel published is complete when it is visible. Any other must stay unchanged
+    for ``settle_s`` seconds, over at least two looks. Not thread-safe: owned by the loader's
+    thread.
 
     Args:
-        settle_s: How long content must stay the same.
+        settle_s: Seconds for which the content must stay unchanged.
         clock: Returns the present time in seconds.
     """
 
@@ -86,7 +87,7 @@ class Settling:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a text that changes when a file below ``path`` is added, removed or rewritten."""
+    """Return a hash that changes when a file below ``path`` is added, removed or rewritten."""
     digest = hashlib.blake2b(digest_size=16)
     for name, size, mtime_ns in sorted(_files(path)):
         digest.update(f"{name}\0{size}\0{mtime_ns}\n".encode(errors="surrogateescape"))

@@ -1,4 +1,4 @@
-"""What the loader's thread knows of one model, and what its versions ask for. Not thread-safe."""
+"""State of a model in the loader's thread. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ManagedModel:
     Args:
         model: The model's settings.
         settings: Times and limits.
-        catalogue: Where its versions are published.
-        make_source: Makes the source of a base path.
+        catalogue: The catalogue to publish versions in.
+        make_source: Creates the source for a base path.
     """
 
     def __init__(
@@ -67,26 +67,26 @@ class ManagedModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """Name of the model."""
         return self.model.name
 
     @property
     def serves(self) -> bool:
-        """Whether a version is ready."""
+        """Whether a version is loaded."""
         return bool(self.servables)
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was left out of the configuration and nothing of it is in memory."""
+        """Whether the model is no longer configured and has no version in memory."""
         return not self.configured and not any(r.in_memory for r in self._tracked.values())
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is something to tell of versions that were unloaded or failed."""
+        """Whether any version has a status to report, such as unloaded or failed."""
         return bool(self._tracked)
 
     def configure(self, model: ModelSettings | None) -> None:
-        """Take new settings, or none when the model is left out of the configuration."""
+        """Apply new settings, or None if the model was removed from the configuration."""
         if model is None:
             self._source.close()
         elif not self.configured or model.base_path != self.model.base_path:
@@ -101,12 +101,12 @@ class ManagedModel:
         self.hopeful = True
 
     def look(self, now: float, *, relist: bool) -> Plan:
-        """Look at the folder and return what to load and unload.
+        """Look at the folder and return the versions to load and unload.
 
         Args:
             now: The present monotonic time in seconds.
-            relist: Whether to look for versions that came or went; otherwise only those that
-                were there are looked at.
+            relist: Whether to look for new and removed versions; otherwise only known ones are
+                checked.
         """
         if not self.configured:
             self._candidates = []
@@ -129,7 +129,7 @@ class ManagedModel:
         return todo
 
     def wakes_at(self, now: float) -> float | None:
-        """Return when to look again at what was there, on the clock of ``now``; none for never."""
+        """Return the time of the next look, on the clock of ``now``; None for never."""
         if not self.configured:
             return None
         if any(not candidate.complete for candidate in self._candidates):
@@ -137,18 +137,18 @@ class ManagedModel:
         return self._next_attempt()
 
     def begin_load(self, candidate: Candidate) -> None:
-        """Note that a version is being loaded."""
+        """Record that a version is being loaded."""
         before = self._tracked.get(candidate.number)
         same = before is not None and before.fingerprint == candidate.fingerprint
         attempts = before.attempts if before is not None and same else 0
         self._track(candidate.number, Tracked(State.LOADING, candidate.fingerprint, attempts + 1))
 
     def fetch(self, candidate: Candidate) -> Future[Held]:
-        """Return a version's folder, as soon as it is on this machine."""
+        """Return a future of a version's local folder, downloading it if needed."""
         return self._source.fetch(candidate)
 
     def end_load(self, servable: Servable, held: Held) -> None:
-        """Offer a version that was loaded from a folder, which is held as long."""
+        """Publish a version loaded from a folder, and hold the folder until unloaded."""
         number = servable.version
         self.servables[number] = servable
         self._held[servable] = held
@@ -156,11 +156,11 @@ class ManagedModel:
         _LOG.info("model %s: version %d is loaded", self.name, number)
 
     def fail(self, number: int, error: StatusError) -> None:
-        """Note that a version could not be loaded."""
+        """Record that a version failed to load, and schedule a retry if due."""
         settings = self._settings
         before = self._tracked[number]
         many = before.attempts > settings.max_retries
-        # A bucket that is away says nothing of the version: it is asked for as long as it takes.
+        # An unreachable bucket says nothing about the version: retry without limit.
         away = isinstance(error, BucketError)
         retry_s = max(settings.retry_s, _BUCKET_RETRY_S) if away and many else settings.retry_s
         record = after_failure(
@@ -182,34 +182,34 @@ class ManagedModel:
         )
 
     def begin_unload(self, number: int) -> Servable:
-        """Take a version out of what is offered, and return it."""
+        """Withdraw a version from the catalogue, and return it."""
         servable = self.servables.pop(number)
         self._track(number, replace(self._tracked[number], state=State.UNLOADING))
         return servable
 
     def release(self, servable: Servable) -> None:
-        """Let go of the folder of a version that was closed."""
+        """Release the folder of a closed version."""
         if (held := self._held.pop(servable, None)) is not None:
             held.release()
 
     def close(self) -> None:
-        """Look and fetch no more."""
+        """Close the source of versions."""
         self._source.close()
 
     def end_unload(self, number: int) -> None:
-        """Note that a version has left the memory."""
+        """Record that a version is unloaded."""
         self._track(number, Tracked(State.END))
         _LOG.info("model %s: version %d is unloaded", self.name, number)
 
     def give_up(self) -> list[Servable]:
-        """Offer nothing any more, and return what was offered."""
+        """Withdraw all versions, and return them."""
         servables = list(self.servables.values())
         self.servables.clear()
         self._publish()
         return servables
 
     def failure(self) -> Unavailable:
-        """Return why the model does not serve."""
+        """Return the reason why the model has no loaded version."""
         for number, record in sorted(self._tracked.items(), reverse=True):
             if record.error is not None:
                 return Unavailable(self.name, number, record.error)
@@ -218,7 +218,7 @@ class ManagedModel:
 
     @property
     def _waits(self) -> bool:
-        # Where nobody looks again, nothing will ever come.
+        # Without polling, no new version is ever found.
         return self._settings.wait_for_versions and self._settings.poll_s > 0
 
     def _next_attempt(self) -> float | None:
@@ -235,7 +235,7 @@ class ManagedModel:
         )
 
     def _enough(self, rule: Rule, interesting: Sequence[int]) -> int:
-        """Return how many complete versions leave no wish for others."""
+        """Return how many complete versions suffice, so that no others are fetched."""
         if not isinstance(rule.policy, Latest):
             return len(interesting)
         records = (self._tracked.get(number) for number in interesting)
@@ -243,7 +243,7 @@ class ManagedModel:
         return rule.policy.count + len(rule.keep) + failed
 
     def _given_up(self) -> dict[int, Tracked]:
-        """Return what is known of every version, without hope for buckets that stay away."""
+        """Return the tracked versions, without retries for unreachable buckets."""
         return {
             number: replace(record, retry_at=None)
             if isinstance(record.error, BucketError)
@@ -262,7 +262,7 @@ class ManagedModel:
             return None
 
     def _forget(self, numbers: Collection[int]) -> None:
-        """Let a version that was removed be tried afresh when it comes back."""
+        """Reset versions that were removed, so that they are loaded again if they return."""
         ended = [n for n, record in self._tracked.items() if record.state is State.END]
         away = [number for number in sorted(ended) if number not in numbers]
         before = dict(self._tracked)

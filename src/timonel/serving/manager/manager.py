@@ -1,8 +1,8 @@
-"""Watches the models' folders and keeps in memory what `versions.plan` says.
+"""Watch the models' folders and load versions as `plan.plan` decides.
 
-One thread owns all state: it looks at the disk, hands loads and unloads to small pools, and takes
-their results and new configurations from a queue, so a load that takes minutes, and a retry that
-waits for its time, delay no other model.
+One thread owns all state. It looks at the disk, submits loads and unloads to small pools, and takes
+their results and new configurations from a queue. A load that takes minutes, or a pending retry,
+therefore delays no other model.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Load = Callable[[Path], LoadedModel]
 
 
 class ModelManager:
-    """Loads and unloads versions as they come and go on disk.
+    """Load and unload versions as they appear and disappear on disk.
 
-    Owns the versions it has loaded. `start`, `wait_until_settled` and `stop` belong to one
-    thread; `reconfigure` and `models` may be used from any.
+    Owns the versions it has loaded. `start`, `wait_until_settled` and `stop` belong to one thread;
+    `reconfigure` and `models` may be used from any.
 
     Args:
-        models: What to watch at first.
+        models: The initial models.
         load: Loads one version; called from several threads.
         settings: Times and limits.
-        catalogue: Where the result is published.
+        catalogue: The catalogue to publish versions in.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class ModelManager:
 
     @property
     def models(self) -> tuple[ModelSettings, ...]:
-        """The configuration in force."""
+        """The current configuration."""
         return self._models
 
     def start(self) -> None:
-        """Begin to watch.
+        """Start watching.
 
         Raises:
-            StatusError: The configuration is refused.
+            StatusError: The configuration is rejected.
         """
         admit((), self._models, {}, labels_may_wait=self._settings.labels_may_wait)
         self._configure(self._models)
         self._thread.start()
 
     def wait_until_settled(self) -> None:
-        """Block until every model serves a version, or one of them has none that it could.
+        """Block until every model serves a version, or has none that could load.
 
         Raises:
             UnservableError: A model has no version that can be loaded.
@@ -97,15 +97,15 @@ class ModelManager:
             raise unservable(idle)
 
     def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
-        """Let a list of models take the place of the present one.
+        """Replace the list of models.
 
-        Models that are left out are unloaded, new ones are loaded, labels change at one stroke.
-        A list that is refused changes nothing.
+        Removed models are unloaded, new ones are loaded, and labels change atomically. A rejected
+        list changes nothing.
 
         Returns:
-            What is done once every model that is new has a version that serves; it fails with a
-            `StatusError` if the list is refused or a new model has no version that can be loaded.
-            Cancelling it ends the waiting, not the change.
+            A future that is done once every new model serves a version. It fails with a
+            `StatusError` if the list is rejected or a new model has no version that can be loaded.
+            Cancelling it ends the wait, not the change.
         """
         done: Future[None] = Future()
         with self._lock:
@@ -116,7 +116,7 @@ class ModelManager:
         return done
 
     def stop(self) -> None:
-        """Stop to watch, and unload everything once its requests have ended."""
+        """Stop watching, and unload all versions once their requests have ended."""
         with self._lock:
             self._stopping = True
         if not self._thread.is_alive():
@@ -144,12 +144,12 @@ class ModelManager:
 
     def _wakes_at(self, now: float) -> float:
         times = [w.wakes_at(now) for w in self._watched.values()]
-        # What is overdue was looked at just now, and was put off.
+        # Overdue looks were just done and postponed.
         ahead = [t for t in times if t is not None and t > now]
         return min([now + (self._settings.poll_s or _FOR_EVER_S), *ahead])
 
     def _take_results(self, deadline: float) -> None:
-        """Carry out what the pools hand back until it is time to look at the disk again."""
+        """Process results of the pools until the next look at the disk is due."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 self._done.get(timeout=left)()
@@ -164,10 +164,10 @@ class ModelManager:
 
     def _look_safely(self, watched: ManagedModel, now: float) -> None:
         try:
-            # With a period of 0, only what was there at the first look is looked at again.
+            # With a period of 0, check only the versions found by the first look.
             todo = watched.look(now, relist=self._settings.poll_s > 0)
         except Exception:  # noqa: BLE001 - logged, and tried again
-            # The thread must outlive whatever a file system does to it; it looks again soon.
+            # The thread must survive any file-system error; it retries soon.
             _LOG.exception("model %s cannot be looked at", watched.name)
             return
         for candidate in todo.load:
@@ -178,7 +178,7 @@ class ModelManager:
     def _begin_load(self, watched: ManagedModel, candidate: Candidate) -> None:
         watched.begin_load(candidate)
         fetched = watched.fetch(candidate)
-        # Not in the pool: a bucket that hangs must not keep other models from being loaded.
+        # Not in the pool: a bucket that hangs must not block loading other models.
         fetched.add_done_callback(
             lambda done: self._done.put(lambda: self._load_from(watched, candidate.number, done))
         )
@@ -221,7 +221,7 @@ class ModelManager:
         self._close_when_idle(servable, lambda: self._end_unload(watched, servable))
 
     def _close_when_idle(self, servable: Servable, then: Callable[[], None]) -> None:
-        """Close a version when its last request has left it; ``then`` runs in our thread."""
+        """Close a version after its last request; ``then`` runs in the loader's thread."""
 
         def closing() -> None:
             close(servable)

@@ -1,4 +1,4 @@
-"""ModelServerConfig, TensorFlow Serving's list of models, to and from settings.
+"""Convert TensorFlow Serving's ModelServerConfig to and from settings.
 
 The protos of `tensorflow_serving.config` do not import TensorFlow, unlike those of its API.
 """
@@ -27,17 +27,17 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 _OTHER = "other"
 TFRECORD_LOG = "tfrecord"
-"""The type of a log collector that there is: `timonel.serving.telemetry.request_log`."""
+"""The only supported log collector type: `timonel.serving.telemetry.request_log`."""
 _MODEL_TYPES = {1: TENSORFLOW, 2: _OTHER}
 
 
 class TextProtoError(StatusError):
-    """A text is no text proto of the message that it should be.
+    """A text that does not parse as a text proto of the expected message.
 
     Args:
-        path: The file it comes from.
+        path: The file that contains the text.
         message_name: The message's full name.
-        reason: Line, column and what is wrong there, as the parser tells it.
+        reason: Line, column and problem, as reported by the parser.
     """
 
     def __init__(self, path: str, message_name: str, reason: str) -> None:
@@ -46,10 +46,10 @@ class TextProtoError(StatusError):
 
 
 def parse_text_proto(text: str, message: Any, path: str) -> Any:
-    """Fill ``message`` with a text proto and return it.
+    """Parse a text proto into ``message`` and return it.
 
     Raises:
-        TextProtoError: The text is none.
+        TextProtoError: The text is invalid.
     """
     try:
         return text_format.Parse(text, message)
@@ -59,19 +59,19 @@ def parse_text_proto(text: str, message: Any, path: str) -> Any:
 
 
 def parse_model_config(text: str, path: str) -> Any:
-    """Return the ModelServerConfig that a file's text holds.
+    """Parse a file's text as a ModelServerConfig.
 
     Raises:
-        TextProtoError: It is no text proto of that message.
+        TextProtoError: The text is not a text proto of that message.
     """
     return parse_text_proto(text, model_server_config_pb2.ModelServerConfig(), path)
 
 
 def first_models(config: Any) -> tuple[ModelSettings, ...]:
-    """Return the models of the first configuration of a server; an empty one means none.
+    """Return the models of a server's first configuration; empty for no models.
 
     Raises:
-        StatusError: It may not be used.
+        StatusError: The configuration is invalid.
     """
     kind = config.WhichOneof("config")
     if kind is None:
@@ -85,7 +85,7 @@ def next_models(config: Any) -> tuple[ModelSettings, ...]:
     """Return the models of a configuration that replaces another one.
 
     Raises:
-        StatusError: It may not take its place.
+        StatusError: The configuration is invalid, or cannot replace another one.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise StatusError(
@@ -100,7 +100,7 @@ def models_from(config: Any) -> tuple[ModelSettings, ...]:
     """Return the models of a ModelServerConfig's model_config_list.
 
     Raises:
-        StatusError: A model cannot be served as it is configured.
+        StatusError: A model's configuration is invalid.
     """
     listed = list(config.model_config_list.config)
     check_names(model.name for model in listed)
@@ -110,10 +110,10 @@ def models_from(config: Any) -> tuple[ModelSettings, ...]:
 
 
 def check_base_path(name: str, base_path: str) -> None:
-    """Refuse a base path that is relative.
+    """Reject a relative base path.
 
     Raises:
-        StatusError: It is.
+        StatusError: The base path is relative.
     """
     if not base_path.startswith("/") and not _URI.match(base_path):
         raise invalid_argument(
@@ -122,7 +122,7 @@ def check_base_path(name: str, base_path: str) -> None:
 
 
 def config_from(models: Sequence[ModelSettings]) -> Any:
-    """Return models as a ModelServerConfig."""
+    """Convert models to a ModelServerConfig."""
     config = model_server_config_pb2.ModelServerConfig()
     config.model_config_list.SetInParent()
     for model in models:
@@ -156,7 +156,7 @@ def _settings(model: Any) -> ModelSettings:
 
 
 def _request_log(config: Any) -> RequestLogSettings:
-    """Return what a LoggingConfig asks for; TensorFlow Serving as it is released has no logger."""
+    """Convert a LoggingConfig; released TensorFlow Serving has no logger."""
     collector, rate = config.log_collector_config, config.sampling_config.sampling_rate
     if collector.type != TFRECORD_LOG or not collector.filename_prefix:
         raise invalid_argument("No request-logger-creator provided.")

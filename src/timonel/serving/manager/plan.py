@@ -1,7 +1,7 @@
-"""Which versions to load and unload: pure functions of what is on disk and what is loaded.
+"""Decide which versions to load and unload. Pure functions.
 
-The order is availability-preserving, unless a model asks otherwise: what is new is loaded before
-what is old is unloaded, and a version that cannot be loaded never takes down one that serves.
+By default, new versions are loaded before old ones are unloaded (availability-preserving), and a
+version that cannot be loaded never takes down one that serves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from timonel.serving.status import Code, StatusError
 
 
 class State(StrEnum):
-    """Where a version is in its life, in TensorFlow Serving's words."""
+    """State of a version, named as in TensorFlow Serving."""
 
     START = "START"
     LOADING = "LOADING"
@@ -29,10 +29,10 @@ class Candidate:
     """A version on disk.
 
     Args:
-        number: Its number.
-        path: Its folder.
-        fingerprint: Changes whenever the folder's content does; empty when nobody needs it.
-        complete: Whether it may be loaded: nobody is writing it any more.
+        number: The version's number.
+        path: The version's folder.
+        fingerprint: Changes whenever the folder's content does; empty if not needed.
+        complete: Whether the version may be loaded, because it is no longer being written.
     """
 
     number: int
@@ -43,14 +43,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a server knows of a version.
+    """The server's record of a version.
 
     Args:
-        state: Where it is in its life.
-        fingerprint: The content that the last attempt to load it saw.
+        state: The version's state.
+        fingerprint: The fingerprint of the content at the last attempt to load it.
         attempts: Attempts to load that content.
-        error: Why the last attempt failed.
-        retry_at: When to try the same content again; none for never.
+        error: The error of the last attempt, if it failed.
+        retry_at: Time to retry the same content; None for never.
     """
 
     state: State = State.START
@@ -61,13 +61,13 @@ class Tracked:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it takes memory, or is about to."""
+        """Whether the version uses memory, or is about to."""
         return self.state in {State.LOADING, State.AVAILABLE, State.UNLOADING}
 
 
 @dataclass(frozen=True)
 class VersionStatus:
-    """What clients are told of a version."""
+    """Status of a version, as reported to clients."""
 
     number: int
     state: State
@@ -77,7 +77,7 @@ class VersionStatus:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do now."""
+    """Versions to load and unload now."""
 
     load: tuple[Candidate, ...] = ()
     unload: tuple[int, ...] = ()
@@ -88,13 +88,13 @@ Policy = Latest | Every | Specific
 
 @dataclass(frozen=True)
 class Rule:
-    """What a model wants of its versions.
+    """Rules for choosing a model's versions.
 
     Args:
-        policy: Which versions are wanted.
-        transition: In which order an old version gives way to a new one.
-        keep: Versions that are wanted besides, because a label names them.
-        fall_back: Whether an older version takes the place of one that cannot be loaded.
+        policy: The version policy.
+        transition: The order of loading and unloading when a version is replaced.
+        keep: Further versions to keep, because labels name them.
+        fall_back: Whether an older version replaces one that cannot be loaded.
     """
 
     policy: Policy = field(default_factory=Latest)
@@ -106,10 +106,10 @@ class Rule:
 def of_interest(
     rule: Rule, numbers: Iterable[int], tracked: Mapping[int, Tracked]
 ) -> tuple[int, ...]:
-    """Return the versions whose folders are worth a look, newest first.
+    """Return the versions whose folders to check, newest first.
 
-    Old versions behind the ones that serve are left alone, so that a poll costs the same however
-    many versions have piled up.
+    Versions older than those that serve are skipped, so that the cost of a poll does not grow with
+    the number of versions.
     """
     there = set(numbers)
     if isinstance(rule.policy, Specific):
@@ -130,16 +130,16 @@ def plan(
     tracked: Mapping[int, Tracked],
     now: float,
 ) -> Plan:
-    """Return what to load and unload.
+    """Return the versions to load and unload.
 
-    A version that is still being written is passed over in favour of the next older one, and so
-    is one whose content failed to load if the rule falls back: a server that starts beside a
-    broken newest version serves the one before it.
+    A version that is still being written is skipped in favour of the next older one. So is one
+    whose content failed to load, if the rule falls back: a server that starts with a broken newest
+    version serves the one before it.
 
     Args:
-        rule: What is wanted.
+        rule: The rules for choosing versions.
         candidates: The versions `of_interest`, newest first.
-        tracked: What is known of every version.
+        tracked: The records of all versions.
         now: The present time on the clock of `Tracked.retry_at`.
     """
     aspired = _aspired(rule, candidates, tracked)
@@ -172,7 +172,7 @@ def after_failure(
 def may_yet_serve(
     rule: Rule, candidates: Sequence[Candidate], tracked: Mapping[int, Tracked]
 ) -> bool:
-    """Tell whether a version may become available without a change on disk."""
+    """Return whether a version may become available without a change on disk."""
     hopeful = candidates if rule.fall_back else _first(rule, candidates)
     return any(
         not candidate.complete
@@ -187,11 +187,11 @@ def may_yet_serve(
 def statuses(
     tracked: Mapping[int, Tracked], *, retrying_is_loading: bool = False
 ) -> tuple[VersionStatus, ...]:
-    """Return what clients are told, ascending by version.
+    """Return the statuses reported to clients, ascending by version.
 
     Args:
-        tracked: What is known of every version.
-        retrying_is_loading: Tell of no failure while there are attempts left.
+        tracked: The records of all versions.
+        retrying_is_loading: Report LOADING instead of a failure while retries are left.
     """
     return tuple(
         VersionStatus(number, State.LOADING)
@@ -219,7 +219,7 @@ def _aspired(
 
 
 def _first(rule: Rule, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return those that the policy wants if all of them can be had."""
+    """Return the candidates that the policy selects, assuming all can be loaded."""
     if not isinstance(rule.policy, Latest):
         return list(candidates)
     return [c for n, c in enumerate(candidates) if n < rule.policy.count or c.number in rule.keep]
@@ -254,17 +254,17 @@ def _one_at_a_time(
     candidates: Sequence[Candidate],
     tracked: Mapping[int, Tracked],
 ) -> Plan:
-    """Unload what is not aspired, and load only once it has left the memory."""
+    """Unload unselected versions, and load only once they have left memory."""
     numbers = {c.number for c in aspired}
     fresh = tuple(c for c in load if c.number in numbers)
     present = any(_is_in_memory(tracked.get(number)) for number in numbers)
     others = sorted(n for n, record in tracked.items() if record.in_memory and n not in numbers)
     if others:
-        # Nothing is taken down for candidates of which none can be loaded.
+        # Unload nothing for candidates of which none can be loaded.
         wish = fresh or present or not candidates
         leaving = (n for n in others if _state(tracked, n) is State.AVAILABLE)
         return Plan(unload=tuple(leaving) if wish else ())
-    # Nor to try once more what has failed: that waits until nothing serves.
+    # Nor to retry a failed version: that waits until nothing serves.
     return Plan(load=fresh or (() if present else load[:1]))
 
 
@@ -280,7 +280,8 @@ def _superseded(
         if record.state is State.AVAILABLE and number not in numbers
     )
     replaced = any(_state(tracked, number) is State.AVAILABLE for number in numbers)
-    # With candidates that cannot be loaded, what serves is kept; with none, the wish is clear.
+    # If no candidate can be loaded, keep the serving versions; if the versions were removed, unload
+    # them.
     return tuple(surplus) if replaced or not candidates else ()
 
 

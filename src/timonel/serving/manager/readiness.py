@@ -1,4 +1,4 @@
-"""What a model's folder lacks of the versions that its settings ask for. Pure."""
+"""Describe configured versions that are missing in a model's folder. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from timonel.serving.settings import ModelSettings, Specific
 
 
 def what_is_missing(model: ModelSettings, numbers: Collection[int]) -> str | None:
-    """Return what to complain about in a folder that can be read, and has these versions."""
+    """Return a message about missing versions of a readable folder; None if complete."""
     if isinstance(model.policy, Specific):
         if not model.policy.versions:
             return "its policy asks for no version"

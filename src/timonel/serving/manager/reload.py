@@ -1,4 +1,4 @@
-"""Whether a new list of models may take the place of the present one. Pure."""
+"""Validate a new list of models against the present one. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Unavailable:
     """A model of which no version became available.
 
     Args:
-        name: The model.
-        version: The version that failed last; none if there was nothing to load.
-        error: Why.
+        name: The model's name.
+        version: The version that failed last; None if no version was found.
+        error: The reason.
     """
 
     name: str
@@ -35,19 +35,19 @@ def admit(
     *,
     labels_may_wait: bool,
 ) -> None:
-    """Refuse a list of models that must not be applied.
+    """Reject a list of models that must not be applied.
 
-    It is looked at as a whole before anything changes, so that what is refused leaves no trace.
+    The whole list is checked before anything changes, so that a rejected list has no effect.
 
     Args:
-        present: The list in force.
-        wanted: The list that shall replace it.
-        available: The versions that serve now, by model.
-        labels_may_wait: Whether a new label may name a version that does not serve. A label that
-            is in use never moves to one that does not: its requests would fail.
+        present: The present list.
+        wanted: The list to replace it with.
+        available: The serving versions by model.
+        labels_may_wait: Whether a new label may name a version that does not serve. A label in use
+            never moves to such a version, because its requests would fail.
 
     Raises:
-        StatusError: The list is refused.
+        StatusError: The list is rejected.
     """
     check_names([model.name for model in wanted])
     before = {model.name: model for model in present}
@@ -71,10 +71,10 @@ def admit(
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse a list that names a model twice.
+    """Reject a list that names a model twice.
 
     Raises:
-        StatusError: It does.
+        StatusError: A name is repeated.
     """
     seen: set[str] = set()
     for name in names:
@@ -84,11 +84,11 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def unavailable(failures: Sequence[Unavailable], noun: str) -> StatusError:
-    """Return the error of models that did not become available, in TensorFlow Serving's words.
+    """Return the error for models without available version, as in TensorFlow Serving.
 
     Args:
         failures: The models.
-        noun: What they are called: ``servable`` at the start, ``model`` in a reload.
+        noun: What to call them: ``servable`` at the start, ``model`` in a reload.
     """
     listed = "".join(f"{{{failure}}}, " for failure in failures)
     return StatusError(

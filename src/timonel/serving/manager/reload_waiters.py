@@ -1,4 +1,4 @@
-"""Those who wait for models to become available, and what they are told at last."""
+"""Notify callers who wait for models to become available."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class UnservableError(ServingError):
     """A model has no version that can be loaded.
 
     Args:
-        message: What was expected and what came.
-        hint: What to do about it.
-        failures: Every model that does not serve.
+        message: The problem.
+        hint: The cure.
+        failures: All models that do not serve.
     """
 
     def __init__(self, message: str, *, hint: str, failures: Sequence[Unavailable]) -> None:
@@ -34,19 +34,19 @@ class _Reload:
 
 
 class Reloads:
-    """Configurations whose new models are waited for. Owned by the loader's thread."""
+    """Pending reloads that wait for new models. Owned by the loader's thread."""
 
     def __init__(self) -> None:
         self._waiting: list[_Reload] = []
 
     def add(self, done: Future[None], names: frozenset[str]) -> None:
-        """Wait for the models ``names`` and then tell ``done``."""
+        """Complete ``done`` once the models ``names`` are loaded or have failed."""
         self._waiting.append(_Reload(done, names))
 
     def answer(self, watched: Mapping[str, ManagedModel]) -> None:
-        """Tell those whose models have all come to something.
+        """Complete the reloads whose models are all loaded or have failed.
 
-        A model that a later configuration has left out is waited for no more.
+        Models removed by a later configuration are no longer waited for.
         """
         still = []
         for reload in self._waiting:
@@ -62,14 +62,14 @@ class Reloads:
         self._waiting = still
 
     def end(self, error: StatusError) -> None:
-        """Tell everyone ``error``."""
+        """Fail all pending reloads with ``error``."""
         for reload in self._waiting:
             finish(reload.done, error)
         self._waiting = []
 
 
 def finish(done: Future[None], error: StatusError | None) -> None:
-    """Tell the end of a reload, unless nobody waits for it any more."""
+    """Complete a reload's future, unless it was cancelled."""
     if not done.set_running_or_notify_cancel():
         return
     if error is not None:
@@ -79,12 +79,12 @@ def finish(done: Future[None], error: StatusError | None) -> None:
 
 
 def stopping() -> StatusError:
-    """Return what a reload is told while the server ends."""
+    """Return the error for reloads while the server stops."""
     return StatusError(Code.UNAVAILABLE, "the server is stopping")
 
 
 def unservable(idle: Sequence[ManagedModel]) -> UnservableError:
-    """Return the error of a server that cannot start."""
+    """Return the error for a server that cannot start."""
     failures = [watched.failure() for watched in idle]
     first, model = failures[0], idle[0].model
     if first.version is None:
@@ -93,7 +93,7 @@ def unservable(idle: Sequence[ManagedModel]) -> UnservableError:
             hint="export a model first: timonel export --name NAME",
             failures=failures,
         )
-    # What is refused for what it could do is not mended by exporting it again.
+    # Exporting again does not help for a model rejected as unsafe.
     refused = first.error.code is Code.PERMISSION_DENIED
     remedy = "allow that, if you trust whoever made it" if refused else "export the model again"
     return UnservableError(

@@ -1,4 +1,4 @@
-"""Where a model's versions come from; here, a folder of this machine."""
+"""Sources of a model's versions: the interface, and local folders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from timonel.serving.manager.plan import Candidate
 
 
 class Held:
-    """A version's folder that nobody removes until it is released.
+    """A version's folder, protected from removal until released.
 
     Args:
         path: The folder.
-        lock: A descriptor that holds a lock; none for a folder that is the user's own.
+        lock: A file descriptor that holds a lock; None for a user's folder, which is never removed.
     """
 
     def __init__(self, path: Path, lock: int | None = None) -> None:
@@ -28,14 +28,14 @@ class Held:
         self._tell: Callable[[], None] = lambda: None
 
     def when_released(self, tell: Callable[[], None]) -> None:
-        """Have ``tell`` called once it is released."""
+        """Set a callback for when the folder is released."""
         self._tell = tell
 
     def release(self) -> None:
-        """Let it be removed. Idempotent; belongs to one thread."""
+        """Allow removal of the folder. Idempotent; not thread-safe."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            # Used until now: the least recently used ones go first.
+            # In use until now: eviction removes the least recently used folders first.
             with contextlib.suppress(OSError):
                 os.utime(lock)
             os.close(lock)
@@ -44,17 +44,17 @@ class Held:
 
 
 class Source(abc.ABC):
-    """The versions below a base path. Owned by the loader's thread, and never makes it wait."""
+    """Versions below a base path. Non-blocking; owned by the loader's thread."""
 
     @abc.abstractmethod
     def versions(self, *, relist: bool) -> Collection[int] | None:
-        """Return the versions that are there; none if that is not known yet.
+        """Return the available versions; None if not known yet.
 
         Args:
-            relist: Whether to look for versions that came or went.
+            relist: Whether to look for new and removed versions.
 
         Raises:
-            OSError: It cannot be told; `strerror` says why.
+            OSError: The versions cannot be listed; `strerror` says why.
         """
 
     @abc.abstractmethod
@@ -63,31 +63,31 @@ class Source(abc.ABC):
 
         Args:
             numbers: The versions, newest first.
-            enough: How many that are complete will do; others need not be looked into.
+            enough: Number of complete versions that suffice; others need not be checked.
         """
 
     @abc.abstractmethod
     def fetch(self, candidate: Candidate) -> Future[Held]:
-        """Return the folder of a version, as soon as it is on this machine.
+        """Return a future of a version's local folder.
 
-        It fails with a `StatusError`. Whoever has the result releases it.
+        It fails with a `StatusError`. The receiver of the result must release it.
         """
 
     @abc.abstractmethod
     def refresh(self) -> None:
-        """Look for versions afresh at the next `versions`."""
+        """List versions anew at the next `versions`."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Look no more, and fetch no more."""
+        """Stop listing and fetching."""
 
 
 class FolderSource(Source):
-    """Versions in a folder of this machine.
+    """Versions in a local folder.
 
     Args:
         base: The folder.
-        settle_s: How long a version's content must stay the same.
+        settle_s: Seconds for which a version's content must stay unchanged.
     """
 
     def __init__(self, base: Path, settle_s: float) -> None:
@@ -96,26 +96,26 @@ class FolderSource(Source):
         self._folders: Mapping[int, Path] | None = None
 
     def versions(self, *, relist: bool) -> Collection[int] | None:
-        """Return the versions that are there."""
+        """Return the versions in the folder."""
         if relist or self._folders is None:
             self._folders = None
             self._folders = version_folders(self._base)
         return self._folders.keys()
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
-        """Return the state of the versions ``numbers``, in that order: it costs little."""
+        """Return the state of all versions ``numbers``, in that order."""
         del enough
         return self._settling.look(self._folders or {}, numbers)
 
     def fetch(self, candidate: Candidate) -> Future[Held]:
-        """Return the folder of a version."""
+        """Return a completed future of a version's folder."""
         there: Future[Held] = Future()
         there.set_result(Held(Path(candidate.path)))
         return there
 
     def refresh(self) -> None:
-        """Look for versions afresh at the next `versions`."""
+        """List versions anew at the next `versions`."""
         self._folders = None
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is in progress."""

@@ -1,4 +1,4 @@
-"""Closing versions, and giving back the memory that they took."""
+"""Close versions, and return their memory to the system."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _LOG = logging.getLogger(__name__)
 
 
 def close(servable: Servable) -> None:
-    """Close a version that nobody uses; whatever is wrong with that is logged."""
+    """Close an unused version; log errors."""
     try:
         servable.model.close()
     except Exception:  # noqa: BLE001 - logged
-        # It takes no requests any more, whatever is left of it.
+        # The version takes no more requests, even if not fully closed.
         _LOG.exception("model %s: version %d was not closed", servable.name, servable.version)
     give_back()
 
 
 def close_all(servables: Collection[Servable], closed: Callable[[Servable], None]) -> None:
-    """Close versions once their last requests have left them; ``closed`` is told of each."""
+    """Close versions after their last requests; call ``closed`` for each."""
     idle = threading.Semaphore(0)
     for servable in servables:
         servable.retire(idle.release)

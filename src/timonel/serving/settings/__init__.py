@@ -1,4 +1,4 @@
-"""A server's settings: frozen, built at the entry point, handed down, sent to the child as JSON."""
+"""Server settings: frozen, built at the entry point, sent to processes as JSON."""
 
 from timonel.serving.settings.loading import LoadSettings, Transition
 from timonel.serving.settings.models import (

@@ -1,4 +1,4 @@
-"""Settings of access to a server: who, how often, how much, and over which TLS."""
+"""Settings for authentication, rates, limits and TLS."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GrantText = Annotated[str, BeforeValidator(_checked_grant)]
 
 
 class TlsSettings(_Settings):
-    """Certificates, as PEM files that are read again when they change."""
+    """Certificates as PEM files, reloaded when they change."""
 
     certificate: str = Field(description="The file with the server's certificate and its chain.")
     key: str = Field(description="The file with the certificate's private key.")
@@ -59,7 +59,7 @@ class TlsSettings(_Settings):
 
 
 class JwtSettings(_Settings):
-    """Tokens (JWT) of an issuer such as an OpenID provider."""
+    """JSON Web Tokens of an issuer such as an OpenID provider."""
 
     issuer: str = Field(min_length=1, description="What 'iss' must be.")
     audience: str = Field(min_length=1, description="What 'aud' must be or hold.")
@@ -102,7 +102,7 @@ class JwtSettings(_Settings):
 
 
 class LimitSettings(_Settings):
-    """How much and how often; none for no limit."""
+    """Request limits and rates; None for no limit."""
 
     max_body: ByteSize | None = Field(
         default=32 * 2**20,
@@ -131,7 +131,7 @@ class LimitSettings(_Settings):
 
 
 class AccessSettings(_Settings):
-    """Who may ask a server, and how."""
+    """Access to a server: authentication, limits and TLS."""
 
     api_keys: str | None = Field(
         default=None, description="The file of API keys that 'timonel keys' writes."
@@ -186,16 +186,18 @@ class AccessSettings(_Settings):
 
     @property
     def takes_reloads(self) -> bool:
-        """Whether clients with the right to do so may replace the list of models."""
+        """Whether authorized clients may replace the list of models."""
         asks_for_certificates = self.tls is not None and self.tls.client_ca is not None
         return self.open_reload or self.is_closed or asks_for_certificates
 
 
 def tensorflow_serving_access(ssl_config_file: str = "") -> AccessSettings:
-    """Return TensorFlow Serving's rules: everyone, TLS for gRPC alone, no limit but protobuf's.
+    """Return TensorFlow Serving's rules: no authentication, TLS for gRPC only.
+
+    The only limit on body size is protobuf's.
 
     Args:
-        ssl_config_file: The value of its flag; empty for none.
+        ssl_config_file: The value of the ``ssl_config_file`` flag; empty for none.
     """
     return AccessSettings(
         ssl_config_file=ssl_config_file or None,

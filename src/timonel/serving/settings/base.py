@@ -1,4 +1,4 @@
-"""What all settings of a server have in common."""
+"""Base class of server settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Settings(BaseModel):
-    """Settings that nobody changes, and in which a word that is not known is an error."""
+    """Immutable settings that reject unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

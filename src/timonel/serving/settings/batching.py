@@ -1,4 +1,4 @@
-"""Which batching a server does: none, an adaptive one, or TensorFlow Serving's parameters."""
+"""Batching settings: none, adaptive, or TensorFlow Serving's parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 def cores() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -18,13 +18,13 @@ class _Settings(BaseModel):
 
 
 class NoBatching(_Settings):
-    """Every request is computed apart, in the thread that asks."""
+    """No batching: each request is computed alone, in the calling thread."""
 
     kind: Literal["none"] = "none"
 
 
 class AdaptiveBatching(_Settings):
-    """What arrives while the model computes forms the next batch; nothing waits for company."""
+    """Batch the requests that arrive while the model computes, without added delay."""
 
     kind: Literal["adaptive"] = "adaptive"
     max_rows: int = Field(default=1024, ge=1, description="The largest batch that is ever formed.")
@@ -39,8 +39,9 @@ class AdaptiveBatching(_Settings):
 class BatchingParameters(_Settings):
     """TensorFlow Serving's BatchingParameters, with its names and defaults.
 
-    Values that it refuses only when it starts its threads or loads a model are taken here, so that
-    the refusal comes at the same moment with the same text: see `parameters`.
+    TensorFlow Serving rejects some values only when it starts threads or loads a model. These are
+    accepted here, so that the error comes at the same time with the same text; see
+    `timonel.serving.batching.parameters`.
     """
 
     kind: Literal["parameters"] = "parameters"

@@ -1,7 +1,7 @@
 """Differences between the REST answers of `timonel-model-server` and `timonel serve`.
 
-Both are the same code. Each difference is a field here, and a row of the table in
-docs/design/serving.md; the skins get one of the two values as an argument.
+Both run the same code. Each difference is a field here, and a row of the table in
+docs/design/serving.md; the frontends get one of the two values as an argument.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ DialectName = Literal["tensorflow-serving", "timonel"]
 
 @dataclass(frozen=True)
 class Dialect:
-    """A way to answer.
+    """A variant of the REST API.
 
     Args:
-        name: What people call it.
-        lists_models: Whether ``GET /v1/models`` lists the models and ``GET /v1/config`` tells how
-            they are configured; both are refused otherwise.
-        explains_bad_versions: Whether a version beyond 64 bits is refused with a message, or
-            else with an empty body.
-        plain_bodies: Whether the content type of a Predict request may say that it is an image or
-            a text; all are read as JSON otherwise.
+        name: The dialect's name in settings.
+        lists_models: Whether ``GET /v1/models`` lists the models and ``GET /v1/config`` returns
+            their configuration; otherwise both are rejected.
+        explains_bad_versions: Whether a version beyond 64 bits is rejected with a message, or else
+            with an empty body.
+        plain_bodies: Whether a Predict request's content type may declare an image or text;
+            otherwise all bodies are read as JSON.
     """
 
     name: DialectName
@@ -39,7 +39,7 @@ TENSORFLOW_SERVING = Dialect(
     explains_bad_versions=False,
     plain_bodies=False,
 )
-"""The dialect of `timonel-model-server`."""
+"""Dialect of `timonel-model-server`."""
 
 TIMONEL = Dialect(
     name="timonel",
@@ -47,7 +47,7 @@ TIMONEL = Dialect(
     explains_bad_versions=True,
     plain_bodies=True,
 )
-"""The dialect of `timonel serve`."""
+"""Dialect of `timonel serve`."""
 
 DIALECTS: Mapping[DialectName, Dialect] = {
     "tensorflow-serving": TENSORFLOW_SERVING,

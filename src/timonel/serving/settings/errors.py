@@ -1,4 +1,4 @@
-"""Settings that cannot be, in the words of the rest of timonel."""
+"""Convert pydantic's validation errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from timonel.errors import SpecError
 
 
 def as_spec_error(error: ValidationError) -> SpecError:
-    """Return the first of pydantic's complaints as an error for people."""
+    """Return the first validation error as a user-facing `SpecError`."""
     first = error.errors()[0]
     if first["type"] == "value_error":  # a rule of our own, which explains itself
         return SpecError(str(first["ctx"]["error"]))

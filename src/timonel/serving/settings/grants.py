@@ -1,4 +1,4 @@
-"""Permissions: actions on the models whose names match a pattern."""
+"""Permissions: actions on models whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_MODEL = "*"
 
 
 class Action(Enum):
-    """What can be done with a model, or with the server."""
+    """An action on a model or on the server."""
 
     PREDICT = "predict"
     STATUS = "status"
@@ -21,11 +21,11 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Grant:
-    """Actions that are allowed on the models whose names match a pattern.
+    """Actions allowed on the models whose names match a pattern.
 
     Args:
-        actions: What is allowed; none implies another.
-        models: A pattern of names, with ``*``, ``?`` and ``[...]``.
+        actions: The allowed actions; none implies another.
+        models: A pattern for model names, with ``*``, ``?`` and ``[...]``.
     """
 
     actions: frozenset[Action]
@@ -40,10 +40,10 @@ EVERYTHING = Grant(frozenset(Action), EVERY_MODEL)
 
 
 def parse_grant(text: str) -> Grant:
-    """Return the grant that ``text`` describes: ``predict,status:digits-*``.
+    """Parse a permission such as ``predict,status:digits-*``.
 
     Raises:
-        SpecError: It is none.
+        SpecError: The text is not a permission.
     """
     actions, separator, models = text.partition(":")
     known = {action.value: action for action in Action}

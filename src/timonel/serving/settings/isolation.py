@@ -1,4 +1,4 @@
-"""How versions are kept apart: settings of the processes that compute."""
+"""Settings for the processes that isolate versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Isolation = Literal["process", "none"]
 
 
 class ComputeSettings(BaseModel):
-    """Processes that each hold one version."""
+    """Settings of processes that each hold one version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""How versions are found, loaded and swapped."""
+"""Settings for finding, loading and replacing versions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from timonel.units import Seconds
 
 
 class Transition(StrEnum):
-    """In which order an old version gives way to a new one."""
+    """Order of loading and unloading when a version is replaced."""
 
     AVAILABILITY_PRESERVING = "availability_preserving"
-    """Load the new one first: no gap, and two in memory for a while."""
+    """Load the new version first: no downtime, but two in memory for a while."""
     RESOURCE_PRESERVING = "resource_preserving"
-    """Unload the old one first: never two in memory, and a gap while the new one loads."""
+    """Unload the old version first: never two in memory, but downtime while the new one loads."""
 
 
 class LoadSettings(Settings):
-    """How versions are found and loaded.
+    """Settings for finding and loading versions.
 
-    The last five are where TensorFlow Serving's ways and ours part; ours are the defaults.
+    The defaults of the last fields are timonel's; TensorFlow Serving behaves differently there.
     """
 
     poll_s: Seconds = Field(
@@ -78,7 +78,7 @@ class LoadSettings(Settings):
     )
 
     def transition_of(self, name: str) -> Transition:
-        """Return in which order a model's versions are swapped."""
+        """Return the order of loading and unloading for a model."""
         if name in self.resource_preserving or "*" in self.resource_preserving:
             return Transition.RESOURCE_PRESERVING
         return Transition.AVAILABILITY_PRESERVING

@@ -1,4 +1,4 @@
-"""Which models are served, and which of their versions."""
+"""Settings of served models and their versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timonel.serving.settings.base import Settings
 from timonel.units import Seconds
 
 TENSORFLOW = "tensorflow"
-"""The one platform that models may name."""
+"""The only platform that models may name."""
 
 
 class Latest(Settings):
@@ -22,13 +22,13 @@ class Latest(Settings):
 
 
 class Every(Settings):
-    """Serve every version that is there."""
+    """Serve every available version."""
 
     kind: Literal["every"] = "every"
 
 
 class Specific(Settings):
-    """Serve the named versions, whatever else is there."""
+    """Serve the named versions only."""
 
     kind: Literal["specific"] = "specific"
     versions: tuple[int, ...] = Field(description="The versions to serve.")
@@ -38,7 +38,7 @@ VersionPolicy = Annotated[Latest | Every | Specific, Field(discriminator="kind")
 
 
 class RequestLogSettings(Settings):
-    """How a sample of a model's requests and answers is kept, as PredictionLogs in TFRecords."""
+    """Log a sample of a model's requests and responses as PredictionLogs in TFRecords."""
 
     filename_prefix: str = Field(min_length=1, description="What each file's path starts with.")
     sampling_rate: float = Field(ge=0, le=1, description="The share of requests that is kept.")
@@ -51,7 +51,7 @@ class RequestLogSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """One model that a server serves."""
+    """Settings of a served model."""
 
     name: str = Field(min_length=1, description="The name clients ask for.")
     base_path: str = Field(

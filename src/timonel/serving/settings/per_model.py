@@ -1,4 +1,4 @@
-"""What is set for all models, or for one of them: ``VALUE`` and ``MODEL=VALUE``. Pure."""
+"""Parse per-model settings of the form ``VALUE`` or ``MODEL=VALUE``. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from timonel.serving.settings import AUTO, EVERY_MODEL
 
 
 def by_model(values: Iterable[str], what: str) -> dict[str, tuple[str, ...]]:
-    """Return the values by model; those for all are under `EVERY_MODEL`.
+    """Group values by model; values for all models are under `EVERY_MODEL`.
 
     Args:
-        values: Each a value, or a model's name, ``=`` and a value.
-        what: What a value is, for the error.
+        values: Items of the form ``VALUE`` or ``MODEL=VALUE``.
+        what: What a value is, for the error message.
 
     Raises:
         SpecError: A model or a value is empty.
@@ -31,10 +31,14 @@ def by_model(values: Iterable[str], what: str) -> dict[str, tuple[str, ...]]:
 
 
 def runtime_choice(values: Iterable[str], default: str = AUTO) -> dict[str, Any]:
-    """Return the settings ``name`` and ``by_model`` that runtimes for all and for one make.
+    """Return the settings ``name`` and ``by_model`` of `RuntimeSettings`.
+
+    Args:
+        values: Items of the form ``RUNTIME`` or ``MODEL=RUNTIME``.
+        default: The runtime of models without one.
 
     Raises:
-        SpecError: A model or a runtime is empty, or there are two for the same.
+        SpecError: A model or a runtime is empty, or a model has two runtimes.
     """
     found = by_model(values, "a runtime")
     for model, names in found.items():

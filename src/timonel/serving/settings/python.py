@@ -1,4 +1,4 @@
-"""Which models may run Python of their own, and which is put around them."""
+"""Settings for Python code of models: Python models and hooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVERY_MODEL = "*"
 
 
 class PythonSettings(BaseModel):
-    """Python that belongs to models. It can do whatever the server's user can."""
+    """Python code of models. It has all permissions of the server's user."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,9 +26,9 @@ class PythonSettings(BaseModel):
     )
 
     def allows(self, name: str) -> bool:
-        """Tell whether the versions of a model may bring Python."""
+        """Return whether a model's versions may contain Python."""
         return name in self.allow or EVERY_MODEL in self.allow
 
     def hooks_of(self, name: str) -> str | None:
-        """Return the file with a model's hooks; none if it has only what its versions bring."""
+        """Return a model's configured hooks file; None to use those of its versions."""
         return self.hooks.get(name, self.hooks.get(EVERY_MODEL))

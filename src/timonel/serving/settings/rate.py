@@ -1,4 +1,4 @@
-"""Request rates: ``100``, ``100/s``, ``600/min``, ``100/s:20``."""
+"""Request rates such as ``100``, ``100/s``, ``600/min`` or ``100/s:20``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600}
 
 @dataclass(frozen=True)
 class Rate:
-    """Requests a second on average, and how many may come at once."""
+    """Average requests per second, and the allowed burst."""
 
     per_s: float
     burst: int
@@ -24,12 +24,12 @@ class Rate:
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate that ``text`` names: ``100``, ``100/s``, ``600/min``, ``100/s:20``.
+    """Parse a rate such as ``100``, ``100/s``, ``600/min`` or ``100/s:20``.
 
-    Without a number after the colon, a second's worth may come at once.
+    Without a number after the colon, the burst is one second's worth of requests.
 
     Raises:
-        SpecError: It is none.
+        SpecError: The text is not a rate.
     """
     found = _RATE.match(text.strip())
     per_s = float(found[1]) / _UNITS_S[found[2]] if found else 0.0

@@ -1,4 +1,4 @@
-"""How models compute."""
+"""Settings of runtimes, which compute models."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from timonel.serving.settings.batching import AdaptiveBatching, BatchingSettings
 AUTO = "auto"
 """The runtime that chooses another one for each version."""
 EVERY_MODEL = "*"
-"""What stands for all models where something is set by model."""
+"""Key for all models in per-model settings."""
 _FEW_CORES = 2
 _TENSORFLOWS_OWN = "TF_NUM_INTRAOP_THREADS"
 
 
 def default_op_threads() -> int:
-    """Return how many threads TensorFlow's operations should have here; 0 lets it choose.
+    """Return the default number of threads per operation; 0 lets TensorFlow choose.
 
-    As many batches are computed at once as there are cores. Where these are few, splitting an
-    operation as well only makes threads wait for each other. Not measured on more cores, where one
-    request that comes alone should have more than one of them.
+    As many batches are computed at once as there are cores. With few cores, splitting operations as
+    well only makes threads wait for each other. Not measured on more cores, where a single request
+    should be able to use several of them.
     """
     return 1 if cores() <= _FEW_CORES and _TENSORFLOWS_OWN not in os.environ else 0
 
 
 class RuntimeSettings(Settings):
-    """How models compute."""
+    """Settings of runtimes, which compute models."""
 
     name: str = Field(
         default="tensorflow",
@@ -75,7 +75,7 @@ class RuntimeSettings(Settings):
     )
 
     def of(self, model: str) -> RuntimeSettings:
-        """Return how the versions of one model compute."""
+        """Return the settings for the versions of one model."""
         every, own = (self.allow_ops.get(name, ()) for name in (EVERY_MODEL, model))
         return self.model_copy(
             update={
@@ -88,5 +88,5 @@ class RuntimeSettings(Settings):
 
     @property
     def runtimes(self) -> frozenset[str]:
-        """The names of all runtimes that are asked for."""
+        """Names of all configured runtimes."""
         return frozenset((self.name, *self.by_model.values()))

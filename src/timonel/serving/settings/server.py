@@ -1,4 +1,4 @@
-"""Everything a server process needs to know: frozen, built at the entry point, sent as JSON."""
+"""Settings of a server process: frozen, built at the entry point, sent as JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.units import Seconds
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
-"""Where TensorFlow Serving has its metrics, unless told otherwise."""
+"""TensorFlow Serving's default metrics path."""
 
 
 class MonitoringSettings(Settings):
-    """What a server tells about itself."""
+    """Metrics and traces."""
 
     metrics_path: str | None = Field(
         default=METRICS_PATH, description="Where metrics are on the REST port; none: nowhere."
@@ -31,7 +31,7 @@ class MonitoringSettings(Settings):
 
 
 class RestSettings(Settings):
-    """The REST side of a server, beside its port."""
+    """REST settings other than the port."""
 
     page: bool = Field(default=True, description="Whether there is a page for people at '/'.")
     cors: bool = Field(
@@ -46,7 +46,7 @@ class RestSettings(Settings):
 
 
 class GrpcSettings(Settings):
-    """The gRPC side of a server, beside its port."""
+    """gRPC settings other than the port."""
 
     socket_path: str | None = Field(
         default=None, description="A Unix socket to listen on as well; none for no such."
@@ -67,7 +67,7 @@ class GrpcSettings(Settings):
 
 
 class ServerSettings(Settings):
-    """Everything a server process needs to know."""
+    """All settings of a server process."""
 
     models: tuple[ModelSettings, ...] = Field(description="What is served at first.")
     config_file: str | None = Field(
