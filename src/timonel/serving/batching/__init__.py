@@ -1,1 +1,1 @@
-"""Batching: requests are put together before the model computes them."""
+"""Batching: combine requests before the model computes them."""

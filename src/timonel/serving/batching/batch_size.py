@@ -1,8 +1,8 @@
-"""How large batches should be, learned from how long they took. Pure.
+"""Learn the best batch size from measured compute times. Pure.
 
-Larger batches pay as long as a row gets cheaper. The limit is the smallest power of two whose
-rows cost, within a tolerance, as little as any that was measured. It grows by trying: as long as
-the largest size known is the best one, larger batches are let through.
+Larger batches pay off while the time per row decreases. The limit is the smallest power of two
+whose time per row is, within a tolerance, the lowest measured. It grows by exploration: while the
+largest measured size is the best one, larger batches are allowed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _ENOUGH = 3
 """Measurements before a size counts: the first ones allocate memory and warm caches."""
 _EXPLORE = 64
 _FASTER, _SLOWER = 0.5, 0.1
-"""How far an estimate follows a measurement: disturbances only ever make things slower."""
+"""Weights of faster and slower measurements: noise only makes runs slower."""
 
 
 class Learned(NamedTuple):
-    """What is known of a signature's batches; a tuple, as two are made for each batch.
+    """Measurements of a signature's batches; a tuple, as two are created per batch.
 
     Args:
-        row_s: Seconds a row, by size: entry k is of batches of more than 2^(k-1) and at most 2^k
+        row_s: Seconds per row, by size: entry k is for batches of more than 2^(k-1) and at most 2^k
             rows.
-        counts: Measurements, by size.
-        seen: All measurements.
+        counts: Number of measurements, by size.
+        seen: Number of all measurements.
     """
 
     row_s: tuple[float, ...] = (0.0,) * _BUCKETS
@@ -38,13 +38,16 @@ class Learned(NamedTuple):
 
 
 def at_most(learned: Learned, rows: int) -> float | None:
-    """Return how many seconds so many rows take at most; none if no batch as large was measured."""
+    """Return an upper bound of the seconds for ``rows`` rows; None if unknown.
+
+    It is derived from measured batches of the same or a larger size.
+    """
     known = [k for k in range(_size(rows), _BUCKETS) if learned.counts[k]]
     return min((learned.row_s[k] * (1 << k) for k in known), default=None)
 
 
 def observe(learned: Learned, rows: int, seconds: float, most: float = math.inf) -> Learned:
-    """Return what is known after a batch of ``rows`` took ``seconds`` to compute.
+    """Return the updated measurements after a batch took ``seconds`` to compute.
 
     A measurement counts for no more than ``most`` times the estimate.
     """
@@ -64,17 +67,17 @@ def observe(learned: Learned, rows: int, seconds: float, most: float = math.inf)
 
 
 def limit(learned: Learned, max_rows: int) -> int:
-    """Return how many rows the next batch may have, from 1 to ``max_rows``."""
+    """Return the maximum rows of the next batch, from 1 to ``max_rows``."""
     known = [size for size, count in enumerate(learned.counts) if count >= _ENOUGH]
     if not known:
-        # From below: what is never tried small is never found to be cheap when small.
+        # Start small: otherwise small sizes are never tried, and never found to be cheap.
         return 1
     cheapest = min(learned.row_s[size] for size in known)
     best = next(size for size in known if learned.row_s[size] <= _TOLERANCE * cheapest)
     if best == known[-1]:
         best += _GROWTH
     elif learned.seen % _EXPLORE == 0:
-        # A size that was slow once, for whatever reason, gets another chance.
+        # Retry sizes that were slow once, as the cause may be temporary.
         best += 1
     elif learned.seen % _EXPLORE == _EXPLORE // 2:
         best = max(best - 1, 0)

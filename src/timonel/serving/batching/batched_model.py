@@ -1,4 +1,4 @@
-"""A loaded version whose requests are computed in batches."""
+"""A loaded version that batches its requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timonel.serving.turns import TurnBatching, at_end_of_turn
 
 
 class QueueKey(NamedTuple):
-    """A version's queue: rows of the same signature, outputs and shapes."""
+    """Key of a queue: requests for the same signature, outputs and shapes."""
 
     owner: BatchingModel
     signature: str
@@ -33,16 +33,16 @@ class QueueKey(NamedTuple):
 
 
 class BatchingModel(WrappedModel):
-    """Puts requests together before it runs them on another model. Thread-safe.
+    """Batches requests before running them on another model. Thread-safe.
 
     Args:
-        model: What computes; owned from now on.
-        policy: What is put together, and when.
-        batcher: The threads; shared with other models.
-        observer: Told of every batch.
+        model: The model that computes; owned from now on.
+        policy: Decides which requests to batch, and when.
+        batcher: The batching threads; shared with other models.
+        observer: Called for each batch.
         clock: Returns the present time in seconds, on the clock of deadlines.
-        gathers: Whether requests are submitted in an event loop, where those of one turn can be
-            computed together.
+        gathers: Whether requests are submitted in an event loop, so that those of one iteration can
+            be computed together.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class BatchingModel(WrappedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Answer:
-        """Compute the outputs of a signature, together with what others ask for.
+        """Compute the outputs of a signature, batched with other requests.
 
         Args:
             signature: A key of `signatures`.
             inputs: Exactly the signature's inputs.
-            outputs: Names of the outputs wanted; none for all of them.
-            deadline: When the answer is worth nothing any more, in seconds of `time.monotonic`.
+            outputs: Names of the requested outputs; None for all of them.
+            deadline: Time after which the response is useless, in seconds of `time.monotonic`.
 
         Raises:
-            StatusError: The model refused or failed, there is no room in the queue, or the
+            StatusError: The model rejected the request or failed, the queue is full, or the
                 deadline passed.
         """
         future = self.submit(signature, inputs, outputs, deadline)
-        self._end_turn()  # the event loop that would end it may be made to wait here
+        self._end_turn()  # this thread may be the event loop that would otherwise submit the request
         return self._wait(future, deadline)
 
     def submit(
@@ -98,12 +98,12 @@ class BatchingModel(WrappedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[Answer]:
-        """Compute the outputs of a signature later, in another thread.
+        """Compute the outputs of a signature asynchronously.
 
-        What takes less time than that is computed at once; or at the end of the event loop's
-        turn, together with what else came in it, where several do. Takes what `run` takes. The
-        future gives what `run` returns or raises; cancelling it takes the request out of the
-        queue.
+        Takes the arguments of `run`. A request that takes less time than queueing is computed at
+        once, or at the end of the event-loop iteration together with others that arrived in it.
+        Others are queued. The future has the result or error of `run`; cancelling it removes the
+        request from the queue.
         """
         try:
             place = self._policy.place(signature, inputs)
@@ -121,7 +121,7 @@ class BatchingModel(WrappedModel):
         return request.future
 
     def submit_all(self, requests: Sequence[Asked]) -> list[Future[Answer]]:
-        """Compute several requests as `submit` does; together at once, if that is instant."""
+        """Submit several requests; compute them together at once if instant."""
         if len(requests) == 1:
             return super().submit_all(requests)
         futures: list[Future[Answer]] = []
@@ -139,7 +139,7 @@ class BatchingModel(WrappedModel):
         return futures
 
     def close(self) -> None:
-        """Answer what is queued, then free the memory."""
+        """Answer queued requests, then release the model."""
         self._end_turn()
         with self._gate:
             self._closing = True
@@ -150,7 +150,7 @@ class BatchingModel(WrappedModel):
         self._model.close()
 
     def compute(self, key: QueueKey, taken: Taken[Request]) -> None:
-        """Answer what was taken from a queue; called by the batcher."""
+        """Compute requests taken from a queue; called by the batcher."""
         for request in taken.late:
             if request.claim():
                 request.fail(self._policy.late)
@@ -176,24 +176,24 @@ class BatchingModel(WrappedModel):
         return QueueKey(self, signature, tuple(sorted(names)), group), request
 
     def _gathers(self, signature: str) -> bool:
-        """Whether a request waits for others that come in this turn of an event loop."""
+        """Return whether a request waits for others in this event-loop iteration."""
         if self._gathering is None or not self._policy.may_be_instant(signature):
             return False
         return self._gathering.pays() and at_end_of_turn(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Begin with what an event loop has gathered in a turn."""
+        """Start the requests gathered in an event-loop iteration."""
         if self._gathering is not None and self._gathered:
             self._gathering.ended(len(self._gathered))
         queues: dict[QueueKey, list[Request]] = {}
-        with contextlib.suppress(IndexError):  # that was all
+        with contextlib.suppress(IndexError):  # the queue is empty
             while True:
                 key, request = self._gathered.popleft()
                 queues.setdefault(key, []).append(request)
         self._begin(queues)
 
     def _begin(self, queues: Mapping[QueueKey, list[Request]]) -> None:
-        """Compute what is instant, and queue the rest."""
+        """Compute instant requests, and queue the rest."""
         for key, queued in queues.items():
             here, later = self._divided(key, queued)
             for request in later:
@@ -203,7 +203,7 @@ class BatchingModel(WrappedModel):
     def _divided(
         self, key: QueueKey, requests: list[Request]
     ) -> tuple[list[Request], list[Request]]:
-        """Return which requests of a queue are computed at once, and which wait."""
+        """Divide a queue's requests into those to compute at once and those to queue."""
         name, is_instant = key.signature, self._policy.is_instant
         if key.group == APART:
             return [], requests
@@ -226,7 +226,7 @@ class BatchingModel(WrappedModel):
             self.compute(key, cut(tasks, self._policy.most_rows(key.signature), self._clock()))
 
     def _enter(self, key: QueueKey, request: Request) -> None:
-        """Queue a request."""
+        """Add a request to its queue."""
         future = request.future
         try:
             with self._gate:

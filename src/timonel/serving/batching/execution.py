@@ -1,4 +1,4 @@
-"""Running a model on batches, and learning from it how long they take."""
+"""Run a model on batches, and measure how long they take."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Pieces = list[Piece[Request]]
 
 
 class Computing:
-    """Runs a model on rows of several requests, and answers each. Thread-safe.
+    """Runs a model on rows of several requests, and completes each. Thread-safe.
 
     Args:
-        model: What computes.
-        policy: How rows are put together; told of every run.
-        observer: Told of every batch.
+        model: The model that computes.
+        policy: The batching policy; informed of every run.
+        observer: Called for each batch.
         clock: Returns the present time in seconds, on the clock of deadlines.
     """
 
@@ -51,10 +51,10 @@ class Computing:
         outputs: Sequence[str] | None,
         rows: int,
     ) -> tuple[Answer, float]:
-        """Return the answer to a request that did not queue, and the seconds that it took.
+        """Run a request that was not queued; return its outputs and compute seconds.
 
         Raises:
-            StatusError: The model refused or failed.
+            StatusError: The model rejected the request or failed.
         """
         began = self._clock()
         failed = True
@@ -64,18 +64,18 @@ class Computing:
         finally:
             seconds = self._clock() - began
             self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
-        # Says nothing of how large batches should be: what queues costs more besides.
+        # Not used to learn batch sizes, because queued requests have additional costs.
         return answer, seconds
 
     def batch(
         self, signature: str, outputs: Sequence[str], group: tuple[object, ...], pieces: Pieces
     ) -> None:
-        """Answer what came out of one queue.
+        """Compute a batch, and complete its requests.
 
         Args:
-            signature: What to run.
-            outputs: Names of the outputs wanted.
-            group: The queue's group, as `Policy.place` gave it.
+            signature: The signature to run.
+            outputs: Names of the requested outputs.
+            group: The queue's group, from `Policy.place`.
             pieces: The rows.
         """
         started = self._clock()
@@ -151,7 +151,7 @@ class Computing:
         outputs: Sequence[str] | None,
         rows: int,
     ) -> Answer:
-        """Run the model, and learn how long it takes when it computes nothing else."""
+        """Run the model; record the time if no other run overlapped."""
         with self._gate:
             self._entered += 1
             self._inside += 1
@@ -174,7 +174,7 @@ class Computing:
             for piece in pieces:
                 piece.task.fail(failure)
             return
-        # One request's rows must not fail its neighbours'.
+        # Invalid rows of one request must not fail the others of its batch.
         now = self._clock()
         for piece in pieces:
             if piece.task.is_late(now):

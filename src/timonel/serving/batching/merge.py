@@ -1,7 +1,7 @@
-"""Rows of several requests into one batch, and the answers apart again. Pure.
+"""Merge rows of several requests into one batch, and split its outputs. Pure.
 
-A batch of one request is not copied, one of several is copied once. Answers are views of the
-batch's outputs. Refusals are worded as TensorFlow Serving's.
+A batch of one request is not copied, one of several is copied once. Each request's outputs are
+views of the batch's outputs. Error messages are TensorFlow Serving's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def rows_of(inputs: Mapping[str, Array]) -> int:
     """Return the common size of the first dimension.
 
     Raises:
-        StatusError: There is none.
+        StatusError: The inputs have no common first dimension.
     """
     if not inputs:
         raise invalid_argument("Batching Run() must have at least one input tensor")
@@ -49,17 +49,17 @@ def merge(
     pad_shapes: bool = False,
     tensors: Mapping[str, str] | None = None,
 ) -> Mapping[str, Array]:
-    """Return the rows of ``parts``, one after the other.
+    """Concatenate the rows of ``parts``.
 
     Args:
         parts: The inputs of each request by name, with the same names in each.
-        padding: How many copies of the last part's first row come after them.
-        pad_shapes: Whether arrays of different shapes are padded to the largest, with each
-            array's first value; else they are refused.
-        tensors: The tensors' names, by input, for the refusals.
+        padding: Number of copies of the last part's first row to append.
+        pad_shapes: Whether to pad arrays of different shapes to the largest, with each array's
+            first value; otherwise they are rejected.
+        tensors: Tensor names by input, for error messages.
 
     Raises:
-        StatusError: Shapes or data types do not fit together.
+        StatusError: Shapes or data types do not match.
     """
     if len(parts) == 1 and not (padding and len(next(iter(parts[0].values())))):
         return parts[0]
@@ -72,7 +72,7 @@ def merge(
             merged[name] = _padded(_same_type(arrays), padding)
             continue
         if padding and len(arrays[-1]):
-            # Not copied here: as many rows without a step between them.
+            # A view without a copy: all rows share the same memory.
             shape = (padding, *arrays[-1].shape[1:])
             arrays.append(np.broadcast_to(arrays[-1][:1], shape))
         merged[name] = np.concatenate(_same_type(arrays))
@@ -80,7 +80,7 @@ def merge(
 
 
 def check_outputs(outputs: Mapping[str, Array], rows: int) -> None:
-    """Refuse outputs that cannot be divided among ``rows`` rows.
+    """Reject outputs that cannot be divided among ``rows`` rows.
 
     Raises:
         StatusError: An output has another first dimension, or none.
@@ -103,7 +103,7 @@ def split(
 
     Args:
         outputs: Outputs that passed `check_outputs`.
-        sizes: The rows of each request, in order.
+        sizes: The number of rows of each request, in order.
         whole: Whether the only request has all rows.
     """
     if whole:
@@ -133,7 +133,7 @@ def _type(dtype: np.dtype[np.generic]) -> str:
 
 
 def _different_shapes(tensor: str) -> StatusError:
-    # Words stick together in the original, too.
+    # The missing spaces are TensorFlow Serving's.
     return StatusError(
         Code.FAILED_PRECONDITION,
         f"Tensors with name '{tensor}' from different tasks have different shapes and padding is "

@@ -1,4 +1,4 @@
-"""What is told of each batch, for whoever counts."""
+"""Measurements of a batch, for metrics."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchObservation:
-    """One batch that was computed.
+    """Measurements of a computed batch.
 
     Args:
-        queue_s: How long each of its requests waited, in seconds, in the order of arrival.
-        compute_s: How long the model took, in seconds.
-        rows: The rows that were asked for.
-        padded_rows: The rows that were added to them.
-        signature: What was run.
-        failed: Whether the model refused the batch.
+        queue_s: Seconds that each request waited, in order of arrival.
+        compute_s: Seconds that the model computed.
+        rows: Number of requested rows.
+        padded_rows: Number of rows added as padding.
+        signature: The signature that ran.
+        failed: Whether the batch failed.
     """
 
     queue_s: tuple[float, ...]
@@ -28,4 +28,4 @@ class BatchObservation:
 
 
 Observer = Callable[[BatchObservation], None]
-"""Called after each batch, from the thread that computed it; must be quick and thread-safe."""
+"""Called after each batch, by the computing thread; must be quick and thread-safe."""

@@ -1,7 +1,7 @@
-"""BatchingParameters as text: parsed and refused as TensorFlow Serving does.
+"""Parse and validate BatchingParameters text as TensorFlow Serving does.
 
-The message is described here, because the package of its protos lacks it; wrapper fields are
-written ``max_batch_size { value: 128 }``.
+The message is defined here, because the package of TensorFlow Serving's protos lacks it. Wrapper
+fields are written ``max_batch_size { value: 128 }``.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _UNSIGNED = 2**64
 
 
 def parse_parameters(text: str, path: str) -> BatchingParameters:
-    """Read a BatchingParameters text proto.
+    """Parse a BatchingParameters text proto.
 
     Args:
-        text: What the file holds.
-        path: Its path, for the refusal.
+        text: The file's content.
+        path: The file's path, for error messages.
 
     Raises:
-        StatusError: It is no such text, or asks for no threads.
+        StatusError: The text is invalid, or sets no threads.
     """
     message = _message_type()()
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
-        # The line that people look for: the protobuf library of TensorFlow Serving logs it.
+        # Users look for this line: TensorFlow Serving's protobuf library logs it.
         _LOG.error("Error parsing text-format %s: %s", _NAME, error)
         raise invalid_argument(f"Invalid protobuf file: '{path}'") from error
     given: dict[str, Any] = {}
@@ -73,7 +73,7 @@ def read_parameters(path: Path) -> BatchingParameters:
     """Read the file of ``--batching_parameters_file``.
 
     Raises:
-        StatusError: There is no such file, or it is no BatchingParameters text.
+        StatusError: The file does not exist, or is not a BatchingParameters text.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -87,11 +87,11 @@ def read_parameters(path: Path) -> BatchingParameters:
 def parameters_of_version(
     version: Path, parameters: BatchingParameters
 ) -> BatchingParameters | None:
-    """Return the parameters that a version is batched with; none if it is not to be.
+    """Return the batching parameters of a version; None to turn batching off.
 
     Args:
         version: The version's folder.
-        parameters: Those of the server.
+        parameters: The server's parameters.
 
     Raises:
         StatusError: The version's own file cannot be read.
@@ -111,10 +111,10 @@ def parameters_of_version(
 
 
 def check_threads(parameters: BatchingParameters) -> None:
-    """Refuse what a server cannot start with.
+    """Reject parameters with which a server cannot start.
 
     Raises:
-        StatusError: There would be no threads.
+        StatusError: The number of threads is not positive.
     """
     if parameters.num_batch_threads < 1:
         raise invalid_argument(
@@ -123,10 +123,10 @@ def check_threads(parameters: BatchingParameters) -> None:
 
 
 def check_queue(parameters: BatchingParameters) -> None:
-    """Refuse what no model can be loaded with.
+    """Reject parameters with which no model can be loaded.
 
     Raises:
-        StatusError: Sizes or times contradict each other.
+        StatusError: Sizes or times are invalid or contradict each other.
     """
     largest = parameters.max_batch_size
     if parameters.allowed_batch_sizes and parameters.allowed_batch_sizes[-1] != largest:
@@ -153,7 +153,7 @@ def _check_splitting(parameters: BatchingParameters) -> None:
     if executed <= 0:
         raise invalid_argument(f"max_execution_batch_size must be positive; was {executed}")
     if executed > unsigned(largest):
-        # The three values stick to the text in the original as well.
+        # TensorFlow Serving's message lacks separators too.
         raise invalid_argument(
             "When enable_large_batch_splitting is true, input_batch_size_limit must be greater "
             f"than or equal to max_execution_batch_size.1{largest}{executed}"
@@ -161,7 +161,7 @@ def _check_splitting(parameters: BatchingParameters) -> None:
 
 
 def unsigned(number: int) -> int:
-    """Return a number as the C++ scheduler's ``size_t`` holds it: a negative one is huge."""
+    """Convert a number to C++'s ``size_t``: negative ones become huge."""
     return number % _UNSIGNED
 
 
@@ -184,7 +184,7 @@ def _message_type() -> Any:
             field.type = proto.TYPE_BOOL
         else:
             field.type, field.label = proto.TYPE_INT64, proto.LABEL_REPEATED
-    # A pool of its own: TensorFlow Serving's, where it is loaded, may hold the same name.
+    # A separate pool: TensorFlow Serving's protos, if loaded, may define the same name.
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(file)

@@ -1,4 +1,4 @@
-"""What differs between adaptive batching and TensorFlow Serving's parameters."""
+"""Batching policies: adaptive, and TensorFlow Serving's parameters."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from timonel.serving.status import Code, StatusError
 _PROOFS = 3
 _MICRO = 1e-6
 _HANDOVER_S = 1.5e-4
-"""What it costs to queue a request, to wake a thread for it, and to get the answer back."""
+"""Cost of queueing a request, waking a thread, and returning the response."""
 _FAR_FROM_INSTANT_S = 5e-3
 _DISTURBED = 1.2
-"""On a busy machine a run now and then takes a thousand times as long as it computes: no
-measurement of one that was alone counts for more than so many times the estimate."""
+"""Limit of a measurement, as a multiple of the estimate.
+
+On a busy machine, a run occasionally takes a thousand times its compute time.
+"""
 APART = ("apart",)
-"""The group of what is queued, but computed by itself."""
+"""Group of requests that are queued but computed alone."""
 
 
 class Place(NamedTuple):
-    """Where a request queues.
+    """Place of a request in the queues.
 
     Args:
-        rows: How many rows it has.
-        group: What tells apart the queues of one signature and set of outputs.
+        rows: The request's number of rows.
+        group: Distinguishes the queues of one signature and set of outputs.
     """
 
     rows: int
@@ -44,25 +46,25 @@ class Place(NamedTuple):
 
 
 class Policy(abc.ABC):
-    """The choices of one version's batching. Thread-safe."""
+    """Batching decisions for one version. Thread-safe."""
 
     allowed_sizes: Sequence[int] = ()
     pad_shapes = False
     retries_apart = False
-    """Whether the requests of a batch that failed are computed again, one by one."""
+    """Whether to compute the requests of a failed batch again, one by one."""
     checks_outputs = False
-    """Whether the outputs of a single request, too, must have its rows."""
+    """Whether to check the number of output rows for single requests too."""
     late: StatusError
-    """The answer to a request whose deadline passed in the queue."""
+    """Error of requests whose deadline passed in the queue."""
     waits_for_late = False
-    """Whether a caller waits for its answer though its deadline has passed."""
+    """Whether callers wait for the response even after their deadline."""
 
     @abc.abstractmethod
     def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:
-        """Return where a request queues; none if it has to be computed by itself.
+        """Return the place of a request; None to compute it alone.
 
         Raises:
-            StatusError: It cannot be computed.
+            StatusError: The request cannot be computed.
         """
 
     @abc.abstractmethod
@@ -71,54 +73,54 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def most_rows(self, signature: str) -> int:
-        """Return how many rows a batch should have at most."""
+        """Return the maximum rows of a batch."""
 
     @abc.abstractmethod
     def may_be_instant(self, signature: str) -> bool:
-        """Return whether requests may be computed by whoever submits them."""
+        """Return whether requests may be computed in the submitting thread."""
 
     @abc.abstractmethod
     def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
-        """Return whether some requests are computed sooner than they could be queued.
+        """Return whether computing requests is faster than queueing them.
 
         Args:
-            signature: What they ask for.
-            rows: How many rows they have, all together.
-            requests: How many they are.
+            signature: The requested signature.
+            rows: The total number of rows.
+            requests: The number of requests.
         """
 
     @abc.abstractmethod
     def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Learn from a run that had the model to itself.
+        """Record a run that did not overlap with others.
 
         Args:
-            signature: What was run.
-            rows: Of how many rows.
-            seconds: How long it took.
-            cpu_s: How much of that the thread computed, instead of waiting for the processor.
+            signature: The signature that ran.
+            rows: The number of rows.
+            seconds: Duration of the run.
+            cpu_s: CPU time of the thread within the run.
         """
 
     @abc.abstractmethod
     def computed(self, signature: str, rows: int, seconds: float) -> None:
-        """Learn from a batch."""
+        """Record a batch."""
 
     @abc.abstractmethod
     def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
-        """Learn from a request that was computed by itself."""
+        """Record a request that was computed alone."""
 
     @abc.abstractmethod
     def misfit(self, signature: str) -> None:
-        """Learn that a batch's outputs do not follow its rows."""
+        """Record that a batch's outputs do not match its rows."""
 
 
 class AdaptivePolicy(Policy):
-    """Natural batches of a learned size, of what is proven to be batchable.
+    """Natural batches of a learned size, if rows are proven independent.
 
     Args:
-        model: Runs the proof.
+        model: The model, which runs the proof.
         settings: Limits.
-        samples: Inputs that signatures are known to take, by signature.
-        at_once: Whether what is instant may be computed by whoever submits it.
+        samples: Inputs known to be valid, by signature.
+        at_once: Whether instant requests may be computed in the submitting thread.
     """
 
     retries_apart = True
@@ -155,58 +157,58 @@ class AdaptivePolicy(Policy):
                 self.ran_alone(name, 1, *seconds_alone(model, model.signatures[name]))
 
     def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:
-        """Return a queue of the same shapes, for what is proven to be batchable."""
+        """Return a queue for the same shapes; None if not proven batchable."""
         if self._verdicts[signature] is not Verdict.TOGETHER:
             return None
         try:
             rows = rows_of(inputs)
         except StatusError:
-            # The model itself words what is wrong with it, if anything is.
+            # If the request is invalid, the model reports the error.
             return None
         specs = self._model.signatures[signature].inputs
-        # Of another rank than declared: whether the outputs follow is not proven.
+        # Inputs of an undeclared rank are not covered by the proof.
         if rows == 0 or any(a.ndim != len(specs[n].shape or ()) for n, a in inputs.items()):
             return None
         shapes = tuple((array.dtype, array.shape[1:]) for array in inputs.values())
         return Place(rows, (tuple(inputs), shapes))
 
     def queue(self, signature: str, group: tuple[Any, ...]) -> Queue[Any]:
-        """Return a queue that holds nobody up."""
+        """Return a queue without added delay."""
         if group == APART:
             return NaturalQueue(self._room, lambda: 0)
         return NaturalQueue(self._room, lambda: self.most_rows(signature))
 
     def most_rows(self, signature: str) -> int:
-        """Return what was learned."""
+        """Return the learned limit."""
         return limit(self._learned[signature], self._max_rows)
 
     def may_be_instant(self, signature: str) -> bool:
-        """Return whether its rows are all the same work."""
+        """Return whether all rows of the signature take the same work."""
         return signature in self._even
 
     def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
-        """Let nothing wait that is computed sooner than it is handed to another thread."""
+        """Return whether computing is faster than handing over to another thread."""
         if signature not in self._even:
             return False
         seconds = at_most(self._alone[signature], rows)
         return seconds is not None and seconds < _HANDOVER_S * requests
 
     def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Learn how long so many rows take when nothing else is computed."""
+        """Record the time of a run that did not overlap with others."""
         if signature in self._even and self._slips[signature].are_too_many(cpu_s):
-            # As much work as the values say: whoever submits must not be held up again.
+            # The work depends on the values: no longer block submitting threads with it.
             self._even.discard(signature)
         self._alone[signature] = observe(
             self._alone[signature], rows, spent(seconds, cpu_s), _DISTURBED
         )
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
-        """Learn how long so many rows take."""
-        # Of two threads one may be forgotten: it is a statistic.
+        """Record the compute time of a batch."""
+        # Races between threads may lose an update, which is acceptable for a statistic.
         self._learned[signature] = observe(self._learned[signature], rows, seconds)
 
     def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
-        """Prove with these inputs what could not be proven at load."""
+        """Prove independence of rows with these inputs, if not possible at load."""
         if self._verdicts[signature] is not Verdict.UNKNOWN:
             return
         spec = self._model.signatures[signature]
@@ -220,14 +222,14 @@ class AdaptivePolicy(Policy):
             self._verdicts[signature] = Verdict.APART
 
     def misfit(self, signature: str) -> None:
-        """Put no requests together any more."""
+        """Batch no more requests of this signature."""
         self._verdicts[signature] = Verdict.APART
 
 
 def _verdict(
     model: LoadedModel, signature: Signature, sample: Mapping[str, Array] | None
 ) -> Verdict:
-    # Rows that are made up are surely different from each other, so they come first.
+    # Generated rows are certain to differ from each other, so try them first.
     found = verdict(model, signature)
     if found is Verdict.UNKNOWN and sample is not None:
         return verdict(model, signature, sample)
@@ -235,13 +237,13 @@ def _verdict(
 
 
 class ParameterPolicy(Policy):
-    """What TensorFlow Serving does by its parameters.
+    """Batching by TensorFlow Serving's parameters.
 
     Args:
         parameters: Sizes and times.
 
     Raises:
-        StatusError: No model can be loaded with them.
+        StatusError: No model can be loaded with the parameters.
     """
 
     checks_outputs = True
@@ -265,7 +267,7 @@ class ParameterPolicy(Policy):
         )
 
     def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:  # noqa: ARG002
-        """Return the one queue of the signature and its outputs."""
+        """Return the only queue of the signature and outputs."""
         return Place(rows_of(inputs), ())
 
     def queue(self, signature: str, group: tuple[Any, ...]) -> Queue[Any]:  # noqa: ARG002
@@ -273,25 +275,25 @@ class ParameterPolicy(Policy):
         return ParameterQueue(self._limits)
 
     def most_rows(self, signature: str) -> int:  # noqa: ARG002
-        """Return the parameter."""
+        """Return the configured limit."""
         return self._limits.batch_rows
 
     def may_be_instant(self, signature: str) -> bool:  # noqa: ARG002
-        """Return that nothing may."""
+        """Return False: requests are always queued."""
         return False
 
     def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:  # noqa: ARG002
-        """Queue everything: sizes are checked and padded there."""
+        """Return False: the queue checks and pads sizes."""
         return False
 
     def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Learn nothing: nothing does."""
+        """Ignore the measurement: this policy does not learn."""
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
-        """Learn nothing: the sizes are given."""
+        """Ignore the measurement: batch sizes are fixed."""
 
     def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
-        """Learn nothing: everything is batched."""
+        """Ignore the request: everything is batched."""
 
     def misfit(self, signature: str) -> None:
-        """Learn nothing: the next batch may fit."""
+        """Ignore the mismatch: the next batch may match."""

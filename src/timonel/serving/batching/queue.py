@@ -1,7 +1,8 @@
-"""Queues of tasks, and how batches are cut from them. Pure: time is an argument, in seconds.
+"""Queues of tasks that form batches. Pure: time is an argument, in seconds.
 
-A task is one request's rows. `NaturalQueue` hands out whatever is there; `parameterqueue` has the
-one that decides as TensorFlow Serving does. None of this is thread-safe: the owner holds a lock.
+A task is one request's rows. `NaturalQueue` returns all queued tasks up to a limit;
+`tfserving_queue` has the queue that decides as TensorFlow Serving does. Not thread-safe: the owner
+holds a lock.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ FULL = "The batch scheduling queue to which this task was submitted is full; "
 
 
 class Task:
-    """What waits to be computed. Tasks are told apart by identity.
+    """A queued request; compared by identity.
 
     Args:
-        rows: How many rows it has.
-        arrived: When it came.
-        deadline: When its answer is worth nothing any more; none for never.
+        rows: The number of rows.
+        arrived: The time of arrival.
+        deadline: Time after which the response is useless; None for never.
     """
 
     __slots__ = ("arrived", "deadline", "rows")
@@ -34,7 +35,7 @@ class Task:
         self.deadline = deadline
 
     def is_late(self, now: float) -> bool:
-        """Return whether its deadline has passed."""
+        """Return whether the deadline has passed."""
         return self.deadline is not None and self.deadline <= now
 
 
@@ -51,17 +52,17 @@ class Piece(Generic[T]):
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class Taken(Generic[T]):
-    """What a queue gives up.
+    """A batch taken from a queue, and expired tasks.
 
     Args:
-        pieces: One batch, in the order of arrival; empty if there is nothing to compute.
-        late: What is refused instead, as its deadline has passed.
+        pieces: One batch, in order of arrival; empty if there is nothing to compute.
+        late: Tasks to reject, because their deadlines have passed.
     """
 
     pieces: tuple[Piece[T], ...]
@@ -69,43 +70,43 @@ class Taken(Generic[T]):
 
     @property
     def tasks(self) -> list[T]:
-        """Return the tasks whose rows are in the batch."""
+        """Tasks with rows in the batch."""
         return [piece.task for piece in self.pieces]
 
 
 class Queue(abc.ABC, Generic[T]):
-    """Tasks whose rows may be computed together."""
+    """A queue of tasks whose rows may be computed together."""
 
     @abc.abstractmethod
     def add(self, task: T, now: float) -> None:
-        """Queue a task.
+        """Add a task.
 
         Raises:
-            StatusError: It is too large, or there is no room.
+            StatusError: The task is too large, or the queue is full.
         """
 
     @abc.abstractmethod
     def due_at(self) -> float | None:
-        """Return when the next batch may be taken; none if nothing is queued."""
+        """Return when the next batch may be taken; None if the queue is empty."""
 
     @abc.abstractmethod
     def take(self, now: float) -> Taken[T]:
-        """Give up the next batch; call it only when one is due."""
+        """Take the next batch; call it only when one is due."""
 
     @abc.abstractmethod
     def remove(self, task: T) -> None:
-        """Forget a task; nothing happens if it is not, or no longer, queued."""
+        """Remove a task, if it is queued."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let nothing wait any longer."""
+        """Make all queued tasks due at once."""
 
 
 class Room:
-    """How many tasks may wait in all the queues of one version.
+    """Limit of queued tasks in all queues of one version.
 
     Args:
-        limit: That number.
+        limit: The maximum number of tasks.
     """
 
     def __init__(self, limit: int) -> None:
@@ -113,10 +114,10 @@ class Room:
         self.used = 0
 
     def enter(self) -> None:
-        """Count one more.
+        """Count a queued task.
 
         Raises:
-            StatusError: There is no room.
+            StatusError: The limit is reached.
         """
         if self.used >= self.limit:
             raise StatusError(
@@ -126,16 +127,16 @@ class Room:
         self.used += 1
 
     def leave(self) -> None:
-        """Count one less."""
+        """Discount a task that left its queue."""
         self.used -= 1
 
 
 def cut(tasks: deque[T], limit: int, now: float) -> Taken[T]:
-    """Take a batch from the left: as many tasks as fit into a limit of rows, but one at least.
+    """Take a batch from the left, up to ``limit`` rows but at least one task.
 
     Args:
-        tasks: What waits, in order; loses what is taken and what is late.
-        limit: How many rows.
+        tasks: Queued tasks in order; taken and expired ones are removed.
+        limit: The maximum number of rows.
         now: The present time.
     """
     pieces: list[Piece[T]] = []
@@ -155,11 +156,11 @@ def cut(tasks: deque[T], limit: int, now: float) -> Taken[T]:
 
 
 class NaturalQueue(Queue[T]):
-    """Gives what is there, up to a limit of rows; a task that is larger goes alone.
+    """Returns all queued tasks, up to a limit of rows; larger tasks go alone.
 
     Args:
-        room: Shared with the version's other queues.
-        limit: Asked for the limit whenever a batch is taken.
+        room: The limit of tasks, shared with the version's other queues.
+        limit: Returns the maximum rows; called for each batch.
     """
 
     def __init__(self, room: Room, limit: Callable[[], int]) -> None:
@@ -168,26 +169,26 @@ class NaturalQueue(Queue[T]):
         self._tasks: deque[T] = deque()
 
     def add(self, task: T, now: float) -> None:  # noqa: ARG002 - the interface's
-        """Queue a task, if there is room."""
+        """Add a task, if there is room."""
         self._room.enter()
         self._tasks.append(task)
 
     def due_at(self) -> float | None:
-        """Return a time that has passed: what is queued is due."""
+        """Return the first task's arrival: queued tasks are due at once."""
         return self._tasks[0].arrived if self._tasks else None
 
     def take(self, now: float) -> Taken[T]:
-        """Give up what fits, without what is late."""
+        """Take the next batch, and expired tasks."""
         taken = cut(self._tasks, self._limit(), now)
         for _ in (*taken.pieces, *taken.late):
             self._room.leave()
         return taken
 
     def remove(self, task: T) -> None:
-        """Forget a task."""
+        """Remove a task."""
         if task in self._tasks:
             self._tasks.remove(task)
             self._room.leave()
 
     def close(self) -> None:
-        """Nothing waits here anyway."""
+        """Do nothing: all tasks are due at once."""

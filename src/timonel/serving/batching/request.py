@@ -1,4 +1,4 @@
-"""A request in a queue: its arrays, and the future of its answer."""
+"""A queued request: its arrays, and the future of its response."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Answer = dict[str, Array]
 
 
 class Request(Task):
-    """A task with its arrays and the future of its answer. Thread-safe.
+    """A task with its arrays and the future of its response. Thread-safe.
 
     Args:
-        inputs: Its arrays.
-        outputs: The outputs it wants, in order.
-        rows: How many rows it has.
-        arrived: When it came.
-        deadline: When its answer is worth nothing any more; none for never.
+        inputs: Arrays by input name.
+        outputs: The requested outputs, in order.
+        rows: The number of rows.
+        arrived: The time of arrival.
+        deadline: Time after which the response is useless; None for never.
     """
 
     __slots__ = ("_claimed", "_lock", "_parts", "future", "inputs", "outputs", "queue_s")
@@ -41,16 +41,16 @@ class Request(Task):
         self.future = Pending()
         self.future.compute_s = 0.0
         self.queue_s = 0.0
-        """How long it has waited in the queue, known once it is computed."""
+        """Seconds spent in the queue, known once the request is computed."""
         self._lock = threading.Lock()
         self._claimed: bool | None = None
         self._parts: dict[int, Answer] = {}
 
     def claim(self) -> bool:
-        """Begin to compute, after which it cannot be cancelled.
+        """Mark the request as running, so that it cannot be cancelled.
 
         Returns:
-            False if nobody waits for the answer any more.
+            False if the request was cancelled or is already done.
         """
         with self._lock:
             if self._claimed is None:
@@ -58,12 +58,12 @@ class Request(Task):
             return self._claimed and not self.future.done()
 
     def took(self, seconds: float) -> None:
-        """Note that the model has computed some of its rows in so many seconds."""
+        """Add seconds that the model took to compute some of the rows."""
         with self._lock:
             self.future.compute_s = (self.future.compute_s or 0.0) + seconds
 
     def answer(self, piece: Piece[Request], outputs: Answer) -> None:
-        """Give the outputs of some of its rows; the last of them answer it."""
+        """Add the outputs of some rows; complete the future once all are known."""
         wanted = {name: outputs[name] for name in self.outputs}
         with self._lock:
             if self.future.done():
@@ -80,7 +80,7 @@ class Request(Task):
             )
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error, unless it is answered."""
+        """Fail the request, unless it is done."""
         with self._lock:
             if not self.future.done():
                 self.future.set_exception(error)

@@ -1,7 +1,7 @@
-"""Whether rows of different requests may be computed together: tried, not believed.
+"""Test whether rows of different requests may be computed together.
 
-A signature may be batched if its inputs and outputs are declared with an open first dimension,
-and three rows computed at once give what one of them gives by itself.
+A signature may be batched if its inputs and outputs are declared with an open first dimension, and
+one of three rows gives the same result in the batch as alone.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _LOG = logging.getLogger(__name__)
 _ROWS = 3
 _TIMES = 3
 _ALONE = 0
-"""The row that is also computed by itself."""
+"""Index of the row that is also computed alone."""
 _FLOATS = (0.25, 0.0, 1.0)
-"""Different, and no average of each other, so that a mean over the batch is noticed."""
+"""Distinct values, none the average of the others, to detect a mean over the batch."""
 _OPEN_SIZES = (1, 8, 32)
-"""What an open dimension other than the first is tried with."""
+"""Sizes to try for open dimensions other than the first."""
 
 Execution = Callable[[str, Mapping[str, Array]], Mapping[str, Array]]
 
 
 class Verdict(Enum):
-    """What the check has found."""
+    """Result of the test."""
 
     TOGETHER = "together"
     APART = "apart"
@@ -95,7 +95,7 @@ def is_open(signature: Signature) -> bool:
 
 
 def three_rows(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return three rows of ``inputs``, the first ones, or the first one again."""
+    """Return the first three rows of ``inputs``, or the first row three times."""
     return {
         name: array[:_ROWS] if len(array) >= _ROWS else np.repeat(array[:1], _ROWS, axis=0)
         for name, array in inputs.items()
@@ -121,7 +121,7 @@ def _is_row(together: Array, alone: Array) -> bool:
     if row.shape != alone.shape:
         return False
     if row.dtype == object or not np.issubdtype(row.dtype, np.floating):
-        # A tie, or the last digit of a number in a text, may fall either way in a larger batch.
+        # Ties, or the last digit of a number in a text, may differ in a larger batch.
         return True
     tolerance = max(1e-3, 10 * float(np.finfo(row.dtype).eps))
     return bool(np.allclose(row, alone, rtol=tolerance, atol=tolerance, equal_nan=True))

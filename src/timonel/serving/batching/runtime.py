@@ -1,4 +1,4 @@
-"""A runtime whose versions are computed in batches."""
+"""A runtime that batches requests to its versions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from timonel.serving.settings.batching import BatchingSettings
 
 
 class BatchingRuntime(Runtime):
-    """Puts batching around what another runtime loads; all versions share one set of threads.
+    """Adds batching to another runtime's models; all versions share one set of threads.
 
     Args:
-        runtime: What loads and computes.
-        batching: Which batching; the threads are made by it.
-        observer: Returns who is told of the batches of the version in a folder.
-        threads: Requests that one version computes at the same time without batching.
+        runtime: The runtime that loads and computes.
+        batching: The batching settings, which also determine the threads.
+        observer: Returns the observer for batches of the version in a folder.
+        threads: Concurrent requests per version without batching.
 
     Raises:
-        StatusError: The parameters ask for no threads.
+        StatusError: The number of threads is not positive.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class BatchingRuntime(Runtime):
         self._threads = threads
 
     def prepare(self) -> None:
-        """Import what loading needs."""
+        """Import the modules needed for loading."""
         self._runtime.prepare()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load the version in ``path``, and find out what may be put together."""
+        """Load the version in ``path``, and test which requests may be batched."""
         observer = None if self._observer is None else self._observer(path)
         model = self._runtime.load(path, settings)
         together = batched(
@@ -59,5 +59,5 @@ class BatchingRuntime(Runtime):
         return scheduled(together, self._threads)
 
     def close(self) -> None:
-        """Give back what the runtime took."""
+        """Release the runtime's resources."""
         self._runtime.close()

@@ -1,6 +1,6 @@
-"""Which batch is computed next. Pure: time is an argument, in seconds.
+"""Choose the next batch to compute. Pure: time is an argument, in seconds.
 
-Queues take turns, batch by batch, so that a busy one does not starve the others, and no more than
+Queues take turns, one batch each, so that a busy queue does not starve the others. At most
 ``slots`` batches are computed at once. Not thread-safe: the owner holds a lock.
 """
 
@@ -18,11 +18,11 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class Work(Generic[K, T]):
-    """What somebody must do now.
+    """Tasks taken from a queue, to be processed now.
 
     Args:
-        key: The queue it came from.
-        taken: A batch, which holds a slot until `Scheduler.release`, or only late tasks.
+        key: The queue's key.
+        taken: A batch, which holds a slot until `Scheduler.release`, or only expired tasks.
     """
 
     key: K
@@ -30,15 +30,15 @@ class Work(Generic[K, T]):
 
     @property
     def holds_slot(self) -> bool:
-        """Whether there is something to compute."""
+        """Whether there is a batch to compute."""
         return bool(self.taken.pieces)
 
 
 class Scheduler(Generic[K, T]):
-    """The queues in the order of their turns. A queue is there only while tasks are in it.
+    """Queues in round-robin order; empty queues are dropped.
 
     Args:
-        slots: How many batches may be computed at once.
+        slots: Maximum number of batches to compute at once.
     """
 
     def __init__(self, slots: int) -> None:
@@ -47,16 +47,16 @@ class Scheduler(Generic[K, T]):
         self._queues: dict[K, Queue[T]] = {}
 
     def add(self, key: K, make: Callable[[], Queue[T]], task: T, now: float) -> None:
-        """Queue a task.
+        """Add a task to its queue.
 
         Args:
-            key: Its queue.
-            make: Makes that queue if it is not there.
-            task: What to queue.
+            key: The queue's key.
+            make: Creates the queue if it does not exist.
+            task: The task to add.
             now: The present time.
 
         Raises:
-            StatusError: The queue refuses it.
+            StatusError: The queue rejects the task.
         """
         queue = self._queues.get(key)
         if queue is not None:
@@ -67,7 +67,7 @@ class Scheduler(Generic[K, T]):
         self._queues[key] = queue
 
     def take(self, now: float) -> Work[K, T] | None:
-        """Return the work whose turn it is; none if nothing is due or all slots are taken."""
+        """Take the next work; None if nothing is due or all slots are taken."""
         if self.running >= self.slots:
             return None
         for key, queue in self._queues.items():
@@ -77,17 +77,17 @@ class Scheduler(Generic[K, T]):
         return None
 
     def release(self) -> None:
-        """Give back the slot of a batch that was computed."""
+        """Free the slot of a computed batch."""
         self.running -= 1
 
     def next_due_at(self) -> float | None:
-        """Return when there is work for a free slot; none if no slot is free or nothing queued."""
+        """Return when the next batch is due; None if no slot or no task."""
         if self.running >= self.slots or not self._queues:
             return None
         return min(due for queue in self._queues.values() if (due := queue.due_at()) is not None)
 
     def remove(self, key: K, task: T) -> None:
-        """Forget a task; nothing happens if it is no longer queued."""
+        """Remove a task, if it is still queued."""
         queue = self._queues.get(key)
         if queue is not None:
             queue.remove(task)
@@ -95,7 +95,7 @@ class Scheduler(Generic[K, T]):
                 del self._queues[key]
 
     def close(self, belongs: Callable[[K], bool]) -> None:
-        """Let nothing wait any longer in the queues whose key ``belongs``."""
+        """Make all tasks due at once in the queues whose key ``belongs``."""
         for key, queue in self._queues.items():
             if belongs(key):
                 queue.close()

@@ -1,4 +1,4 @@
-"""The queue of TensorFlow Serving's batching parameters. Pure: time is an argument, in seconds."""
+"""TensorFlow Serving's batching queue. Pure: time is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Limits:
     """TensorFlow Serving's options of a queue.
 
     Args:
-        task_rows: The largest task.
-        batch_rows: The largest batch.
-        timeout_s: How long a batch that is not full waits.
-        batches: How many batches may wait.
-        split: Whether a task may be spread over several batches.
+        task_rows: Maximum rows of a task.
+        batch_rows: Maximum rows of a batch.
+        timeout_s: Seconds that a batch waits to be filled.
+        batches: Maximum number of queued batches.
+        split: Whether a task may be split over several batches.
     """
 
     task_rows: int
@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(eq=False)
 class _Waiting(Generic[T]):
-    """A batch that grows; its time runs from its first task."""
+    """A growing batch; its timeout starts with its first task."""
 
     since: float
     pieces: list[Piece[T]]
@@ -40,7 +40,7 @@ class _Waiting(Generic[T]):
 
 
 class ParameterQueue(Queue[T]):
-    """Forms batches as they come in: only the last one is open, those before it are full.
+    """Forms batches on arrival: only the last one is open, earlier ones are full.
 
     Args:
         limits: Sizes and times.
@@ -52,7 +52,7 @@ class ParameterQueue(Queue[T]):
         self._closed = False
 
     def add(self, task: T, now: float) -> None:
-        """Put a task into the open batch, or into the next ones."""
+        """Add a task to the open batch, or to the next ones."""
         limits = self._limits
         if task.rows > limits.task_rows:
             raise invalid_argument(
@@ -73,7 +73,7 @@ class ParameterQueue(Queue[T]):
             self._batches[-1].rows += piece.rows
 
     def due_at(self) -> float | None:
-        """Return when the first batch is full or has waited long enough."""
+        """Return when the first batch is full or reaches its timeout."""
         if not self._batches:
             return None
         first = self._batches[0]
@@ -81,15 +81,15 @@ class ParameterQueue(Queue[T]):
         return first.since + (0 if full or self._closed else self._limits.timeout_s)
 
     def take(self, now: float) -> Taken[T]:
-        """Give up the first batch."""
+        """Take the first batch."""
         pieces = self._batches.popleft().pieces
-        # A batch of which one task can still be answered in time is computed as a whole.
+        # A batch is computed as a whole unless all of its tasks are late.
         if all(piece.task.is_late(now) for piece in pieces):
             return Taken((), tuple(piece.task for piece in pieces))
         return Taken(tuple(pieces))
 
     def remove(self, task: T) -> None:
-        """Forget a task, with all its pieces."""
+        """Remove a task, with all its pieces."""
         for batch in list(self._batches):
             kept = [piece for piece in batch.pieces if piece.task is not task]
             if len(kept) < len(batch.pieces):
@@ -99,7 +99,7 @@ class ParameterQueue(Queue[T]):
                     self._batches.remove(batch)
 
     def close(self) -> None:
-        """Let the open batch wait no longer."""
+        """Make the open batch due at once."""
         self._closed = True
 
     @property
@@ -116,7 +116,7 @@ class ParameterQueue(Queue[T]):
         first = size - self._open_rows
         if not self._limits.split or task.rows <= first:
             return [Piece(task, 0, task.rows)]
-        # The open batch is filled up first.
+        # Fill the open batch first.
         edges = [0, *range(first or size, task.rows, size), task.rows]
         return [Piece(task, *edge) for edge in itertools.pairwise(edges)]
 

@@ -1,4 +1,4 @@
-"""The threads that compute batches, shared by all models of a process."""
+"""Threads that compute batches, shared by all models of a process."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from timonel.serving.batching.schedule import Scheduler, Work
 
 
 class Owner(Protocol):
-    """What computes the batches of its queues."""
+    """Computes the batches of its queues."""
 
     def compute(self, key: Any, taken: Taken[Any]) -> None:
-        """Answer every task that was taken; must not raise."""
+        """Complete all taken tasks; must not raise."""
 
 
 class Key(Hashable, Protocol):
-    """What a queue is found by."""
+    """Key of a queue."""
 
     @property
     def owner(self) -> Owner:
-        """Whose queue it is."""
+        """Owner of the queue."""
 
 
 class Batcher:
-    """Computes batches, at most ``slots`` at once, in threads of its own.
+    """Computes batches in a pool of threads, at most ``slots`` at once.
 
-    Threads are started when they are first needed, so that a process may fork before, and end
-    when the last model is detached. Thread-safe.
+    Threads start when first needed, so that a process can fork before, and end when the last model
+    is detached. Thread-safe.
 
     Args:
-        slots: How many batches are computed at once.
+        slots: Maximum number of batches to compute at once.
         name: The threads' name.
         clock: Returns the present time in seconds.
     """
@@ -55,16 +55,16 @@ class Batcher:
 
     @property
     def slots(self) -> int:
-        """How many batches are computed at once."""
+        """Maximum number of batches to compute at once."""
         return self._scheduler.slots
 
     def attach(self) -> None:
-        """Count one model more."""
+        """Add a model."""
         with self._life:
             self._users += 1
 
     def detach(self) -> None:
-        """Count one model less, all of whose tasks are answered; the last one ends the threads."""
+        """Remove a model whose tasks are all done; the last one ends the threads."""
         with self._life:
             self._users -= 1
             if self._users:
@@ -79,25 +79,25 @@ class Batcher:
         """Queue a task.
 
         Raises:
-            StatusError: The queue refuses it.
+            StatusError: The queue rejects the task.
         """
         with self._lock:
             self._scheduler.add(key, make, task, self._clock())
             self._wake()
 
     def remove(self, key: Key, task: Task) -> None:
-        """Forget a task that is still queued."""
+        """Remove a task that is still queued."""
         with self._lock:
             self._scheduler.remove(key, task)
 
     def flush(self, owner: Owner) -> None:
-        """Let no task of ``owner`` wait for others any longer."""
+        """Make all tasks of ``owner`` due at once."""
         with self._lock:
             self._scheduler.close(lambda key: key.owner is owner)
             self._wake()
 
     def _wake(self) -> None:
-        """Have a thread look for work; called with the lock held."""
+        """Wake a thread to look for work; called with the lock held."""
         if self._scheduler.next_due_at() is None:
             return
         if not self._threads:
@@ -119,7 +119,7 @@ class Batcher:
                 now = self._clock()
                 work = self._scheduler.take(now)
                 if work is not None:
-                    # There may be more of it, and another slot.
+                    # Another batch may be due, and another slot free.
                     self._wake()
                     return work
                 due_at = self._scheduler.next_due_at()

@@ -1,4 +1,4 @@
-"""Puts batching around a version that was loaded."""
+"""Add batching to a loaded version."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from timonel.serving.signature import Array
 
 
 class Submitter(Enum):
-    """Who submits requests to a version."""
+    """The kind of thread that submits requests to a version."""
 
-    BUSY = "busy"  # has other things to do, and must not be held up
-    WAITING = "waiting"  # waits for this version alone
-    LOOP = "loop"  # an event loop, which has many requests in a turn
+    BUSY = "busy"  # has other work, and must not be blocked
+    WAITING = "waiting"  # waits for this version only
+    LOOP = "loop"  # an event loop, with many requests per iteration
 
 
 def batcher_for(settings: BatchingSettings) -> Batcher:
     """Return the threads that all versions of a process share.
 
     Raises:
-        StatusError: The parameters ask for no threads.
+        StatusError: The number of threads is not positive.
     """
     if isinstance(settings, BatchingParameters):
         check_threads(settings)
@@ -55,20 +55,21 @@ def batched(
     samples: Mapping[str, Mapping[str, Array]] | None = None,
     submitter: Submitter = Submitter.BUSY,
 ) -> LoadedModel:
-    """Return a version with batching around it; itself if it is not to be batched.
+    """Add batching to a version; return it unchanged if not to be batched.
 
-    Adaptive batching runs each signature a few times here, to see what it may put together.
+    Adaptive batching runs each signature a few times here, to test whether its rows are
+    independent.
 
     Args:
-        model: What was loaded. Closed if this fails, else owned by what is returned.
-        settings: Which batching.
-        observer: Told of every batch.
-        batcher: The threads; its own if none are given.
-        version: The version's folder, where its own parameters may lie.
-        samples: Inputs that its signatures are known to take, by signature; by default those of
-            the version's warm-up requests.
-        submitter: Who submits requests, and may be made to compute what takes less time than to
-            queue it, under adaptive batching.
+        model: The loaded version. Closed if this fails, otherwise owned by the result.
+        settings: The batching settings.
+        observer: Called for each batch.
+        batcher: The threads; created if None.
+        version: The version's folder, which may contain its own parameters.
+        samples: Inputs known to be valid, by signature; by default those of the version's warm-up
+            requests.
+        submitter: The kind of thread that submits requests. With adaptive batching, it may compute
+            requests that take less time than queueing.
 
     Raises:
         StatusError: The version cannot be loaded with these parameters.
@@ -77,11 +78,11 @@ def batched(
         return model
     if isinstance(model, DeclaringModel):
         if not model.batchable and isinstance(settings, BatchingParameters):
-            # These put everything together that comes.
+            # BatchingParameters batch all requests, whether batchable or not.
             return model
         batcher = batcher or Batcher(model.slots)
     try:
-        # One that declares how many calls it takes at once must not be called besides.
+        # A model that declares its number of concurrent calls must not get further ones.
         submitter = Submitter.BUSY if isinstance(model, DeclaringModel) else submitter
         at_once = submitter is not Submitter.BUSY
         policy = _policy(model, settings, version, samples or {}, at_once=at_once)

@@ -1,7 +1,7 @@
-"""Shared memory without a name: a file descriptor that two processes map.
+"""Anonymous shared memory: a file descriptor that two processes map.
 
-A `memfd` needs no ``/dev/shm``, which is 64 MiB in a container, and leaves nothing behind: it is
-gone when the last process that has mapped it is.
+A `memfd` does not need ``/dev/shm``, which is limited to 64 MiB in containers, and needs no
+cleanup: it is freed with the last process that maps it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class SharedSegment:
-    """A stretch of memory that this process has mapped; unmapped when nothing refers to it.
+    """A shared memory mapping of this process; unmapped when unreferenced.
 
     Args:
-        descriptor: The file; it may be closed after this.
+        descriptor: The file descriptor; it may be closed after this.
         size: Its length in bytes.
 
     Raises:
-        ValueError: The file is shorter, or could be cut, which would end this process at a touch.
+        ValueError: The file is shorter, or its size is not sealed: access beyond a truncated file's
+            end would kill this process.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -36,12 +37,12 @@ class SharedSegment:
 
 
 def new_segment(size: int) -> tuple[int, SharedSegment]:
-    """Return a descriptor of new shared memory, for the caller to close, and the memory itself.
+    """Create shared memory; return its descriptor, for the caller to close, and mapping.
 
-    Pages cost nothing until they are written to.
+    Pages use no memory until they are written to.
 
     Raises:
-        OSError: There is no memory, or there are too many open files.
+        OSError: No memory is left, or too many files are open.
     """
     descriptor = os.memfd_create("timonel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -54,16 +55,16 @@ def new_segment(size: int) -> tuple[int, SharedSegment]:
 
 
 class Hold:
-    """Keeps a block of shared memory for as long as an array of it is in use.
+    """Keeps a block of shared memory while an array in it is in use.
 
-    Arrays made of `array`, and whatever is sliced or viewed from them, refer to this object. When
-    the last of them is gone, the block is given back.
+    Arrays returned by `array`, and their slices and views, refer to this object. When the last of
+    them is gone, the block is given back.
 
     Args:
-        segment: Where it is.
-        offset: Its first byte there.
-        length: Bytes.
-        owner: Told once, from whichever thread that happens in, and in the middle of anything.
+        segment: The segment that contains the block.
+        offset: The block's offset in the segment.
+        length: Its size in bytes.
+        owner: Notified once, by a destructor: in any thread, at any point of its code.
         number: The segment's number, for ``owner``.
     """
 
@@ -90,22 +91,22 @@ class Hold:
         return np.asarray(self)
 
     def __del__(self) -> None:
-        # Not there when the arguments were refused.
+        # Missing if the arguments were rejected.
         owner = getattr(self, "_owner", None)
         if owner is not None:
             owner.give_back(self.number, self.offset)
 
 
 class Owner:
-    """Whoever wants to know that a block is not used any more."""
+    """Receives notifications about unused blocks."""
 
     def give_back(self, number: int, offset: int) -> None:
-        """Note that a block is free. Takes no lock that anybody waits for."""
+        """Note that a block is free. Must not wait for a lock."""
         raise NotImplementedError
 
 
 def hold_of(array: object) -> Hold | None:
-    """Return what keeps the shared memory that an array is in, if it is in such."""
+    """Return the hold of an array in shared memory; None for other arrays."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Hold) else None

@@ -1,9 +1,10 @@
-"""``python -m timonel.serving.isolation.zygote <descriptor>``: the parent of all compute processes.
+"""Zygote process: the parent of all compute processes.
 
-It has imported what the runtime needs, has initialised nothing of it, has one thread and does
-nothing but fork, so that a version is loaded without an import, and its process shares the pages
-of what was imported. It ends when its connection does, and its children with it: the kernel kills
-a process whose parent has died, also one that hangs in a kernel.
+Run as ``python -m timonel.serving.isolation.zygote <descriptor>``. It has imported the runtime's
+modules without initializing them, has one thread and only forks. A version thus loads without
+imports, and its process shares the pages of the imported modules. The zygote ends when its
+connection does, and its children with it: the kernel kills a process whose parent has died, even
+one that hangs in a TensorFlow kernel.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import Runtime
 
 _LOG = logging.getLogger(__name__)
-# A terminal's Ctrl-C and a service manager's SIGTERM go to every process of a server. The front
-# answers what is under way first, and needs the others for that.
+# Ctrl-C in a terminal and SIGTERM from a service manager go to every process of a server. The
+# server process first answers requests in flight, and needs the other processes for that.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -66,12 +67,13 @@ def main(descriptor: int) -> int:
 
 
 def _prepared(reference: str) -> Runtime:
-    # Next to nothing of what an import makes is garbage.
+    # Imports create almost no garbage.
     gc.disable()
     module, _, attribute = reference.partition(":")
     runtime: Runtime = getattr(importlib.import_module(module), attribute)()
     runtime.prepare()
-    # What exists now is shared by all; a collector that looked at it would copy every page.
+    # Existing objects are shared by all children; a garbage collection that visited them would copy
+    # every page.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -86,7 +88,7 @@ def _prepared(reference: str) -> Runtime:
 
 
 class _Parent:
-    """Forks, and tells how its children end."""
+    """Forks children, and reports their exit statuses."""
 
     def __init__(self, control: socket.socket, runtime: Runtime) -> None:
         self._control = control
@@ -114,7 +116,7 @@ class _Parent:
                 return False
             order: dict[str, Any] = json.loads(message)
             if "kill" in order:
-                # Not reaped yet, so the number is still that child's.
+                # Not reaped yet, so the PID still belongs to this child.
                 if order["kill"] in self._children:
                     os.kill(order["kill"], signal.SIGKILL)
             else:
@@ -165,7 +167,7 @@ class _Parent:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
                 sys.stdout.flush()
-            # Without destructors of libraries, which others have a copy of.
+            # Skip destructors of libraries, whose state is shared with other processes.
             os._exit(code)
 
     def _collect(self) -> None:

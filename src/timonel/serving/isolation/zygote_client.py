@@ -1,4 +1,4 @@
-"""The warm parent as the front sees it."""
+"""Client of the zygote process, for the server."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _ENDS_KEPT = 1024
 
 
 class ZygoteClient:
-    """A process that forks compute processes; this object owns it. Thread-safe.
+    """A zygote process that forks compute processes; owned by this object. Thread-safe.
 
-    Its start takes as long as importing what the runtime needs; `fork` waits for that.
+    Starting it takes as long as importing the runtime's modules; `connect` waits for that.
 
     Args:
-        runtime: ``module:attribute`` of what makes the runtime.
+        runtime: The runtime's factory, as ``module:attribute``.
     """
 
     def __init__(self, runtime: str) -> None:
@@ -65,19 +65,19 @@ class ZygoteClient:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Process ID of the zygote."""
         return self._process.pid
 
     @property
     def is_over(self) -> bool:
-        """Whether it forks nothing any more."""
+        """Whether the zygote can no longer fork."""
         return self._refusal is not None
 
     def wait_until_ready(self) -> None:
-        """Block until it can fork.
+        """Block until the zygote can fork.
 
         Raises:
-            StatusError: It cannot, and never will.
+            StatusError: It failed, and will never be able to fork.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._refusal is not None)
@@ -85,10 +85,10 @@ class ZygoteClient:
                 raise StatusError(Code.FAILED_PRECONDITION, self._refusal)
 
     def connect(self, order: ForkOrder) -> tuple[socket.socket, int]:
-        """Return a connection to a new compute process, and its pid.
+        """Fork a compute process; return a connection to it, and its PID.
 
         Raises:
-            StatusError: There is none.
+            StatusError: The process cannot be forked.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -99,14 +99,14 @@ class ZygoteClient:
             raise
 
     def cause(self, pid: int, timeout_s: float) -> str | None:
-        """Word how a process it has forked ended; none if it has not in time."""
+        """Describe how a forked process ended; None if still running after the timeout."""
         status = self.wait(pid, timeout_s)
         if status is not None:
             return ended(os.waitstatus_to_exitcode(status))
         return "ended together with the parent of all such processes" if self.is_over else None
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
-        """Return the wait status of a process it has forked; none if it has not ended in time."""
+        """Return a forked process's wait status; None if not known after the timeout."""
         with self._changed:
             self._changed.wait_for(
                 lambda: pid in self._ends or self._refusal is not None, timeout_s
@@ -114,11 +114,11 @@ class ZygoteClient:
             return self._ends.pop(pid, None)
 
     def kill(self, pid: int) -> None:
-        """Kill a process it has forked. Idempotent."""
+        """Kill a forked process. Idempotent."""
         self._send({"kill": pid})
 
     def close(self) -> None:
-        """End it, and all that it has forked."""
+        """End the zygote and all processes it has forked."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -143,7 +143,7 @@ class ZygoteClient:
 
     def _send(self, content: dict[str, Any], passed: socket.socket | None = None) -> None:
         message = json.dumps(content).encode()
-        # When it is gone, the reader notices.
+        # If the zygote is gone, the reader notices.
         with contextlib.suppress(OSError):
             if passed is None:
                 self._control.send(message)
@@ -179,7 +179,7 @@ class ZygoteClient:
         elif "token" not in content:
             self._refusal = content["refused"]
         elif "pid" in content:
-            # The number may have been another process's before.
+            # The PID may have belonged to an earlier process.
             self._ends.pop(content["pid"], None)
             self._forks.pop(content["token"]).set_result(content["pid"])
         else:
@@ -187,7 +187,7 @@ class ZygoteClient:
 
 
 def ended(code: int) -> str:
-    """Word an exit code: negative for a signal."""
+    """Describe an exit code; negative for a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

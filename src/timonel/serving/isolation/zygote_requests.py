@@ -1,4 +1,4 @@
-"""What the front asks of the warm parent, and the environment that it is started in."""
+"""Requests to the zygote process, and its environment variables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from timonel.serving.settings import RuntimeSettings
 
 MESSAGE_BYTES = 1 << 17
 _KEPT = "TIMONEL_KEPT_"
-# A process with threads must not fork. numpy's linear algebra starts as many as there are
-# processors when it is loaded, and pyarrow's allocator one that frees memory in the background.
+# A process with threads must not fork. When loaded, numpy's linear algebra starts a thread per
+# processor, and pyarrow's allocator one that frees memory in the background.
 _WITHOUT_THREADS = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -20,11 +20,11 @@ _WITHOUT_THREADS = {
 
 @dataclass(frozen=True)
 class WarmOrders:
-    """The first message.
+    """First message to the zygote.
 
     Args:
-        runtime: ``module:attribute`` of what makes the runtime.
-        path: Where modules are found.
+        runtime: The runtime's factory, as ``module:attribute``.
+        path: The module search path.
     """
 
     runtime: str
@@ -33,15 +33,15 @@ class WarmOrders:
 
 @dataclass(frozen=True)
 class ForkOrder:
-    """A request for a compute process; its end of the connection comes with it.
+    """Request for a compute process; sent with its end of the connection.
 
     Args:
-        token: A number for the answer.
-        name: What to call the process.
-        folder: The version to load.
-        runtime: `RuntimeSettings` as JSON's values.
-        threads: Requests at the same time.
-        memory_limit: Bytes of shared memory for its answers.
+        token: A number that identifies the response.
+        name: The name of the process.
+        folder: The version's folder.
+        runtime: `RuntimeSettings` as JSON values.
+        threads: Concurrent requests.
+        memory_limit: Bytes of shared memory for responses.
     """
 
     token: int
@@ -53,20 +53,20 @@ class ForkOrder:
 
     @property
     def settings(self) -> RuntimeSettings:
-        """How the version computes."""
+        """Settings of the runtime."""
         return RuntimeSettings.model_validate(self.runtime)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON's values."""
+        """Return the request as JSON values."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def environment(env: Mapping[str, str], *, restored: bool = False) -> dict[str, str]:
-    """Return the environment for a process in which imports start no threads.
+    """Return an environment in which imports start no threads.
 
     Args:
-        env: The environment as it is.
-        restored: Undo what this function did to it.
+        env: The present environment.
+        restored: Undo the changes of this function instead.
     """
     result = dict(env)
     for name, value in _WITHOUT_THREADS.items():
