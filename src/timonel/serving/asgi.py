@@ -1,4 +1,4 @@
-"""ASGI types and header helpers, shared by the applications of the REST port."""
+"""ASGI types and header helpers for the REST applications."""
 
 from __future__ import annotations
 

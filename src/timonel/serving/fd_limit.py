@@ -11,7 +11,7 @@ _ENOUGH = 2**20
 
 
 def raise_limit() -> None:
-    """Raise the limit of open file descriptors of this process to its maximum.
+    """Raise this process's limit of open file descriptors to its maximum.
 
     The usual limit of 1024 is for programs that use ``select``. A server that reaches it cannot
     accept connections, which looks to clients as if it hung.

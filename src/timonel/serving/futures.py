@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SizedPool(ThreadPoolExecutor):
-    """Thread pool for messages, with two extra threads for those over 1 MiB.
+    """Thread pool for messages; separate threads handle those over 1 MiB.
 
     A large message may take a second; medium-sized ones must not wait for it.
 
@@ -107,7 +107,7 @@ async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
 
 
 async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: Any) -> T:
-    """Run a function in the event loop if ``size`` is small, otherwise in a pool."""
+    """Run a function in the event loop, or in a pool if large."""
     if size <= AT_ONCE_BYTES:
         return function(*args)
     return await in_pool(pool_for(pool, size), function, *args)

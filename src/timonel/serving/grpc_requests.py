@@ -57,10 +57,10 @@ class Unparsed:
 
 
 def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
-    """Return a request deserializer for gRPC, which calls it in the event loop.
+    """Return a request deserializer for gRPC.
 
-    It never raises, because gRPC would log a traceback for each request. Pass its result to
-    `parsed`.
+    gRPC calls it in the event loop. It never raises, because gRPC would log a traceback for each
+    request. Pass its result to `parsed`.
     """
 
     def deserialize(raw: bytes) -> Any:

@@ -238,7 +238,7 @@ def _logged(
 
 
 def _owned(access: AccessSettings) -> AccessSettings:
-    """Give this process a secret key, never written to disk, to monitor its server."""
+    """Add a secret owner key to monitor the server; never written to disk."""
     if not access.is_closed:
         return access
     return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})

@@ -28,7 +28,7 @@ def give_back() -> None:
 
 
 def start_trimming() -> None:
-    """Trim the heap in a daemon thread while the process exceeds its initial size.
+    """Start a daemon thread that trims the heap while it is grown.
 
     The allocator keeps the pieces of a request of many megabytes, which are freed one by one:
     hundreds of megabytes after a few such requests.

@@ -55,7 +55,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
-    """Return the error for a port that cannot be listened on, with a free one."""
+    """Return the error for an unavailable port; it proposes a free one."""
     if error.errno == errno.EADDRINUSE:
         free = _propose(host, port)
         return ServingError(

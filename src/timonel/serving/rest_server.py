@@ -141,7 +141,7 @@ class RestServer:
             connection.transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ABORTED_S):
-                while self._server.server_state.connections:  # noqa: ASYNC110 - it tells nobody
+                while self._server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for this
                     await asyncio.sleep(0)
 
 

@@ -76,7 +76,7 @@ class _Turn:
 
 
 class _End:
-    """Run the due work when called, or when dropped by a closing loop.
+    """Run the due work when called or dropped by a closing loop.
 
     Args:
         due: The work to run; emptied.

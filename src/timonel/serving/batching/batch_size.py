@@ -16,7 +16,10 @@ _BUCKETS = 21
 _TOLERANCE = 1.1
 _GROWTH = 2
 _ENOUGH = 3
-"""Measurements before a size counts: the first ones allocate memory and warm caches."""
+"""Measurements before a size counts.
+
+The first ones allocate memory and warm caches.
+"""
 _EXPLORE = 64
 _FASTER, _SLOWER = 0.5, 0.1
 """Weights of faster and slower measurements: noise only makes runs slower."""

@@ -88,7 +88,7 @@ class BatchingModel(WrappedModel):
                 deadline passed.
         """
         future = self.submit(signature, inputs, outputs, deadline)
-        self._end_turn()  # this thread may be the event loop that would otherwise submit the request
+        self._end_turn()  # this thread may run the loop that would do it
         return self._wait(future, deadline)
 
     def submit(
@@ -110,7 +110,7 @@ class BatchingModel(WrappedModel):
             gathers = place is not None and self._gathers(signature)
             if place and not gathers and self._policy.is_instant(signature, place.rows):
                 return self._answered(signature, inputs, outputs, place.rows, deadline)
-        except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
+        except Exception as error:  # noqa: BLE001 - becomes the response
             return refused(error)
         rows, group = Place(1, APART) if place is None else place
         key, request = self._request(signature, inputs, outputs, deadline, rows, group)
@@ -131,7 +131,7 @@ class BatchingModel(WrappedModel):
                 rows, group = self._policy.place(signature, inputs) or Place(1, APART)
                 key, request = self._request(signature, inputs, outputs, deadline, rows, group)
                 queues.setdefault(key, []).append(request)
-            except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 futures.append(refused(error))
             else:
                 futures.append(request.future)
@@ -158,7 +158,7 @@ class BatchingModel(WrappedModel):
         try:
             if pieces:
                 self._computing.batch(key.signature, key.outputs, key.group, pieces)
-        except BaseException as error:  # noqa: BLE001 - is the answer of whoever waits for one
+        except BaseException as error:  # noqa: BLE001 - becomes the responses
             for piece in pieces:
                 piece.task.fail(error)
 
@@ -203,7 +203,7 @@ class BatchingModel(WrappedModel):
     def _divided(
         self, key: QueueKey, requests: list[Request]
     ) -> tuple[list[Request], list[Request]]:
-        """Divide a queue's requests into those to compute at once and those to queue."""
+        """Divide a queue's requests into instant ones and others."""
         name, is_instant = key.signature, self._policy.is_instant
         if key.group == APART:
             return [], requests

@@ -92,7 +92,7 @@ class Computing:
         failure: Exception | None = None
         try:
             found, compute_s = self._run_merged(signature, outputs, pieces, padding)
-        except Exception as error:  # noqa: BLE001 - is handed to everyone it concerns
+        except Exception as error:  # noqa: BLE001 - passed to all affected requests
             failure, compute_s = error, self._clock() - started
         else:
             for piece in pieces:
@@ -182,7 +182,7 @@ class Computing:
                 continue
             try:
                 found = self._model.run(signature, piece.task.inputs, outputs)
-            except Exception as error:  # noqa: BLE001 - its own answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 piece.task.fail(error)
             else:
                 piece.task.answer(piece, found)
@@ -192,7 +192,7 @@ class Computing:
             return
         try:
             self._observer(observation)
-        except Exception:  # noqa: BLE001 - a defect there must not cost an answer
+        except Exception:  # noqa: BLE001 - a bug there must not fail requests
             _LOG.exception("a batch could not be counted")
 
 

@@ -51,7 +51,7 @@ class Policy(abc.ABC):
     allowed_sizes: Sequence[int] = ()
     pad_shapes = False
     retries_apart = False
-    """Whether to compute the requests of a failed batch again, one by one."""
+    """Whether to retry the requests of a failed batch one by one."""
     checks_outputs = False
     """Whether to check the number of output rows for single requests too."""
     late: StatusError

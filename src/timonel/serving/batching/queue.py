@@ -127,12 +127,14 @@ class Room:
         self.used += 1
 
     def leave(self) -> None:
-        """Discount a task that left its queue."""
+        """Remove a task from the count."""
         self.used -= 1
 
 
 def cut(tasks: deque[T], limit: int, now: float) -> Taken[T]:
-    """Take a batch from the left, up to ``limit`` rows but at least one task.
+    """Take a batch from the left, within a limit of rows.
+
+    At least one task is taken, however many rows it has.
 
     Args:
         tasks: Queued tasks in order; taken and expired ones are removed.

@@ -24,7 +24,7 @@ _TIMES = 3
 _ALONE = 0
 """Index of the row that is also computed alone."""
 _FLOATS = (0.25, 0.0, 1.0)
-"""Distinct values, none the average of the others, to detect a mean over the batch."""
+"""Distinct values, without their average, to detect means over the batch."""
 _OPEN_SIZES = (1, 8, 32)
 """Sizes to try for open dimensions other than the first."""
 
@@ -42,16 +42,15 @@ class Verdict(Enum):
 def verdict(
     model: LoadedModel, signature: Signature, sample: Mapping[str, Array] | None = None
 ) -> Verdict:
-    """Tell whether a signature may be batched, by running it if the model does not say so.
+    """Decide whether a signature may be batched, by declaration or test.
 
     Args:
-        model: What runs it.
+        model: The model; runs the signature unless it declares whether it is batchable.
         signature: One of its signatures.
-        sample: Inputs that it is known to take, such as those of a warm-up request; made up if
-            none are given.
+        sample: Inputs known to be valid, such as those of a warm-up request; generated if None.
 
     Returns:
-        `UNKNOWN` if it takes none of the inputs tried.
+        `UNKNOWN` if the model accepts none of the inputs tried.
     """
     if not is_open(signature):
         return Verdict.APART
@@ -68,13 +67,13 @@ def verdict(
 def seconds_alone(
     model: LoadedModel, signature: Signature, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, float]:
-    """Return how long one row takes that was made up, by itself: the least of three times.
+    """Measure one generated row alone; return the fastest of three runs.
 
     Returns:
-        Seconds in all, and how many of them this thread computed.
+        Elapsed seconds, and CPU seconds of this thread.
 
     Raises:
-        StatusError: The model does not take it.
+        StatusError: The model rejects the row.
     """
     row = {name: _values(spec, 1)[:1] for name, spec in signature.inputs.items()}
     times = []
@@ -87,7 +86,7 @@ def seconds_alone(
 
 
 def is_open(signature: Signature) -> bool:
-    """Return whether every input and output is declared with an open first dimension."""
+    """Return whether all inputs and outputs have an open first dimension."""
     specs = [*signature.inputs.values(), *signature.outputs.values()]
     return bool(signature.inputs) and all(
         spec.shape is not None and spec.shape[:1] == (-1,) for spec in specs
@@ -95,7 +94,7 @@ def is_open(signature: Signature) -> bool:
 
 
 def three_rows(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the first three rows of ``inputs``, or the first row three times."""
+    """Return the first three rows, or the first row three times."""
     return {
         name: array[:_ROWS] if len(array) >= _ROWS else np.repeat(array[:1], _ROWS, axis=0)
         for name, array in inputs.items()

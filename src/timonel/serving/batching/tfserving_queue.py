@@ -40,7 +40,7 @@ class _Waiting(Generic[T]):
 
 
 class ParameterQueue(Queue[T]):
-    """Forms batches on arrival: only the last one is open, earlier ones are full.
+    """Forms batches on arrival; only the last one is open.
 
     Args:
         limits: Sizes and times.

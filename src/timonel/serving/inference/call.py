@@ -25,7 +25,7 @@ Outputs = dict[str, Array]
 
 
 class Call:
-    """A request's use of a version: look up a signature, then run it."""
+    """A request's use of a version: find a signature, then run it."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class Classes:
     scores: Array | None
 
     def rows(self) -> list[list[tuple[str, float]]]:
-        """Return (label, score) pairs per example, with "" and 0 for missing values."""
+        """Return (label, score) pairs per example; missing values are "" and 0."""
         present = self.scores if self.labels is None else self.labels
         assert present is not None, "a signature gives one of them at least"
         labels = np.full(present.shape, b"", object) if self.labels is None else self.labels

@@ -120,7 +120,7 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
 
 
 def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
-    """Reshape outputs of shape ``[n, 1]`` to the shape of the client's input.
+    """Reshape outputs of shape ``[n, 1]`` to that of the client's input.
 
     Args:
         outputs: Outputs for inputs that `check_shapes` has reshaped.

@@ -1,8 +1,8 @@
-"""Warm-up requests, run before a version serves, so first clients do not wait.
+"""Run warm-up requests before a version serves.
 
-They are in ``assets.extra/tf_serving_warmup_requests`` of the version: PredictionLogs in a TFRecord
-file, as TensorFlow Serving and the request log write them. Rules and messages are TensorFlow
-Serving's.
+The first clients then do not wait for initialization. The requests are in
+``assets.extra/tf_serving_warmup_requests`` of the version: PredictionLogs in a TFRecord file, as
+TensorFlow Serving and the request log write them. Rules and messages are TensorFlow Serving's.
 """
 
 from __future__ import annotations

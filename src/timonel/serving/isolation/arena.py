@@ -93,7 +93,7 @@ class Arena(Owner):
         return found is not None and found[0] is hold.segment
 
     def share(self, hold: Hold) -> None:
-        """Add a user to a block: the other side, which gives it back by itself."""
+        """Add the other side as user of a block; it gives the block back."""
         with self._room:
             if not self._closed:
                 self._uses[hold.number, hold.offset] += 1
@@ -161,7 +161,7 @@ class Arena(Owner):
         self._announce(number, descriptor, size)
 
     def _trim(self, keep_bytes: int | None = None) -> None:
-        """Drop empty segments beyond the idle limit, or to get down to ``keep_bytes``."""
+        """Drop empty segments above the idle limit, or above ``keep_bytes`` in total."""
         empty = [n for n, (_, blocks) in self._segments.items() if blocks.is_empty]
         idle = sum(self._segments[number][0].size for number in empty)
         # The first one is small and used most, so it is dropped last.

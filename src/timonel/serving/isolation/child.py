@@ -135,7 +135,7 @@ class _Answering:
             # received.
             later = bool(self._under_way) or self._beginning
             self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             _post_error(self._link, number, error, compute_s=_compute_s(future))
 
 

@@ -25,9 +25,9 @@ from timonel.serving.signature import NUMPY_TYPES, Array
 from timonel.serving.turns import TurnBatching, at_end_of_turn
 
 AT_ONCE = 100
-"""Number of messages at which to send before the end of the event-loop iteration.
+"""Queued messages that are sent without waiting for the iteration to end.
 
-The other side could already work on them.
+The other side can then start to work on them.
 """
 
 
@@ -84,7 +84,9 @@ class Connection(Owner):
         later: bool = False,
         turn: bool = False,
     ) -> None:
-        """Queue a message and usually send it; its content is copied on return.
+        """Queue a message, and send it unless deferred.
+
+        Arrays outside shared memory are copied before this returns.
 
         Args:
             kind: The message's kind.
@@ -210,7 +212,7 @@ class Connection(Owner):
             self.flush()
 
     def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
-        """Yield the places of arrays in this side's shared memory, adding a user to each."""
+        """Share the arrays in this side's shared memory; yield their places."""
         for name, each in arrays.items():
             hold = hold_of(each)
             if hold is None or not self._arena.owns(hold) or not each.flags.c_contiguous:
@@ -229,7 +231,10 @@ class Connection(Owner):
 
 
 def is_small(shape: Sequence[int], dtype: str) -> bool:
-    """Return whether an array goes through the socket, where shared memory would cost more."""
+    """Return whether an array is small enough to send through the socket.
+
+    Shared memory would cost more for these.
+    """
     return _bytes_of(shape, dtype) <= INLINE_BYTES
 
 

@@ -40,7 +40,7 @@ class Kind(IntEnum):
     LOADED = 7  # [signatures, platform], defaults
     CANCEL = 8  # the response to that request is no longer needed
     CLOSE = 9  # unload, and end
-    BATCH = 10  # [what was observed of a batch]
+    BATCH = 10  # [values of a BatchObservation]
 
 
 class Frame(NamedTuple):

@@ -1,4 +1,4 @@
-"""Convert a model's metadata to fields and arrays of a message, and back. Pure."""
+"""Convert a model's metadata to and from fields of a message. Pure."""
 
 from __future__ import annotations
 

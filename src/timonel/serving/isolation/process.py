@@ -163,7 +163,7 @@ class ComputeProcess:
             self._link.serve(self._handle, self._watch)
         except ProtocolError as error:
             self._condemn(f"sent what makes no sense ({error})")
-        except Exception as error:  # noqa: BLE001 - a defect here must not leave requests waiting
+        except Exception as error:  # noqa: BLE001 - a bug here must not leave requests waiting
             _LOG.exception("the connection to process %d failed", self.pid)
             self._condemn(f"could not be listened to ({type(error).__name__}: {error})")
         self._finish(self._cause())
@@ -236,7 +236,7 @@ class ComputeProcess:
                 self._link.post(Kind.CANCEL, number)
 
     def _watch(self) -> float | None:
-        """Fail expired requests; return the maximum wait, or None for no limit."""
+        """Fail expired requests and detect hangs; return the maximum wait."""
         # Set before checking: a later `submit` then knows that it must wake this thread.
         self._sleeping = True
         asked = list(self._asked.values())

@@ -38,7 +38,7 @@ class Answer(Pending):
         self.asked_at = time.monotonic()
         self._cancel = cancel
         self.request: tuple[str, list[tuple[str, Any, tuple[int, ...]]]] = ("", [])
-        """Signature, and name, type and shape of each input, for the log of a crash."""
+        """Signature, and name, type and shape of inputs, for crash logs."""
 
     @property
     def description(self) -> str:

@@ -27,7 +27,9 @@ class Restart:
 
 
 def after_crash(crashes: tuple[float, ...], now: float) -> Restart:
-    """Return the delay: none after the first crash, then 0.5 s, doubled up to `MAX_DELAY_S`.
+    """Return the delay before the next restart.
+
+    It is 0 s after the first crash, then 0.5 s, doubled up to `MAX_DELAY_S`.
 
     Args:
         crashes: Times of the previous crashes, ascending.

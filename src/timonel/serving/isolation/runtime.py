@@ -67,7 +67,7 @@ class ProcessRuntime(Runtime):
         return ProcessModel(str(path), start, self._close_timeout_s)
 
     def close(self) -> None:
-        """End the zygote process, and with it all versions that are still loaded."""
+        """End the zygote process, and with it all loaded versions."""
         with self._lock:
             parent, self._parent = self._parent, None
             self._closed = True

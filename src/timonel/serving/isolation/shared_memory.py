@@ -55,7 +55,7 @@ def new_segment(size: int) -> tuple[int, SharedSegment]:
 
 
 class Hold:
-    """Keeps a block of shared memory while an array in it is in use.
+    """Keeps a block of shared memory while its arrays are in use.
 
     Arrays returned by `array`, and their slices and views, refer to this object. When the last of
     them is gone, the block is given back.

@@ -57,7 +57,7 @@ def main(descriptor: int) -> int:
         sys.path[:] = orders.path
         try:
             runtime = _prepared(orders.runtime)
-        except Exception as error:  # noqa: BLE001 - told to whoever wants to load
+        except Exception as error:  # noqa: BLE001 - reported to the server
             _LOG.exception("the runtime cannot be prepared")
             _send(control, {"refused": f"{type(error).__name__}: {error}"})
             return 1
@@ -161,7 +161,7 @@ class _Parent:
                 order.memory_limit,
             )
             code = 0
-        except BaseException:  # noqa: BLE001 - nothing may go on in the parent's image
+        except BaseException:  # noqa: BLE001 - the child must not continue with the zygote's code
             traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
@@ -183,7 +183,7 @@ def _restore_environment() -> None:
 
 
 def _send(control: socket.socket, content: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # nobody listens: the loop finds out
+    with contextlib.suppress(OSError):  # the server is gone, which the loop detects
         control.send(json.dumps(content).encode())
 
 

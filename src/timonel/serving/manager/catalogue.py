@@ -15,7 +15,7 @@ from timonel.serving.status import StatusError, invalid_argument, not_found
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model and version requested by number, by label, or as the latest."""
+    """A requested model and version: a number, a label, or the latest."""
 
     name: str
     version: int | None = None
@@ -74,7 +74,7 @@ class Servable:
 
 
 class Catalogue:
-    """Models and versions of a server: written by the loader, read by requests.
+    """A server's models and versions: written by the loader, read by requests.
 
     Readers take no lock: the mappings they read are replaced, never changed in place.
 
@@ -162,8 +162,7 @@ class Catalogue:
             StatusError: It is not loaded.
         """
         servable = self._find(spec)
-        # A version is removed from the catalogue before it is retired, so another look-up finds its
-        # successor.
+        # A version is removed from the catalogue before it is retired, so look it up again.
         while not servable.acquire():
             servable = self._find(spec)
         return servable

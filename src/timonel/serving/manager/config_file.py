@@ -1,4 +1,4 @@
-"""Read the list of models from a file, and follow changes of the file."""
+"""Read the list of models from a file, and follow its changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reconfigure = Callable[[Sequence[ModelSettings]], Future[None]]
 
 
 def read_models(path: str) -> tuple[ModelSettings, ...]:
-    """Return the models in a ModelServerConfig file, for the start of a server.
+    """Return the models in a ModelServerConfig file, to start a server.
 
     Raises:
         StatusError: The file cannot be read or is invalid.

@@ -87,7 +87,7 @@ class Settling:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a hash that changes when a file below ``path`` is added, removed or rewritten."""
+    """Return a hash of all file names, sizes and times below ``path``."""
     digest = hashlib.blake2b(digest_size=16)
     for name, size, mtime_ns in sorted(_files(path)):
         digest.update(f"{name}\0{size}\0{mtime_ns}\n".encode(errors="surrogateescape"))
@@ -100,6 +100,6 @@ def _files(root: Path) -> Iterable[tuple[str, int, int]]:
             path = os.path.join(folder, name)  # noqa: PTH118 - a Path per file and poll is slow
             try:
                 status = os.stat(path)  # noqa: PTH116 - as above
-            except OSError:  # removed since, or not ours to see
+            except OSError:  # removed since, or not readable
                 continue
             yield path, status.st_size, status.st_mtime_ns

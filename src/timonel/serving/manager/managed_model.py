@@ -77,16 +77,16 @@ class ManagedModel:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the model is no longer configured and has no version in memory."""
+        """Whether the model is unconfigured and has no version in memory."""
         return not self.configured and not any(r.in_memory for r in self._tracked.values())
 
     @property
     def has_ended(self) -> bool:
-        """Whether any version has a status to report, such as unloaded or failed."""
+        """Whether a version has a status to report, such as failed."""
         return bool(self._tracked)
 
     def configure(self, model: ModelSettings | None) -> None:
-        """Apply new settings, or None if the model was removed from the configuration."""
+        """Apply new settings; None removes the model from the configuration."""
         if model is None:
             self._source.close()
         elif not self.configured or model.base_path != self.model.base_path:
@@ -148,7 +148,7 @@ class ManagedModel:
         return self._source.fetch(candidate)
 
     def end_load(self, servable: Servable, held: Held) -> None:
-        """Publish a version loaded from a folder, and hold the folder until unloaded."""
+        """Publish a loaded version, and hold its folder until it is unloaded."""
         number = servable.version
         self.servables[number] = servable
         self._held[servable] = held
@@ -156,7 +156,7 @@ class ManagedModel:
         _LOG.info("model %s: version %d is loaded", self.name, number)
 
     def fail(self, number: int, error: StatusError) -> None:
-        """Record that a version failed to load, and schedule a retry if due."""
+        """Record that a version failed to load, and schedule any retry."""
         settings = self._settings
         before = self._tracked[number]
         many = before.attempts > settings.max_retries
@@ -235,7 +235,7 @@ class ManagedModel:
         )
 
     def _enough(self, rule: Rule, interesting: Sequence[int]) -> int:
-        """Return how many complete versions suffice, so that no others are fetched."""
+        """Return how many complete versions suffice, so that no others are checked."""
         if not isinstance(rule.policy, Latest):
             return len(interesting)
         records = (self._tracked.get(number) for number in interesting)
@@ -262,7 +262,7 @@ class ManagedModel:
             return None
 
     def _forget(self, numbers: Collection[int]) -> None:
-        """Reset versions that were removed, so that they are loaded again if they return."""
+        """Reset removed versions, so that they load again if they return."""
         ended = [n for n, record in self._tracked.items() if record.state is State.END]
         away = [number for number in sorted(ended) if number not in numbers]
         before = dict(self._tracked)

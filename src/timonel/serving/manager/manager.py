@@ -86,7 +86,7 @@ class ModelManager:
         self._thread.start()
 
     def wait_until_settled(self) -> None:
-        """Block until every model serves a version, or has none that could load.
+        """Block until all models serve a version or have failed.
 
         Raises:
             UnservableError: A model has no version that can be loaded.
@@ -149,7 +149,7 @@ class ModelManager:
         return min([now + (self._settings.poll_s or _FOR_EVER_S), *ahead])
 
     def _take_results(self, deadline: float) -> None:
-        """Process results of the pools until the next look at the disk is due."""
+        """Process results of the pools until the next look is due."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 self._done.get(timeout=left)()

@@ -32,7 +32,7 @@ _MODEL_TYPES = {1: TENSORFLOW, 2: _OTHER}
 
 
 class TextProtoError(StatusError):
-    """A text that does not parse as a text proto of the expected message.
+    """A text that is not a text proto of the expected message.
 
     Args:
         path: The file that contains the text.

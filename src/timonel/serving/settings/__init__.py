@@ -1,4 +1,4 @@
-"""Server settings: frozen, built at the entry point, sent to processes as JSON."""
+"""Server settings: frozen, built at the entry point, sent as JSON."""
 
 from timonel.serving.settings.loading import LoadSettings, Transition
 from timonel.serving.settings.models import (

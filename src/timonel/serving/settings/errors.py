@@ -10,7 +10,7 @@ from timonel.errors import SpecError
 def as_spec_error(error: ValidationError) -> SpecError:
     """Return the first validation error as a user-facing `SpecError`."""
     first = error.errors()[0]
-    if first["type"] == "value_error":  # a rule of our own, which explains itself
+    if first["type"] == "value_error":  # raised by a validator, with a readable message
         return SpecError(str(first["ctx"]["error"]))
     name = ".".join(map(str, first["loc"]))
     rule = first["msg"].removeprefix("Input should be ")

@@ -14,15 +14,16 @@ class Transition(StrEnum):
     """Order of loading and unloading when a version is replaced."""
 
     AVAILABILITY_PRESERVING = "availability_preserving"
-    """Load the new version first: no downtime, but two in memory for a while."""
+    """Load the new version first: no downtime, but two in memory."""
     RESOURCE_PRESERVING = "resource_preserving"
-    """Unload the old version first: never two in memory, but downtime while the new one loads."""
+    """Unload the old version first: one in memory, but downtime while loading."""
 
 
 class LoadSettings(Settings):
     """Settings for finding and loading versions.
 
-    The defaults of the last fields are timonel's; TensorFlow Serving behaves differently there.
+    TensorFlow Serving's behaviour differs from the defaults of ``retry_all``, ``fall_back``,
+    ``wait_for_versions``, ``keep_labelled`` and ``labels_may_wait``.
     """
 
     poll_s: Seconds = Field(

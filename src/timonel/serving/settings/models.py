@@ -38,7 +38,10 @@ VersionPolicy = Annotated[Latest | Every | Specific, Field(discriminator="kind")
 
 
 class RequestLogSettings(Settings):
-    """Log a sample of a model's requests and responses as PredictionLogs in TFRecords."""
+    """Settings for logging a sample of a model's requests, as TFRecords.
+
+    Each record is a PredictionLog with a request and its response.
+    """
 
     filename_prefix: str = Field(min_length=1, description="What each file's path starts with.")
     sampling_rate: float = Field(ge=0, le=1, description="The share of requests that is kept.")

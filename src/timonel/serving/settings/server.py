@@ -1,4 +1,4 @@
-"""Settings of a server process: frozen, built at the entry point, sent as JSON."""
+"""Settings of a server process."""
 
 from __future__ import annotations
 
