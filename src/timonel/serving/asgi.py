@@ -14,7 +14,11 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def header(headers: Headers, wanted: bytes) -> bytes:
-    """Return a header's first value, or empty bytes. Names are in lower case."""
+    """Return the first value of a header with a lower-case name.
+
+    Returns:
+        Empty bytes if the header is missing.
+    """
     for name, value in headers:
         if name == wanted:
             return value

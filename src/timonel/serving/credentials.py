@@ -50,7 +50,7 @@ class Credentials:
 
     @property
     def curl_options(self) -> str:
-        """Options for a ``curl`` command line; it takes the key from the environment."""
+        """Options for ``curl``, which takes the key from the environment."""
         key = "" if self.key is None else f'-H "Authorization: Bearer ${KEY_VARIABLE}" '
         trusted = self.certificate or self.ca_file
         return key if trusted is None else f"{key}--cacert {shlex.quote(trusted)} "

@@ -27,7 +27,7 @@ from timonel.serving.telemetry.telemetry import Telemetry
 
 
 class Frontends:
-    """Open the REST and gRPC ports and drain them on close. For one event loop.
+    """REST and gRPC servers that drain on close. For one event loop.
 
     Args:
         settings: The server's settings.

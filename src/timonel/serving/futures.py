@@ -107,7 +107,7 @@ async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
 
 
 async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: Any) -> T:
-    """Run a function in the event loop, or in a pool if large."""
+    """Run a function directly for small sizes, otherwise in a pool."""
     if size <= AT_ONCE_BYTES:
         return function(*args)
     return await in_pool(pool_for(pool, size), function, *args)

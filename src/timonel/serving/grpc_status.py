@@ -15,11 +15,11 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 def refuse(
     context: Any, code: Code, message: str, metadata: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Set the status of a call; the handler must return at once, with any response.
+    """Set the error status of a call.
 
-    ``context.abort`` would raise an error that the context keeps. Its traceback refers to the
-    handler's frames, so to the request and the context: a cycle that keeps the whole request in
-    memory until the next full garbage collection.
+    The handler must then return at once, with any response. ``context.abort`` would raise an error
+    that the context keeps. Its traceback refers to the handler's frames, so to the request and the
+    context: a cycle that keeps the whole request in memory until the next full garbage collection.
 
     Args:
         context: gRPC's context of the call.

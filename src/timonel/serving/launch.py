@@ -238,7 +238,10 @@ def _logged(
 
 
 def _owned(access: AccessSettings) -> AccessSettings:
-    """Add a secret owner key to monitor the server; never written to disk."""
+    """Add a secret owner key to monitor a server that requires credentials.
+
+    The key is never written to disk.
+    """
     if not access.is_closed:
         return access
     return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})

@@ -27,7 +27,9 @@ def workspace_for(
     workspace: Workspace | str | os.PathLike[str] | None,
     references: Sequence[str | os.PathLike[str]],
 ) -> Workspace:
-    """Return the workspace to use; create it only when serving from a folder or URI.
+    """Return the workspace to use.
+
+    It is created only when serving from a folder or URI.
 
     Raises:
         NotFoundError: No workspace exists, and so no model of that name either.

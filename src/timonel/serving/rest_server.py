@@ -24,7 +24,10 @@ _ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settin
 
 
 def bind_rest(settings: ServerSettings) -> socket.socket | None:
-    """Bind the REST port; return None if REST is off or optional and unavailable.
+    """Bind the REST port, unless REST is off.
+
+    Returns:
+        None if REST is off, or if it is optional and the port is unavailable.
 
     Raises:
         ServingError: The port cannot be bound.

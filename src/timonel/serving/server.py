@@ -176,7 +176,7 @@ def _record(
 
 
 def _free_grpc_port(settings: ServerSettings) -> int | None:
-    """Check early that the gRPC port is free; gRPC binds it much later."""
+    """Check that the gRPC port is free; gRPC binds it later."""
     if settings.grpc_port is None:
         return None
     with bind(settings.host, settings.grpc_port, "gRPC") as bound:

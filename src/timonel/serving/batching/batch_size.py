@@ -26,7 +26,7 @@ _FASTER, _SLOWER = 0.5, 0.1
 
 
 class Learned(NamedTuple):
-    """Measurements of a signature's batches; a tuple, as two are created per batch.
+    """Measurements of a signature's batches; a tuple for speed.
 
     Args:
         row_s: Seconds per row, by size: entry k is for batches of more than 2^(k-1) and at most 2^k
@@ -41,7 +41,7 @@ class Learned(NamedTuple):
 
 
 def at_most(learned: Learned, rows: int) -> float | None:
-    """Return an upper bound of the seconds for ``rows`` rows; None if unknown.
+    """Return an upper bound of the seconds for ``rows``, if known.
 
     It is derived from measured batches of the same or a larger size.
     """

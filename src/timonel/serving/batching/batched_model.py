@@ -33,7 +33,7 @@ class QueueKey(NamedTuple):
 
 
 class BatchingModel(WrappedModel):
-    """Batches requests before running them on another model. Thread-safe.
+    """Model that batches requests to another model. Thread-safe.
 
     Args:
         model: The model that computes; owned from now on.

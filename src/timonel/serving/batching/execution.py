@@ -21,7 +21,7 @@ Pieces = list[Piece[Request]]
 
 
 class Computing:
-    """Runs a model on rows of several requests, and completes each. Thread-safe.
+    """Executor of batches, which completes their requests. Thread-safe.
 
     Args:
         model: The model that computes.
@@ -51,7 +51,7 @@ class Computing:
         outputs: Sequence[str] | None,
         rows: int,
     ) -> tuple[Answer, float]:
-        """Run a request that was not queued; return its outputs and compute seconds.
+        """Run an unqueued request; return its outputs and compute seconds.
 
         Raises:
             StatusError: The model rejected the request or failed.

@@ -28,4 +28,4 @@ class BatchObservation:
 
 
 Observer = Callable[[BatchObservation], None]
-"""Called after each batch, by the computing thread; must be quick and thread-safe."""
+"""Callback after each batch, in the computing thread; quick and thread-safe."""

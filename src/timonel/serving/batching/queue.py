@@ -44,7 +44,7 @@ T = TypeVar("T", bound=Task)
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """The rows ``start`` to ``stop`` of a task; all of them unless it was split."""
+    """Rows ``start`` to ``stop`` of a task; all unless it was split."""
 
     task: T
     start: int
@@ -87,7 +87,7 @@ class Queue(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def due_at(self) -> float | None:
-        """Return when the next batch may be taken; None if the queue is empty."""
+        """Return when the next batch is due; None if empty."""
 
     @abc.abstractmethod
     def take(self, now: float) -> Taken[T]:
@@ -158,7 +158,9 @@ def cut(tasks: deque[T], limit: int, now: float) -> Taken[T]:
 
 
 class NaturalQueue(Queue[T]):
-    """Returns all queued tasks, up to a limit of rows; larger tasks go alone.
+    """Queue without delay: batches take all tasks within a row limit.
+
+    A task larger than the limit forms a batch alone.
 
     Args:
         room: The limit of tasks, shared with the version's other queues.

@@ -63,7 +63,7 @@ class Request(Task):
             self.future.compute_s = (self.future.compute_s or 0.0) + seconds
 
     def answer(self, piece: Piece[Request], outputs: Answer) -> None:
-        """Add the outputs of some rows; complete the future once all are known."""
+        """Add outputs of some rows; complete the future after the last."""
         wanted = {name: outputs[name] for name in self.outputs}
         with self._lock:
             if self.future.done():

@@ -14,7 +14,9 @@ from timonel.serving.settings.batching import BatchingSettings
 
 
 class BatchingRuntime(Runtime):
-    """Adds batching to another runtime's models; all versions share one set of threads.
+    """Runtime decorator that adds batching to models.
+
+    All versions share one set of threads.
 
     Args:
         runtime: The runtime that loads and computes.

@@ -67,7 +67,7 @@ class Scheduler(Generic[K, T]):
         self._queues[key] = queue
 
     def take(self, now: float) -> Work[K, T] | None:
-        """Take the next work; None if nothing is due or all slots are taken."""
+        """Take the next work, if any is due and a slot free."""
         if self.running >= self.slots:
             return None
         for key, queue in self._queues.items():
@@ -81,7 +81,7 @@ class Scheduler(Generic[K, T]):
         self.running -= 1
 
     def next_due_at(self) -> float | None:
-        """Return when the next batch is due; None if no slot or no task."""
+        """Return when a free slot gets its next batch, if any."""
         if self.running >= self.slots or not self._queues:
             return None
         return min(due for queue in self._queues.values() if (due := queue.due_at()) is not None)

@@ -40,7 +40,7 @@ class _Waiting(Generic[T]):
 
 
 class ParameterQueue(Queue[T]):
-    """Forms batches on arrival; only the last one is open.
+    """Queue that forms batches on arrival; only the last is open.
 
     Args:
         limits: Sizes and times.

@@ -12,7 +12,7 @@ from timonel.serving.batching.schedule import Scheduler, Work
 
 
 class Owner(Protocol):
-    """Computes the batches of its queues."""
+    """Owner of queues, which computes their batches."""
 
     def compute(self, key: Any, taken: Taken[Any]) -> None:
         """Complete all taken tasks; must not raise."""
@@ -27,7 +27,7 @@ class Key(Hashable, Protocol):
 
 
 class Batcher:
-    """Computes batches in a pool of threads, at most ``slots`` at once.
+    """Thread pool that computes at most ``slots`` batches at once.
 
     Threads start when first needed, so that a process can fork before, and end when the last model
     is detached. Thread-safe.
@@ -64,7 +64,7 @@ class Batcher:
             self._users += 1
 
     def detach(self) -> None:
-        """Remove a model whose tasks are all done; the last one ends the threads."""
+        """Remove a model without pending tasks; the last ends the threads."""
         with self._life:
             self._users -= 1
             if self._users:

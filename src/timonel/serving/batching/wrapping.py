@@ -55,10 +55,10 @@ def batched(
     samples: Mapping[str, Mapping[str, Array]] | None = None,
     submitter: Submitter = Submitter.BUSY,
 ) -> LoadedModel:
-    """Add batching to a version; return it unchanged if not to be batched.
+    """Add batching to a version, if configured.
 
-    Adaptive batching runs each signature a few times here, to test whether its rows are
-    independent.
+    Otherwise the version is returned unchanged. Adaptive batching runs each signature a few times
+    here, to test whether its rows are independent.
 
     Args:
         model: The loaded version. Closed if this fails, otherwise owned by the result.

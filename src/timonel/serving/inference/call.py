@@ -191,7 +191,7 @@ class Execution:
 
 
 def _rows(inputs: Mapping[str, Array]) -> int:
-    """Return the first input's first dimension; 1 for a scalar or no input."""
+    """Return the first input's row count; 1 for scalars or no input."""
     for array in inputs.values():
         return array.shape[0] if array.ndim else 1
     return 1

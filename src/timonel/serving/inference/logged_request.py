@@ -33,7 +33,7 @@ class LoggedRequest:
 
 
 class Recorder(Protocol):
-    """Records a sample of requests. Thread-safe; never blocks."""
+    """Recorder of a sample of requests. Thread-safe; never blocks."""
 
     def wants(self, model: str) -> bool:
         """Return whether to record this model's current request."""

@@ -95,7 +95,7 @@ class Observation:
             self.queue_s += max(0.0, ended - began - compute_s)
 
     def stages(self, ended: float) -> tuple[float, float, float, float]:
-        """Return the seconds of each of `STAGES`; their sum is ``ended - began``."""
+        """Return the seconds of `STAGES`; their sum is ``ended - began``."""
         waited = self.started - self.began
         if self.computed is None:
             return ended - self.started, waited, 0.0, 0.0

@@ -54,7 +54,7 @@ class _Held:
 
 
 class Configurator(Protocol):
-    """Reads and replaces the configuration of models; the model manager."""
+    """Interface to the configuration of models; the model manager."""
 
     @property
     def models(self) -> tuple[ModelSettings, ...]:

@@ -15,7 +15,7 @@ from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, Array, Signature
 from timonel.serving.status import invalid_argument
 
 MAX_RANK = 8
-"""Highest rank of inputs of undeclared rank; most TensorFlow kernels accept no more."""
+"""Maximum rank of inputs without declared rank; most kernels accept no more."""
 _COLUMN = (-1, 1)
 
 
@@ -82,9 +82,10 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
 
 
 def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Validate the inputs' types and shapes; reshape ``[n]`` to ``[n, 1]`` if declared.
+    """Validate types and shapes, and add a missing dimension of size 1.
 
-    TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. `drop_column`
+    TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. Such an array
+    becomes ``[n, 1]``; `drop_column`
     removes the added dimension from the outputs.
 
     Args:

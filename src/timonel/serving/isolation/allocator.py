@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 ALIGNMENT = 64
-"""Alignment in bytes; TensorFlow uses an array without a copy only if aligned to this."""
+"""Alignment in bytes, with which TensorFlow uses an array without a copy."""
 
 
 def aligned(length: int) -> int:
@@ -43,7 +43,7 @@ class Allocator:
         return dict(self._taken)
 
     def take(self, length: int) -> int | None:
-        """Allocate ``length`` bytes and return the offset; None if there is no room."""
+        """Allocate ``length`` bytes; return the offset, or None if full."""
         wanted = aligned(length)
         for index, start in enumerate(self._starts):
             end = start + wanted

@@ -93,7 +93,7 @@ class Arena(Owner):
         return found is not None and found[0] is hold.segment
 
     def share(self, hold: Hold) -> None:
-        """Add the other side as user of a block; it gives the block back."""
+        """Add the other side as user of a block, until given back."""
         with self._room:
             if not self._closed:
                 self._uses[hold.number, hold.offset] += 1

@@ -74,7 +74,7 @@ def compute(
 
 
 class _Answering:
-    """Pass requests to a model and send its responses."""
+    """Request loop of a compute process."""
 
     def __init__(self, link: Connection, model: ScheduledModel) -> None:
         self._link = link
@@ -85,7 +85,10 @@ class _Answering:
         self._under_way: dict[int, Future[Outputs]] = {}
 
     def serve(self) -> bool:
-        """Answer requests; return True if asked to close, False if the peer is gone."""
+        """Answer requests; return whether the peer asked to close.
+
+        False means that the connection ended.
+        """
         self._link.serve(self._handle, finish=self._begin)
         return self._asked_to_close
 

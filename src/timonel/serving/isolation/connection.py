@@ -32,7 +32,9 @@ The other side can then start to work on them.
 
 
 class Connection(Owner):
-    """Sends from any thread, receives in one. Owns the socket and its write memory.
+    """Connection that sends from any thread and receives in one.
+
+    Owns the socket and the memory that this side writes.
 
     Args:
         connection: One end of a pair of sequential-packet sockets.

@@ -24,7 +24,7 @@ Start = Callable[[OnEnd], ComputeProcess]
 
 
 class ProcessModel(ScheduledModel):
-    """Sends requests to a process, and replaces the process after a crash.
+    """A model in another process, which is replaced after a crash.
 
     Requests in flight at a crash, and those until the restart, fail with ``UNAVAILABLE`` at once.
     They do not wait for the load, so they never delay requests to other models.
@@ -125,7 +125,7 @@ class ProcessModel(ScheduledModel):
             process.close(self._close_timeout_s)
 
     def _adopt(self, process: ComputeProcess, restarts: int = 0) -> bool:
-        """Send requests to this process from now on; return False if it has died."""
+        """Send requests to this process; return False if it has died."""
         with self._lock:
             if self._closed.is_set():
                 self._process = None

@@ -28,7 +28,7 @@ from timonel.serving.status import invalid_argument
 
 Bytes = NDArray[np.uint8]
 Find = Callable[[int, int, int], Bytes]
-"""Returns the bytes of a block by segment, offset and length; raises `ProtocolError`."""
+"""Look-up of bytes by segment, offset and length; raises `ProtocolError`."""
 
 _LENGTH = struct.Struct("<Q")
 _OFFSETS = np.dtype(np.uint64)
@@ -122,7 +122,9 @@ def pack(
 
 
 def unpack(content: Bytes, find: Find) -> tuple[list[Any], dict[str, Array]]:
-    """Return the fields and arrays of a packed message; arrays are views if possible.
+    """Return the fields and arrays of a packed message.
+
+    Arrays are views if possible.
 
     Args:
         content: The whole content; more bytes may follow.

@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Receiver:
-    """Reads messages, and keeps the other side's memory mapped.
+    """Receiver of messages, which keeps the other side's memory mapped.
 
     Args:
         connection: A non-blocking socket; not owned.

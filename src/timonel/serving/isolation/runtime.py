@@ -19,7 +19,7 @@ from timonel.serving.status import Code, StatusError
 
 
 class ProcessRuntime(Runtime):
-    """Decorates a runtime: loads versions with it in forked processes. Thread-safe.
+    """Runtime decorator that loads versions in forked processes. Thread-safe.
 
     Args:
         runtime: The wrapped runtime, as ``module:attribute``; called without arguments.

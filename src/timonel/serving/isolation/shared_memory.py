@@ -37,9 +37,9 @@ class SharedSegment:
 
 
 def new_segment(size: int) -> tuple[int, SharedSegment]:
-    """Create shared memory; return its descriptor, for the caller to close, and mapping.
+    """Create shared memory; return its descriptor and mapping.
 
-    Pages use no memory until they are written to.
+    The caller closes the descriptor. Pages use no memory until they are written to.
 
     Raises:
         OSError: No memory is left, or too many files are open.
@@ -55,7 +55,7 @@ def new_segment(size: int) -> tuple[int, SharedSegment]:
 
 
 class Hold:
-    """Keeps a block of shared memory while its arrays are in use.
+    """Reference that keeps a block of shared memory in use.
 
     Arrays returned by `array`, and their slices and views, refer to this object. When the last of
     them is gone, the block is given back.
@@ -98,7 +98,7 @@ class Hold:
 
 
 class Owner:
-    """Receives notifications about unused blocks."""
+    """Interface for notifications about unused blocks."""
 
     def give_back(self, number: int, offset: int) -> None:
         """Note that a block is free. Must not wait for a lock."""
@@ -106,7 +106,7 @@ class Owner:
 
 
 def hold_of(array: object) -> Hold | None:
-    """Return the hold of an array in shared memory; None for other arrays."""
+    """Return the hold of an array, if in shared memory."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Hold) else None

@@ -88,7 +88,7 @@ def _prepared(reference: str) -> Runtime:
 
 
 class _Parent:
-    """Forks children, and reports their exit statuses."""
+    """Loop that forks children and reports their exit statuses."""
 
     def __init__(self, control: socket.socket, runtime: Runtime) -> None:
         self._control = control

@@ -99,14 +99,14 @@ class ZygoteClient:
             raise
 
     def cause(self, pid: int, timeout_s: float) -> str | None:
-        """Describe how a forked process ended; None if still running after the timeout."""
+        """Describe how a forked process ended; None after the timeout."""
         status = self.wait(pid, timeout_s)
         if status is not None:
             return ended(os.waitstatus_to_exitcode(status))
         return "ended together with the parent of all such processes" if self.is_over else None
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
-        """Return a forked process's wait status; None if not known after the timeout."""
+        """Return a forked process's wait status; None after the timeout."""
         with self._changed:
             self._changed.wait_for(
                 lambda: pid in self._ends or self._refusal is not None, timeout_s

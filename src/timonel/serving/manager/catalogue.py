@@ -53,7 +53,7 @@ class Servable:
             return True
 
     def release(self) -> None:
-        """Remove a user; the last one of a retired version calls its ``when_idle``."""
+        """Remove a user, and call ``when_idle`` if a retired version becomes idle."""
         with self._lock:
             self._users -= 1
             when_idle = self._when_idle if self._users == 0 else None
@@ -123,7 +123,7 @@ class Catalogue:
         return self._servables.get(name, {})
 
     def known(self, name: str) -> tuple[VersionStatus, ...]:
-        """Return the status of every version of a model; empty for an unknown model."""
+        """Return the statuses of all versions; empty for an unknown model."""
         return self._statuses.get(name, ())
 
     def statuses(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:

@@ -33,14 +33,14 @@ def version_folders(base: Path) -> dict[int, Path]:
 
 
 def version_number(name: str) -> int | None:
-    """Parse a version number from a folder's name; None if it is not a version."""
+    """Return a folder name's version number; None if not a version."""
     if _NUMBER.match(name) and (number := int(name)) in _INT64:
         return number
     return None
 
 
 def labels_of(version: Path) -> tuple[str, ...]:
-    """Return the class names exported with a version; empty if it has none."""
+    """Return the class names exported with a version, if any."""
     try:
         text = (version / "assets" / "labels.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

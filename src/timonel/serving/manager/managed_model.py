@@ -129,7 +129,7 @@ class ManagedModel:
         return todo
 
     def wakes_at(self, now: float) -> float | None:
-        """Return the time of the next look, on the clock of ``now``; None for never."""
+        """Return the time of the next look, on ``now``'s clock, if any."""
         if not self.configured:
             return None
         if any(not candidate.complete for candidate in self._candidates):

@@ -221,7 +221,10 @@ class ModelManager:
         self._close_when_idle(servable, lambda: self._end_unload(watched, servable))
 
     def _close_when_idle(self, servable: Servable, then: Callable[[], None]) -> None:
-        """Close a version after its last request; ``then`` runs in the loader's thread."""
+        """Close a version after its last request.
+
+        ``then`` is called in the loader's thread.
+        """
 
         def closing() -> None:
             close(servable)

@@ -8,7 +8,7 @@ from timonel.serving.settings import ModelSettings, Specific
 
 
 def what_is_missing(model: ModelSettings, numbers: Collection[int]) -> str | None:
-    """Return a message about missing versions of a readable folder; None if complete."""
+    """Return a message about missing versions; None if complete."""
     if isinstance(model.policy, Specific):
         if not model.policy.versions:
             return "its policy asks for no version"

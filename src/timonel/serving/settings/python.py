@@ -30,5 +30,5 @@ class PythonSettings(BaseModel):
         return name in self.allow or EVERY_MODEL in self.allow
 
     def hooks_of(self, name: str) -> str | None:
-        """Return a model's configured hooks file; None to use those of its versions."""
+        """Return a model's hooks file; None for those of its versions."""
         return self.hooks.get(name, self.hooks.get(EVERY_MODEL))
