@@ -167,7 +167,7 @@ class _Parent:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
                 sys.stdout.flush()
-            # Skip destructors of libraries, whose state is shared with other processes.
+            # Skip destructors of libraries, which other processes have copies of.
             os._exit(code)
 
     def _collect(self) -> None:
