@@ -1,4 +1,4 @@
-"""Where jobs run: the contract of an engine, and the engines by name."""
+"""The engine interface, and the registry of engines by name."""
 
 from timonel.engines.base import (
     EXIT_DONE,

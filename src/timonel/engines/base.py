@@ -1,11 +1,11 @@
-"""What an engine is: where jobs run.
+"""Engine interface, job and task statuses, and failure causes.
 
-An engine knows processes, roles, addresses and exit codes. It knows nothing of TensorFlow: what
-every task runs is ``python -m <module> <args>``, and what a warm parent should have imported is a
+An engine manages processes, roles, addresses and exit codes, and does not depend on TensorFlow:
+each task runs ``python -m <module> <args>``, and the modules that a warm parent preloads are a
 field of the specification.
 
-Three kinds of values are kept apart: what was asked for (`timonel.engines.spec.JobSpec`), what is
-observed (`JobStatus`, `TaskStatus`), and what came of a failure (`FailureCause`).
+Three kinds of values are separate: requested (`timonel.engines.spec.JobSpec`), observed
+(`JobStatus`, `TaskStatus`), and the cause of a failure (`FailureCause`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from timonel.engines.spec import JobSpec, RoleSpec
 
 EXIT_DONE = 0
 EXIT_RETRYABLE = 75
-"""A task that ended because of something outside itself (EX_TEMPFAIL in sysexits.h)."""
+"""Exit code of a task that failed for an external reason (EX_TEMPFAIL in sysexits.h)."""
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """State of a job."""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -43,7 +43,7 @@ class JobState(StrEnum):
 
 
 class FailureCause(StrEnum):
-    """Why a task or a job ended without success; it decides whether it is tried again."""
+    """Why a task or job failed; it determines whether it restarts."""
 
     USER_ERROR = "user-error"
     LOST_PEER = "lost-peer"
@@ -57,25 +57,25 @@ class FailureCause(StrEnum):
 
 
 class _Observed(BaseModel):
-    # A newer engine may write more than this release knows.
+    # A newer engine may write fields that this release does not know.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 TaskState = Literal[
     "pending", "starting", "running", "restarting", "succeeded", "failed", "stopped"
 ]
-"""Where a task is in its life; one that is restarting has ended and waits for its next attempt."""
+"""State of a task; ``restarting``: it has ended and waits for its next attempt."""
 
 
 class TaskStatus(_Observed):
-    """What is known of one task."""
+    """Observed status of a task."""
 
     role: str
     index: int
     state: TaskState = "pending"
     generation: int = 0
     attempt: int = 1
-    """How often the task was started within its generation, counting from 1."""
+    """Number of starts within the generation, from 1."""
     pid: int | None = None
     address: str | None = None
     exit_code: int | None = None
@@ -85,20 +85,20 @@ class TaskStatus(_Observed):
 
     @property
     def task_id(self) -> str:
-        """The task's name within its job, such as ``worker-1``."""
+        """Task name within the job, such as ``worker-1``."""
         return f"{self.role}-{self.index}"
 
 
 class RoleSize(_Observed):
-    """How large an elastic role is.
+    """Current and requested size of an elastic role.
 
     Attributes:
-        role: Its name.
-        now: How many tasks it has.
-        wished: How many it is to have.
-        least: The fewest that it may have.
-        most: The most.
-        serves: Its tasks serve those of other roles, and are ended after them.
+        role: Name of the role.
+        now: Current number of tasks.
+        wished: Requested number of tasks.
+        least: Minimum number of tasks.
+        most: Maximum number of tasks.
+        serves: Its tasks serve other roles, and stop after them.
     """
 
     role: str
@@ -110,7 +110,7 @@ class RoleSize(_Observed):
 
     @classmethod
     def of(cls, role: RoleSpec, now: int, wished: int | None = None) -> RoleSize:
-        """Return the size of a role; all of it is wished for unless something else is."""
+        """Return the size of a role; ``wished`` defaults to the maximum."""
         return cls(
             role=role.name,
             now=now,
@@ -122,7 +122,7 @@ class RoleSize(_Observed):
 
 
 class JobStatus(_Observed):
-    """What is known of a job."""
+    """Observed status of a job."""
 
     job_id: str
     state: JobState = JobState.PENDING
@@ -135,13 +135,13 @@ class JobStatus(_Observed):
     started_at: float | None = None
     ended_at: float | None = None
     tasks: tuple[TaskStatus, ...] = ()
-    """Those of the present generation."""
+    """Tasks of the current generation."""
     sizes: tuple[RoleSize, ...] = ()
-    """Those of elastic roles."""
+    """Sizes of elastic roles."""
 
     @classmethod
     def of(cls, spec: JobSpec, created_at: float) -> JobStatus:
-        """Return the status of a job that was just accepted."""
+        """Return the initial status of an accepted job."""
         tasks = tuple(
             TaskStatus(role=role.name, index=index)
             for role in spec.roles
@@ -152,23 +152,23 @@ class JobStatus(_Observed):
 
 
 class LogLine(_Observed):
-    """One line of one task's output, without its line feed."""
+    """A line of a task's output, without the line feed."""
 
     task_id: str
     text: str
 
 
 class Engine(abc.ABC):
-    """Where jobs run: four verbs.
+    """Interface of an engine: submit, status, logs, cancel and list jobs.
 
-    Implementations are safe to use from several processes at once: all state is the engine's.
+    Implementations may be used by several processes at once: the engine holds all state.
     """
 
     name: str
 
     @abc.abstractmethod
     def submit(self, spec: JobSpec) -> None:
-        """Start a job and return once it is accepted, not once it runs.
+        """Start a job; return when it is accepted, before it runs.
 
         Raises:
             AlreadyExistsError: A job of that id exists.
@@ -177,36 +177,37 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def status(self, job_id: str) -> JobStatus:
-        """Return what is known of a job now, without blocking.
+        """Return the current status of a job, without blocking.
 
         Raises:
-            NotFoundError: There is no such job.
+            NotFoundError: No such job.
         """
 
     @abc.abstractmethod
     def logs(
         self, job_id: str, *, task_id: str | None = None, follow: bool = False
     ) -> Iterator[LogLine]:
-        """Yield the lines that tasks have written, oldest first within a task.
+        """Yield lines of task output, oldest first within each task.
 
         Args:
-            job_id: The job.
-            task_id: One task such as ``chief-0``; all tasks without it.
-            follow: Go on until the job has ended, instead of to what is there now.
+            job_id: Job ID.
+            task_id: A task such as ``chief-0``; None: all tasks.
+            follow: Continue until the job ends, instead of stopping at the current end of the logs.
 
         Raises:
-            NotFoundError: There is no such job or task.
+            NotFoundError: No such job or task.
         """
 
     @abc.abstractmethod
     def cancel(self, job_id: str) -> None:
-        """Ask a job to stop; return once the wish is recorded. Idempotent.
+        """Request that a job stops; return when the request is recorded. Idempotent.
 
-        The job ends as ``stopped``, after its tasks had ``stop_grace_s`` to end by themselves. A
-        job that has ended stays as it is.
+        Tasks have ``stop_grace_s`` to exit; the job then ends as ``stopped``. A job that has ended
+        does
+        not change.
 
         Raises:
-            NotFoundError: There is no such job.
+            NotFoundError: No such job.
         """
 
     @abc.abstractmethod
@@ -215,38 +216,40 @@ class Engine(abc.ABC):
 
 
 class ElasticEngine(abc.ABC):
-    """What an engine can do beside its four verbs whose jobs may change their size."""
+    """Optional interface of engines that can resize running jobs."""
 
     @abc.abstractmethod
     def scale(self, job_id: str, sizes: Mapping[str, int]) -> None:
-        """Wish for so many tasks of elastic roles; return once the wish is recorded. Idempotent.
+        """Request new sizes of elastic roles; return when recorded. Idempotent.
 
-        The tasks are asked to save and leave, and those of the new size go on from there. A wish
-        holds for all generations to come.
+        Tasks save their state and exit, and a generation of the new size continues from it. The
+        request
+        holds for all later generations.
 
         Args:
-            job_id: The job.
-            sizes: How many tasks, by role; other roles keep their size.
+            job_id: Job ID.
+            sizes: Number of tasks by role; other roles keep their size.
 
         Raises:
-            NotFoundError: There is no such job.
-            SpecError: A role is not elastic, or the number is out of its bounds.
+            NotFoundError: No such job.
+            SpecError: A role is not elastic, or a number is out of its bounds.
             JobError: The job has ended.
         """
 
 
 class ResumingEngine(abc.ABC):
-    """What an engine can do beside its four verbs that keeps what it needs to start a job again."""
+    """Optional interface of engines that can resume ended jobs."""
 
     @abc.abstractmethod
     def resume(self, job_id: str) -> None:
-        """Start a job again that has failed or was stopped; return once that is accepted.
+        """Resume a failed or stopped job; return when accepted.
 
-        As the same job: it goes on with the next generation, in the same folder, with its whole
-        restart budget, and has an end again: its epilogue runs again too.
+        It remains the same job: it continues with the next generation in the same folder, with a
+        full
+        restart budget. When it ends, its epilogue runs again.
 
         Raises:
-            NotFoundError: There is no such job.
-            JobError: It has not ended, or has succeeded.
-            EngineError: The engine cannot start it; the job is as it was.
+            NotFoundError: No such job.
+            JobError: The job has not ended, or has succeeded.
+            EngineError: The engine cannot start it; the job is unchanged.
         """

@@ -1,6 +1,6 @@
-"""Which task has which address, and what each task is told of the others: pure functions.
+"""Assign addresses and cluster descriptions to tasks. Pure functions.
 
-The value of ``TIMONEL_CLUSTER`` has the shape of ``TF_CONFIG`` and a generation number.
+``TIMONEL_CLUSTER`` has the shape of ``TF_CONFIG`` plus a generation number.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import NotRequired, TypedDict
 
 from timonel.engines.spec import RoleSpec
 
-# An evaluator watches from outside: its peers must not wait for it when their cluster forms.
+# Evaluators are not in the cluster: its other tasks must not wait for them as it forms.
 OUTSIDE_CLUSTER = frozenset({"evaluator"})
 
 
 class TaskEntry(TypedDict):
-    """Which task of the cluster one is."""
+    """Role and index of a task."""
 
     type: str
     index: int
 
 
 class Assignment(TypedDict):
-    """What a task is told: the cluster, its own place, which start of it this is, and why."""
+    """Cluster description of a task, with its generation, attempt and restart reason."""
 
     cluster: dict[str, list[str]]
     task: TaskEntry
@@ -35,7 +35,7 @@ class Assignment(TypedDict):
 def assign(
     roles: Sequence[RoleSpec], addresses: Mapping[str, str], generation: int
 ) -> dict[str, Assignment]:
-    """Return each task's assignment.
+    """Return the assignment of each task, by task name.
 
     Args:
         roles: The job's roles.
@@ -60,5 +60,5 @@ def assign(
 
 
 def encode(assignment: Assignment) -> str:
-    """Return an assignment as the text of ``TIMONEL_CLUSTER``."""
+    """Encode an assignment as the value of ``TIMONEL_CLUSTER``."""
     return json.dumps(assignment, separators=(",", ":"))

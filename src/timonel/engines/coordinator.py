@@ -1,15 +1,15 @@
-"""The life of a job as a reducer: ``advance(state, event, now) -> (state, actions)``.
+"""State machine of a job: ``advance(state, event, now) -> (state, actions)``.
 
-Pure: it starts nothing and reads no clock. An engine's shell feeds it what happened and carries
-out the actions it returns; two shells with the same events make the same decisions.
+Pure: it starts nothing and reads no clock. The engine feeds it events and carries out the returned
+actions; the same events always lead to the same decisions.
 
     new ──Begin──> starting ──all ready──> running ──all done──┐
                       ^  └───failure, timeout, stop, resize────┤
                       │                                        v
                    waiting <───────────restart───────────── draining ──> ended
 
-A task of a role that restarts in place goes through its own small circle while the job is starting
-or running; `timonel.engines.inplace` has it.
+While a job is starting or running, tasks of a role that restarts in place have a state machine of
+their own, in `timonel.engines.inplace`.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from timonel.engines.tasks import GONE, is_done, role_of, task_of, with_task
 
 
 def initial(spec: JobSpec, created_at: float) -> State:
-    """Return the state of a job that was accepted."""
+    """Return the initial state of an accepted job."""
     return State(spec, JobStatus.of(spec, created_at))
 
 
 def advance(state: State, event: Event, now: float) -> Step:
-    """Return the state after ``event`` at the time ``now``, and what is to be done."""
+    """Return the state after ``event`` at time ``now``, and the actions to carry out."""
     if state.phase is Phase.ENDED or _is_stale(state, event):
         return state, ()
     return _HANDLERS[type(event)](state, event, now)
 
 
 def _is_stale(state: State, event: Event) -> bool:
-    """Tell whether an event is from a generation or attempt that is over, or of a task gone."""
+    """Whether an event belongs to an earlier generation or attempt, or to an ended task."""
     if isinstance(event, Begin):
         return state.phase is not Phase.NEW
     if not isinstance(event, TaskStarted | TaskReady | TaskExited | StartFailed):
@@ -109,7 +109,7 @@ def _on_stop(state: State, _event: StopRequested, now: float) -> Step:
     state = replace(state, stop_requested=True)
     if state.phase in {Phase.NEW, Phase.WAITING}:
         return generations.conclude(state, now)
-    # Also where a drain is under way with a shorter grace: the agents keep the first one.
+    # Also during a drain with a shorter grace period: agents keep the first one.
     return generations.drain(state, now)
 
 
@@ -117,7 +117,7 @@ def _on_scale(state: State, event: ScaleRequested, now: float) -> Step:
     slots = elastic.wish(state.spec.roles, state.slots, event.sizes)
     state, actions = generations.resize(replace(state, slots=slots), now)
     if state.phase is Phase.RUNNING:
-        # Whoever asks for as many as there should be misses one.
+        # Asking for the current size again revives tasks that failed for good.
         state = inplace.revive(state, event.sizes, now)
     return state, actions
 
@@ -141,7 +141,7 @@ def _on_tick(state: State, _event: Tick, now: float) -> Step:
 
 
 def _take_turn(state: State, name: str, now: float) -> Step:
-    """Do for a task what its timer is for: its next attempt, or the end of one that is late."""
+    """Handle a task's timer: start its next attempt, or time it out."""
     task = task_of(state, name)
     if task is None:
         return state, ()
@@ -153,7 +153,7 @@ def _take_turn(state: State, name: str, now: float) -> Step:
 
 
 def _go_on(state: State, failure: Failure | None, now: float) -> Step:
-    """Return what follows the end of one task: the end of its generation, or nothing."""
+    """Fail or drain the generation after the end of a task, or continue."""
     if failure is not None:
         return generations.fail(state, now, failure)
     if is_done(state):

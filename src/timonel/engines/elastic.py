@@ -1,9 +1,9 @@
-"""How many tasks of elastic roles a generation has: pure functions of plain values.
+"""Sizes of elastic roles. Pure functions.
 
-Tasks of one role are alike, so an elastic role is a number of slots. A slot that loses its task is
-filled again at once; one that loses it again soon, or does not get it up in time, is left out for a
-while. A generation has what is wished for less what is left out, and never less than the role's
-least nor more than its most.
+Tasks of a role are interchangeable, so an elastic role is a number of slots. A slot that loses its
+task is refilled at once. A slot that soon loses it again, or whose task does not start in time, is
+left out for a while. A generation has the requested size less the slots left out, within the
+role's minimum and maximum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from timonel.engines.base import FailureCause
 from timonel.engines.spec import RestartPolicy, RoleSpec
 from timonel.errors import SpecError
 
-# A task is gone, and not by the user's fault. Who lost a peer is not the one that was lost.
+# The task was lost, not failed by the user. LOST_PEER is no loss: another task was lost.
 LOSSES = frozenset(
     {
         FailureCause.CRASHED,
@@ -30,7 +30,7 @@ _MOST_DOUBLINGS = 5
 
 @dataclass(frozen=True)
 class Rest:
-    """One slot of a role that is left out until some time."""
+    """A slot that is left out until a given time."""
 
     role: str
     until: float
@@ -38,13 +38,13 @@ class Rest:
 
 @dataclass(frozen=True)
 class Slots:
-    """What is known of the slots of elastic roles.
+    """State of the slots of elastic roles.
 
     Attributes:
-        wished: How many tasks the user asked for, by role; a role's most without it.
-        resting: The slots that are left out.
-        losses: How many tasks a role lost in a row, each soon after the one before.
-        rests: How many slots of a role were left out in such a row.
+        wished: Requested number of tasks by role; a missing role has its maximum.
+        resting: Slots that are left out.
+        losses: Number of losses in a row by role, each soon after the previous one.
+        rests: Number of times that slots of a role were left out in such a row.
     """
 
     wished: Mapping[str, int] = field(default_factory=dict)
@@ -54,17 +54,17 @@ class Slots:
 
     @property
     def wake_at(self) -> float | None:
-        """When the next slot is back."""
+        """Time when the next slot returns."""
         return min((rest.until for rest in self.resting), default=None)
 
 
 def sizes(roles: Sequence[RoleSpec], slots: Slots) -> dict[str, int]:
-    """Return how many tasks of each role a generation is to have."""
+    """Return the size of each role in the next generation."""
     return {role.name: _size(role, slots) for role in roles}
 
 
 def resized(roles: Sequence[RoleSpec], sizes: Mapping[str, int]) -> tuple[RoleSpec, ...]:
-    """Return the roles with so many tasks; one without any is left out."""
+    """Return the roles with these sizes; roles of size 0 are left out."""
     return tuple(
         role.model_copy(update={"replicas": sizes[role.name]})
         for role in roles
@@ -73,9 +73,9 @@ def resized(roles: Sequence[RoleSpec], sizes: Mapping[str, int]) -> tuple[RoleSp
 
 
 def wish(roles: Sequence[RoleSpec], slots: Slots, wanted: Mapping[str, int]) -> Slots:
-    """Return the slots after the user asked for other numbers; they are kept within bounds.
+    """Return the slots with newly requested sizes, clamped to their bounds.
 
-    Whoever asks for tasks wants to see them now: of those roles nothing is left out any more.
+    Slots of these roles that were left out return at once.
     """
     known: dict[str, RoleSpec] = {role.name: role for role in roles if role.is_elastic}
     bounded = {
@@ -91,7 +91,7 @@ def check_sizes(roles: Sequence[RoleSpec], wanted: Mapping[str, int]) -> None:
     """Check that roles may have these sizes.
 
     Raises:
-        SpecError: One is not there, is not elastic, or the number is out of its bounds.
+        SpecError: A role is missing or not elastic, or a number is out of its bounds.
     """
     known = {role.name: role for role in roles if role.is_elastic}
     names = ", ".join(known) or "none"
@@ -105,7 +105,7 @@ def check_sizes(roles: Sequence[RoleSpec], wanted: Mapping[str, int]) -> None:
             raise SpecError(f"expected {role.least} to {role.replicas} {name}s, got {count}")
 
 
-def lose(  # noqa: PLR0913 - what a loss is made of
+def lose(  # noqa: PLR0913 - the properties of a loss
     roles: Sequence[RoleSpec],
     slots: Slots,
     role_name: str,
@@ -119,14 +119,14 @@ def lose(  # noqa: PLR0913 - what a loss is made of
     """Return the slots after tasks of a role were lost.
 
     Args:
-        roles: The job's roles.
-        slots: What was known before.
-        role_name: The role.
-        cause: Why they were lost.
-        policy: How long a slot is left out, and after which time a loss stands for itself.
-        count: How many were lost together.
-        ran_s: How long they had run.
-        now: The time.
+        roles: Roles of the job.
+        slots: Slots before the loss.
+        role_name: Role of the tasks.
+        cause: Cause of the loss.
+        policy: How long slots are left out, and after which run time a loss starts a new row.
+        count: Number of tasks lost together.
+        ran_s: Run time of the generation in seconds.
+        now: Current time.
     """
     role = next(role for role in roles if role.name == role_name)
     if not role.is_elastic or cause not in LOSSES:
@@ -141,7 +141,7 @@ def lose(  # noqa: PLR0913 - what a loss is made of
 
 
 def recover(slots: Slots, now: float) -> Slots:
-    """Return the slots at the time ``now``: those that have rested are back."""
+    """Return the slots at time ``now``, including those that have returned."""
     return replace(slots, resting=tuple(rest for rest in slots.resting if rest.until > now))
 
 

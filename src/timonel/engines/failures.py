@@ -1,8 +1,8 @@
-"""Why a task failed, and which of several failures is the root: pure functions of plain values.
+"""Classify failures of tasks, and find the root failure. Pure functions.
 
-What a task leaves behind is its exit code or signal, a report it may have written, and whether the
-kernel killed it for want of memory. When one task of a gang fails, others follow because they lost
-their peer; `root_failure` finds the one to tell the user about.
+A task is classified by its exit code or signal, by the report it may have written, and by whether
+the kernel killed it for lack of memory. When one task of a gang fails, others follow because they
+lost their peer; `root_failure` finds the failure to show to the user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
 
 _SHELL_SIGNAL_BASE = 128
-# Signals by which a program or the kernel ends a process that went wrong.
+# Sent by a program or the kernel to end a faulty process.
 _CRASH_SIGNALS = frozenset(
     {
         signal.SIGILL,
@@ -28,13 +28,13 @@ _CRASH_SIGNALS = frozenset(
         signal.SIGSYS,
     }
 )
-# Signals by which something outside asks a process to leave.
+# Sent from outside to ask a process to exit.
 _PREEMPTION_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task said of its own failure before it ended."""
+    """A task's own report of its failure, written before it exits."""
 
     cause: FailureCause
     message: str
@@ -43,16 +43,16 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """How a task ended: an exit code, a signal, or the loss of the agent that watched it.
+    """Exit of a task: an exit code, a signal, or the loss of its agent.
 
     Attributes:
-        exit_code: Its exit code, if it ended by itself.
-        signal: The signal that ended it.
-        report: What it said before.
-        oom_killed: Whether the kernel has killed for want of memory meanwhile.
-        hung: Why its agent took it for hung and killed it, if it did.
-        agent_lost: Whether its agent is gone.
-        progress: How far it had come.
+        exit_code: Exit code, if the task exited by itself.
+        signal: Signal that ended the task.
+        report: Report written by the task.
+        oom_killed: Whether the kernel recorded an out-of-memory kill in the meantime.
+        hung: Why the agent considered the task hung and killed it; None if it did not.
+        agent_lost: Whether the agent died.
+        progress: Last reported progress.
     """
 
     exit_code: int | None = None
@@ -66,15 +66,15 @@ class TaskExit:
 
 @dataclass(frozen=True)
 class Failure:
-    """One task's failure, classified.
+    """Classified failure of a task.
 
     Attributes:
-        task_id: The task.
-        cause: Why it failed.
-        message: One line about it.
-        reported: Whether the task said so itself.
-        killed: Whether it got SIGKILL, which no program does to itself.
-        is_final: Whether nothing may be started again, whatever the cause.
+        task_id: Task ID.
+        cause: Cause of the failure.
+        message: One-line description.
+        reported: Whether the task reported it itself.
+        killed: Whether it got SIGKILL, which programs do not send to themselves.
+        is_final: Whether a restart is ruled out, whatever the cause.
     """
 
     task_id: str
@@ -86,7 +86,7 @@ class Failure:
 
 
 def parse_report(text: str) -> TaskReport | None:
-    """Return the report a task wrote, or None if what it wrote is no report."""
+    """Parse a task's report; None if it is invalid."""
     try:
         value = json.loads(text)
         cause = FailureCause(value["cause"])
@@ -101,13 +101,13 @@ def parse_report(text: str) -> TaskReport | None:
 
 
 def classify(task_exit: TaskExit, *, stopping: bool = False) -> FailureCause | None:
-    """Return why a task ended without success, or None if it succeeded.
+    """Return the cause of a task's failure, or None if it succeeded.
 
     Args:
-        task_exit: How it ended.
-        stopping: Its generation had been told to stop before, so that an end by signal or as
-            retryable is what was asked for. The user's own error, a lack of memory and a hang
-            still count: they may be the reason why the others had to be stopped.
+        task_exit: Exit of the task.
+        stopping: The generation was asked to stop, so an exit by signal or as retryable is
+            expected. User errors, lack of memory and hangs still count: they may be why the other
+            tasks had to stop.
     """
     if task_exit.exit_code == EXIT_DONE and not task_exit.agent_lost:
         return None
@@ -132,17 +132,17 @@ def fail(task_id: str, task_exit: TaskExit, *, stopping: bool = False) -> Failur
 
 
 def root_failure(failures: Sequence[Failure]) -> Failure | None:
-    """Return the failure that the others followed from.
+    """Return the failure that caused the others.
 
     Args:
-        failures: The failures of one generation, in the order in which they were seen.
+        failures: Failures of a generation, in the order of detection.
     """
     return min(failures, key=_rank, default=None)
 
 
 def _own_cause(task_exit: TaskExit) -> FailureCause:
     if task_exit.report is not None:
-        # Nobody had asked it to stop but somebody outside.
+        # Someone outside asked it to stop, not its engine.
         asked = task_exit.report.cause is FailureCause.STOPPED
         return FailureCause.PREEMPTED if asked else task_exit.report.cause
     if task_exit.agent_lost or task_exit.hung is not None:
@@ -164,7 +164,7 @@ def _counts_while_stopping(task_exit: TaskExit) -> frozenset[FailureCause]:
 
 
 def _signal_of(task_exit: TaskExit) -> int | None:
-    """Return the signal of an exit, also where a shell turned it into 128 + n."""
+    """Return the signal of an exit, also if a shell encoded it as 128 + n."""
     if task_exit.signal is not None:
         return task_exit.signal
     number = (task_exit.exit_code or 0) - _SHELL_SIGNAL_BASE
@@ -194,10 +194,11 @@ def _signal_name(number: int) -> str:
 
 
 def _rank(failure: Failure) -> int:
-    """Order failures by how certainly they are a root; `min` keeps the first of equals.
+    """Rank failures by how likely they are the root; `min` keeps the first of equals.
 
-    A bare non-zero exit code is no stronger than a crash: without a report, a script that lost its
-    peer raises like any other.
+    A bare non-zero exit code ranks like a crash: without a report, a script that lost its peer
+    raises
+    like any other.
     """
     if failure.cause is FailureCause.OUT_OF_MEMORY:
         return 0

@@ -1,4 +1,4 @@
-"""The beginning and the end of a generation, and what follows it. Pure; see `coordinator`."""
+"""Start, drain and conclude generations. Pure; see `coordinator`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from timonel.engines.tasks import (
 )
 
 DRAIN_GRACE_S = 2.0
-"""Grace of tasks whose generation is over. They lost a peer, so there is nothing they could still
-do together; it is time for the chief to end a file that it is writing, and for the traceback of one
-that failed first. Who is asked to stop or to make room has the job's own grace."""
+"""Grace period in seconds of tasks in a failed generation. They lost a peer and cannot work
+together any more; the chief can finish writing a file, and the task that failed first can print its
+traceback. A stop or a resize uses the job's own grace period.
+"""
 DRAIN_MARGIN_S = 5.0
-"""How long an agent may take over the grace before it is taken for lost itself."""
+"""Seconds beyond the grace period after which an agent counts as lost."""
 
 
 def start(state: State, now: float) -> Step:
-    """Start the next generation, as large as it can be."""
+    """Start the next generation at the largest possible size."""
     generation = state.status.generation + 1
     slots = elastic.recover(state.slots, now)
     sizes = elastic.sizes(state.spec.roles, slots)
@@ -62,7 +63,7 @@ def start(state: State, now: float) -> Step:
 
 
 def note_ready(state: State, now: float) -> Step:
-    """Let the generation run once every task of it is up."""
+    """Mark the generation as running once all tasks are ready."""
     if state.phase is Phase.STARTING and not not_ready(state):
         state = with_status(
             state, state=JobState.RUNNING, started_at=state.status.started_at or now
@@ -72,9 +73,9 @@ def note_ready(state: State, now: float) -> Step:
 
 
 def resize(state: State, now: float) -> Step:
-    """Ask a generation to leave for one of another size, if that is what is wanted now.
+    """Drain a running generation if its size should change.
 
-    Not while it starts, when there is nothing to save yet, and not once it comes to its end.
+    Not while it starts, when there is nothing to save yet, and not once tasks have succeeded.
     """
     state = show_sizes(replace(state, slots=elastic.recover(state.slots, now)))
     wanted = elastic.sizes(state.spec.roles, state.slots)
@@ -88,7 +89,7 @@ def resize(state: State, now: float) -> Step:
 
 
 def time_out(state: State, now: float) -> Step:
-    """End a generation that did not get all its tasks up in time."""
+    """Fail a generation whose tasks were not all ready in time."""
     late = not_ready(state)
     seconds = state.spec.start_timeout_s
     message = f"{', '.join(late)} did not report ready within {seconds:g} s"
@@ -97,14 +98,14 @@ def time_out(state: State, now: float) -> Step:
 
 
 def fail(state: State, now: float, *failures: Failure) -> Step:
-    """Note failures, and end the generation."""
+    """Record failures and drain the generation."""
     return drain(replace(state, failures=(*state.failures, *failures)), now)
 
 
 def drain(state: State, now: float) -> Step:
-    """Have all tasks end that are left.
+    """Stop all remaining tasks.
 
-    Those that have time to save their state need the ones that serve them: these follow.
+    If tasks have time to save their state, serving tasks stop after the others, which need them.
     """
     state = inplace.give_up_waiting(state)
     names = alive(state)
@@ -126,7 +127,7 @@ def drain(state: State, now: float) -> Step:
 
 
 def drain_on(state: State, task: TaskStatus, now: float) -> Step:
-    """Go on after one of the tasks has ended that are asked to: those that served it may follow."""
+    """Continue a drain after a task exited: serving tasks stop last."""
     names = alive(state)
     if not names:
         return conclude(state, now)
@@ -138,7 +139,7 @@ def drain_on(state: State, task: TaskStatus, now: float) -> Step:
 
 
 def give_up(state: State, now: float) -> Step:
-    """Kill the tasks whose agents did not answer."""
+    """Kill the tasks whose agents did not respond."""
     names = alive(state)
     for name in names:
         state = with_task(state, name, state="stopped", cause=FailureCause.STOPPED)
@@ -147,7 +148,7 @@ def give_up(state: State, now: float) -> Step:
 
 
 def conclude(state: State, now: float) -> Step:
-    """Decide what follows a generation of which no task is left."""
+    """End or restart the job after all tasks of a generation exited."""
     if state.stop_requested:
         return _end(state, now, JobState.STOPPED, cause=FailureCause.STOPPED)
     root = root_failure(state.failures)
@@ -168,20 +169,20 @@ def conclude(state: State, now: float) -> Step:
         state,
         phase=Phase.WAITING,
         history=decision.history,
-        # The time that the others took to end is part of the delay.
+        # Time spent draining counts towards the delay.
         deadline=max(now, (state.draining_since or now) + decision.delay_s),
     )
     return state, ()
 
 
 def sizes_of(state: State) -> dict[str, int]:
-    """Return how many tasks of each role the present generation was started with."""
+    """Return the size of each role when the current generation started."""
     roles = [task.role for task in state.status.tasks]
     return {role.name: roles.count(role.name) for role in state.spec.roles}
 
 
 def show_sizes(state: State) -> State:
-    """Publish how large elastic roles are, and are to be."""
+    """Publish the current and requested sizes of elastic roles."""
     present = sizes_of(state)
     shown = tuple(
         RoleSize.of(role, present[role.name], state.slots.wished.get(role.name))
@@ -192,13 +193,13 @@ def show_sizes(state: State) -> State:
 
 
 def _not_serving(state: State) -> tuple[str, ...]:
-    """Return the tasks that are left and serve nobody."""
+    """Return the remaining tasks that do not serve others."""
     named = {task.task_id: task for task in state.status.tasks}
     return tuple(name for name in alive(state) if not role_of(state, named[name]).is_serving)
 
 
 def _done_without(state: State) -> str | None:
-    """Return what a job that has succeeded had to do without."""
+    """Describe the failed tasks of a job that succeeded without them."""
     failed = [task for task in state.status.tasks if task.state == "failed"]
     if not failed:
         return None
@@ -206,8 +207,8 @@ def _done_without(state: State) -> str | None:
 
 
 def _with_losses(state: State, root: Failure, now: float) -> State:
-    """Note what a generation that is over has lost of elastic roles."""
-    # Several may have been late; otherwise the root alone was lost, and the others followed.
+    """Record the losses of elastic roles in a drained generation."""
+    # Several tasks may time out together; otherwise only the root was lost.
     late = root.cause is FailureCause.START_TIMEOUT
     names = {f.task_id for f in state.failures if f is root or (late and f.cause is root.cause)}
     found = [task for task in state.status.tasks if task.task_id in names]

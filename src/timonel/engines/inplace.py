@@ -1,8 +1,9 @@
-"""Starting single tasks again in place, while the others go on. Pure; see `coordinator`.
+"""Restart single tasks in place. Pure; see `coordinator`.
 
-A task of a role with ``on_loss="restart-task"`` has a restart budget and a backoff of its own. It
-keeps its address and its generation, and gets the next attempt's number, so that what an earlier
-attempt still has to say is known as such.
+A task of a role with ``on_loss="restart-task"`` has its own restart budget and backoff. It keeps
+its
+address and generation and gets the next attempt number, which identifies late messages of earlier
+attempts.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from timonel.engines.tasks import ending, role_of, task_of, with_task
 def lost(
     state: State, task: TaskStatus, failure: Failure, now: float, progress: float | None = None
 ) -> tuple[State, Failure | None]:
-    """Return the state after a task was lost, and the failure of the job if that is what it is.
+    """Return the state after a task was lost, and the failure of the job, if any.
 
     Args:
-        state: The state; the task has ended in it.
-        task: The task.
-        failure: Why it ended.
-        now: The time.
-        progress: How far the task had come, if it said so.
+        state: State in which the task has ended.
+        task: Lost task.
+        failure: Failure of the task.
+        now: Current time.
+        progress: Last progress that the task reported.
     """
     name = task.task_id
     state = replace(state, timers=without(state.timers, name))
@@ -56,7 +57,7 @@ def lost(
 
 
 def due(state: State, now: float) -> tuple[str, ...]:
-    """Return the tasks whose time has come: to be started again, or to have been ready."""
+    """Return the tasks whose timers have expired."""
     return tuple(name for name, time in state.timers.items() if time <= now)
 
 
@@ -69,7 +70,7 @@ def begin(state: State, task: TaskStatus, now: float) -> Step:
         generation=task.generation,
         attempt=attempt,
         address=task.address,
-        # Why it is started again, as long as nothing else is known of it.
+        # Show the cause of the restart until the attempt has a status of its own.
         cause=task.cause,
         message=task.message,
     )
@@ -81,7 +82,7 @@ def begin(state: State, task: TaskStatus, now: float) -> Step:
 
 
 def revive(state: State, role_names: Collection[str], now: float) -> State:
-    """Return the state in which tasks that were lost for good start again, with new budgets."""
+    """Restart tasks that failed for good, with new restart budgets."""
     for task in state.status.tasks:
         name, role = task.task_id, role_of(state, task)
         if task.state != "failed" or role.name not in role_names or role.on_loss != "restart-task":
@@ -93,7 +94,7 @@ def revive(state: State, role_names: Collection[str], now: float) -> State:
 
 
 def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action, Failure | None]:
-    """Take a task for lost whose attempt did not report ready in time."""
+    """Handle a task whose attempt was not ready in time as lost."""
     seconds = state.spec.start_timeout_s
     message = f"{task.task_id} did not report ready within {seconds:g} s"
     failure = Failure(task.task_id, FailureCause.START_TIMEOUT, message)
@@ -103,7 +104,7 @@ def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action,
 
 
 def give_up_waiting(state: State) -> State:
-    """Return the state of a generation that is over: no task waits for its next attempt."""
+    """Stop tasks that wait for their next attempt, as their generation is over."""
     for name in state.timers:
         task = task_of(state, name)
         if task is not None and task.state == "restarting":
@@ -112,12 +113,12 @@ def give_up_waiting(state: State) -> State:
 
 
 def without(times: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return times of tasks without that of one."""
+    """Return ``times`` without the entry of a task."""
     return {task: time for task, time in times.items() if task != name}
 
 
 def _can_do_without(state: State, role: RoleSpec) -> bool:
-    """Tell whether the job goes on although a task of this role has failed for good."""
+    """Whether the job continues although a task of this role failed for good."""
     if not any(task.state != "failed" for task in ending(state)):
         return False
     if not role.essential:

@@ -1,4 +1,4 @@
-"""What a coordinator knows, is told, and asks for: the values of `timonel.engines.coordinator`."""
+"""States, events and actions of `timonel.engines.coordinator`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timonel.engines.spec import JobSpec
 
 
 class Phase(StrEnum):
-    """Where the coordinator is; finer than `JobState`."""
+    """Phase of the coordinator; finer than `JobState`."""
 
     NEW = "new"
     STARTING = "starting"
@@ -26,25 +26,25 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class State:
-    """All that the coordinator knows.
+    """State of the coordinator.
 
     Attributes:
-        spec: What was asked for.
-        status: What is published.
-        phase: Where the job is.
-        history: What restarts of the whole job have been used up by.
-        task_histories: The same of tasks that are restarted in place, by task.
-        failures: Those of this generation, in the order in which they were seen.
-        progress: How far this generation has come, if it said so.
-        slots: What is wished for and left out of elastic roles.
-        stop_requested: Whether the user wants the job to end.
-        resizing: Whether this generation was asked to leave for one of another size.
-        running_since: When all tasks of this generation were ready.
-        ready_at: When each task of this generation was ready.
-        draining_since: When this generation began to end.
-        deadline: When the phase ends by itself.
-        timers: For tasks that are restarted in place, when the next attempt begins, or by when it
-            must be ready.
+        spec: Requested job.
+        status: Published status.
+        phase: Phase of the job.
+        history: Restarts of the whole job.
+        task_histories: Restarts in place, by task.
+        failures: Failures of this generation, in the order of detection.
+        progress: Reported progress of this generation.
+        slots: Slots of elastic roles.
+        stop_requested: Whether the user asked the job to stop.
+        resizing: Whether this generation drains to change its size.
+        running_since: Time when all tasks of this generation were ready.
+        ready_at: Time when each task of this generation was ready.
+        draining_since: Time when this generation began to drain.
+        deadline: Time when the phase times out.
+        timers: By task that restarts in place: the start of its next attempt, or the time by which
+            that attempt must be ready.
     """
 
     spec: JobSpec
@@ -65,7 +65,7 @@ class State:
 
     @property
     def wake_at(self) -> float | None:
-        """When the coordinator wants a `Tick` at the latest."""
+        """Latest time at which the coordinator needs a `Tick`."""
         if self.phase is Phase.ENDED:
             return None
         times = [self.deadline, *self.timers.values()]
@@ -76,12 +76,12 @@ class State:
 
 @dataclass(frozen=True)
 class Begin:
-    """The job may start."""
+    """Start the job."""
 
 
 @dataclass(frozen=True)
 class TaskStarted:
-    """A task's process runs."""
+    """A task's process started."""
 
     task_id: str
     generation: int
@@ -92,7 +92,7 @@ class TaskStarted:
 
 @dataclass(frozen=True)
 class TaskReady:
-    """A task reported that it is up."""
+    """A task reported ready."""
 
     task_id: str
     generation: int
@@ -101,7 +101,7 @@ class TaskReady:
 
 @dataclass(frozen=True)
 class TaskExited:
-    """A task's process, and all it had started, is gone."""
+    """A task's process and its descendants are gone."""
 
     task_id: str
     generation: int
@@ -111,7 +111,7 @@ class TaskExited:
 
 @dataclass(frozen=True)
 class StartFailed:
-    """A generation could not be started for a reason of the engine's own."""
+    """The engine could not start a generation."""
 
     generation: int
     message: str
@@ -119,19 +119,19 @@ class StartFailed:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The user wants the job to end."""
+    """The user asked the job to stop."""
 
 
 @dataclass(frozen=True)
 class ScaleRequested:
-    """The user wants so many tasks of some elastic roles."""
+    """The user requested sizes of elastic roles."""
 
     sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed."""
+    """Time passed."""
 
 
 Event = (
@@ -148,7 +148,7 @@ Event = (
 
 @dataclass(frozen=True)
 class StartGeneration:
-    """Start so many tasks of each role, all under this generation, with new addresses."""
+    """Start a generation of these sizes, with new addresses."""
 
     generation: int
     sizes: Mapping[str, int]
@@ -156,7 +156,7 @@ class StartGeneration:
 
 @dataclass(frozen=True)
 class StartTask:
-    """Start one task of this generation again, on its address."""
+    """Restart a task of this generation at its address."""
 
     generation: int
     task_id: str
@@ -165,11 +165,11 @@ class StartTask:
 
 @dataclass(frozen=True)
 class StopTasks:
-    """Ask these tasks to end, and kill them after the grace.
+    """Ask tasks to exit, and kill them after the grace period.
 
     Attributes:
-        urgent: There is nothing left to do for them: they are told twice, and one that does not
-            answer to anything is killed at once.
+        urgent: The tasks have nothing left to save: they get a second SIGTERM, and an unresponsive
+            task is killed at once.
     """
 
     generation: int
@@ -180,7 +180,7 @@ class StopTasks:
 
 @dataclass(frozen=True)
 class KillTasks:
-    """Kill these tasks with their agents, which did not answer; nothing more is awaited of them."""
+    """Kill tasks together with their unresponsive agents; expect no more messages of them."""
 
     generation: int
     task_ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Engines by name, from the entry-point group ``timonel.engines``.
+"""Engine registry: entry-point group ``timonel.engines``.
 
 An entry point names a callable that takes the folder in which the engine keeps its jobs.
 """
@@ -15,10 +15,10 @@ GROUP = "timonel.engines"
 
 
 def get_engine(name: str, workspace: Workspace) -> Engine:
-    """Return the engine called ``name``, with its jobs in ``workspace``.
+    """Return an engine by name, with its jobs in ``workspace``.
 
     Raises:
-        SpecError: No engine of that name is installed.
+        SpecError: No such engine is installed.
     """
     found = entry_points(group=GROUP, name=name)
     if not found:
@@ -35,5 +35,5 @@ def get_engine(name: str, workspace: Workspace) -> Engine:
 
 
 def engine_names() -> list[str]:
-    """Return the names of the engines that are installed."""
+    """Return the names of the installed engines."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})

@@ -1,4 +1,4 @@
-"""What is asked of an engine: a job as plain values, checked and written down."""
+"""Job specification for engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Spec(BaseModel):
 
 
 class RoleSpec(_Spec):
-    """So many equal tasks of one role."""
+    """Identical tasks of a role."""
 
     name: RoleName = Field(description="The role's name, as in TF_CONFIG.")
     replicas: int = Field(default=1, ge=1, description="How many tasks have this role at most.")
@@ -59,7 +59,7 @@ class RoleSpec(_Spec):
 
     @property
     def least(self) -> int:
-        """The fewest tasks of this role that a generation has."""
+        """Minimum number of tasks of this role."""
         return self.replicas if self.min_replicas is None else self.min_replicas
 
     @property
@@ -69,12 +69,12 @@ class RoleSpec(_Spec):
 
     @property
     def is_serving(self) -> bool:
-        """Whether its tasks are ended by the coordinator, after all others."""
+        """Whether the coordinator stops its tasks, after all others."""
         return self.serves or self.name == "ps"
 
 
 class RestartPolicy(_Spec):
-    """How often and how fast a job, or a task in place, is started again."""
+    """Restart limits and delays of a job, or of a task in place."""
 
     max_restarts: int = Field(default=3, ge=0, description="Restarts before the job fails.")
     reset_after_s: Seconds = Field(
@@ -93,7 +93,7 @@ class RestartPolicy(_Spec):
 
 
 class CommandSpec(_Spec):
-    """A command beside a job: ``python -m <module> <args>`` on the coordinator."""
+    """Command on the coordinator beside a job: ``python -m <module> <args>``."""
 
     module: str = Field(description="The Python module to run.")
     args: tuple[str, ...] = Field(default=(), description="Its arguments.")
@@ -103,7 +103,7 @@ class CommandSpec(_Spec):
 
 
 class JobSpec(_Spec):
-    """What is asked of an engine: tasks by role, all of one program."""
+    """Job specification: one program, run as tasks by role."""
 
     job_id: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Unique name.")
     module: str = Field(description="The Python module each task runs with -m.")
@@ -152,22 +152,22 @@ class JobSpec(_Spec):
 
     @property
     def size(self) -> int:
-        """The number of tasks of all roles."""
+        """Number of tasks of all roles."""
         return sum(role.replicas for role in self.roles)
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """The names of all tasks, such as ``worker-1``, role by role."""
+        """Names of all tasks, such as ``worker-1``, role by role."""
         return tuple(
             f"{role.name}-{index}" for role in self.roles for index in range(role.replicas)
         )
 
 
 def hang_timeout_s(spec: JobSpec, role: RoleSpec) -> float | None:
-    """Return how long a task of a role may give no sign of life; None for any time.
+    """Return the hang timeout in seconds for tasks of a role; None: unlimited.
 
-    Less for roles that are restarted in place: whoever waits for such a task, perhaps with Python's
-    lock held, must not be taken for hung before it.
+    Shorter for roles that restart in place: tasks that wait for a hung one, perhaps while holding
+    Python's lock, must not time out before it.
     """
     if spec.hang_timeout_s is None or role.on_loss == "restart-job":
         return spec.hang_timeout_s

@@ -1,4 +1,4 @@
-"""The tasks of a coordinator's state: looking at them, and changing one. Pure."""
+"""Query and update tasks in a coordinator's state. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GONE = frozenset({"succeeded", "failed", "stopped"})
 
 
 def task_of(state: State, task_id: str) -> TaskStatus | None:
-    """Return a task of the present generation, if it has one of that name."""
+    """Return a task of the current generation, or None."""
     return next((task for task in state.status.tasks if task.task_id == task_id), None)
 
 
@@ -23,7 +23,7 @@ def role_of(state: State, task: TaskStatus) -> RoleSpec:
 
 
 def with_task(state: State, task_id: str, /, **update: object) -> State:
-    """Return the state with something changed of one task."""
+    """Return the state with fields of a task updated."""
     tasks = tuple(
         task.model_copy(update=update) if task.task_id == task_id else task
         for task in state.status.tasks
@@ -32,27 +32,27 @@ def with_task(state: State, task_id: str, /, **update: object) -> State:
 
 
 def with_status(state: State, /, **update: object) -> State:
-    """Return the state with something changed of what is published."""
+    """Return the state with fields of its status updated."""
     return replace(state, status=state.status.model_copy(update=update))
 
 
 def alive(state: State) -> tuple[str, ...]:
-    """Return the tasks that have a process, or are being started."""
+    """Return the tasks that have a process or are being started."""
     return tuple(
         task.task_id for task in state.status.tasks if task.state not in {*GONE, "restarting"}
     )
 
 
 def not_ready(state: State) -> tuple[str, ...]:
-    """Return the tasks that are still to report that they are up."""
+    """Return the tasks that have not reported ready."""
     waited_for = {"pending", "starting", "restarting"}
     return tuple(task.task_id for task in state.status.tasks if task.state in waited_for)
 
 
 def is_done(state: State) -> bool:
-    """Tell whether every task that ends by itself has ended.
+    """Whether all tasks that end by themselves have ended.
 
-    While a generation runs, one that has failed is one that the job does without.
+    In a running generation, the job continues without failed tasks.
     """
     return all(task.state in {"succeeded", "failed"} for task in ending(state))
 
@@ -60,7 +60,7 @@ def is_done(state: State) -> bool:
 def ending(state: State) -> tuple[TaskStatus, ...]:
     """Return the tasks whose end is the end of the job.
 
-    The one that leads, where that is enough, or all but those that serve the others.
+    The leader if its success suffices, else all tasks that do not serve others.
     """
     if state.spec.success == "leader":
         return tuple(task for task in state.status.tasks if task.task_id == state.spec.task_ids[0])

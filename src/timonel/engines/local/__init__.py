@@ -1,4 +1,4 @@
-"""The engine that runs jobs as processes of this machine."""
+"""Local engine: run jobs as processes on this machine."""
 
 from timonel.engines.local.engine import LocalEngine
 

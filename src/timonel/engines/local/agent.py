@@ -1,8 +1,8 @@
-"""The agent: one small process per task that starts, watches and restarts its child in place.
+"""Task agent: starts, monitors and restarts one task's process.
 
-It takes orders from the supervisor as JSON lines, each under the numbers of a generation and of an
-attempt within it, and reports what became of the child only when nothing that the child started is
-left. When the supervisor is gone it kills all of it and leaves.
+It takes orders from the supervisor as JSON lines, each with a generation and an attempt number. It
+reports an exit only when all descendants of the child are gone. When the supervisor dies, it kills
+them all and exits.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from timonel.storage import append_line
 READY = "ready"
 REPORT = "report.json"
 LAST_WORDS = "if-out-of-memory.json"
-"""What takes the report's place where the kernel kills the task for want of memory."""
+"""Report to use if the kernel kills the task for lack of memory."""
 _READY_POLL_S = 0.025
 _URGE_S = 0.2
-"""Time from the first SIGTERM, which asks to save and leave, to the second, which asks to leave."""
+"""Seconds between the first SIGTERM (save and exit) and the second (exit)."""
 _SILENT_S = 4.0
-"""A task that was silent for so long does nothing any more with the grace of an urgent stop."""
+"""Silence in seconds after which an urgent stop kills a task without a grace period."""
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _REPORT_LIMIT_BYTES = 1 << 20
 
 
 def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None = None) -> NoReturn:
-    """Be an agent until the supervisor is gone; called in a process that was forked for it.
+    """Run an agent until the supervisor exits. Call it in a freshly forked process.
 
     Args:
         sock: The agent's end of the socket pair.
-        run: How to run a task inside this process's image; plain start without it.
-        note: Something to say in the task's log, such as why it was started plain.
+        run: Runs a task inside this process's image; None: execute a new Python.
+        note: Line for the task's log, such as why it started without a warm parent.
     """
     code = 1
     scratch = Scratch()
@@ -70,7 +70,7 @@ def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None =
 
 
 class Agent:
-    """Watches at most one child at a time."""
+    """Agent of at most one child at a time."""
 
     def __init__(
         self, channel: Channel, run: Runner | None, note: str | None, scratch: Scratch
@@ -89,7 +89,7 @@ class Agent:
         self._forget_child()
 
     def serve(self) -> None:
-        """Obey until the supervisor closes its end."""
+        """Serve until the supervisor closes its end."""
         while self._channel.is_open:
             signals = self._loop.wait(self._timeout_s())
             if signal.SIGCHLD in signals:
@@ -155,7 +155,7 @@ class Agent:
             self._note = None
 
     def _runner(self, log: Path) -> Runner | None:
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count is all
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only a count is needed
         if self._run is None or threads == 1:
             return self._run
         append_line(log, f"=== started plain: the warm image has {threads} threads, expected 1")
@@ -174,9 +174,9 @@ class Agent:
                 self._take_for_hung(f"no sign of life for {self._pulse.silent_s(now):.1f} s")
         if self._kill_at is None:
             self._kill_at = now + grace_s
-        # The task alone: its helpers are its own to end, as long as it is there to do so.
+        # Only the task: it stops its helpers itself while it lives.
         self._signal(signal.SIGTERM)
-        # One that is held gets it only once it goes on.
+        # A stopped process handles the signal only after it continues.
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -209,7 +209,7 @@ class Agent:
             self._sample_at = now + SAMPLE_INTERVAL_S
 
     def _look(self, now: float) -> None:
-        """See whether the task lives and gets on, and end it if it does not."""
+        """Check heartbeat and progress of the task, and kill it if it hangs."""
         every_s = self._pulse.look_every_s
         if every_s is None or not self._is_ready:
             return
@@ -255,7 +255,7 @@ class Agent:
         wake_at = min(time for time in times if time is not None)
         timeout_s = max(0.0, wake_at - time.monotonic())
         if self._kill_at is not None and timeout_s == 0.0:
-            return _READY_POLL_S  # killed already; the kernel is at it
+            return _READY_POLL_S  # already killed, waiting for the kernel
         return timeout_s if self._is_ready else min(timeout_s, _READY_POLL_S)
 
 

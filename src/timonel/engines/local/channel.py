@@ -1,4 +1,4 @@
-"""JSON lines over a stream socket, without ever blocking."""
+"""Non-blocking JSON lines over a stream socket."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _CHUNK_BYTES = 1 << 16
 class Channel:
     """One end of a stream socket that carries one JSON object per line.
 
-    Nothing blocks: what the peer does not take yet is kept until `flush`. Owns its socket. For one
-    thread.
+    Never blocks: data that the peer does not accept yet is buffered until `flush`. Owns its socket.
+    For
+    one thread.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -30,27 +31,27 @@ class Channel:
 
     @property
     def wants_write(self) -> bool:
-        """Whether something is waiting to be sent."""
+        """Whether data is waiting to be sent."""
         return self.is_open and bool(self._unsent)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, or keep it until the peer takes it; a peer that is gone gets nothing."""
+        """Send a message, buffering what the peer does not accept; dropped if it is gone."""
         self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:
-        """Send what the peer takes now."""
+        """Send as much buffered data as the peer accepts."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
             return
         except OSError:
-            # The reading side says so too, once it has read what came before.
+            # `receive` reports the loss too, after the data that arrived before it.
             self._unsent = b""
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the messages that have come; `is_open` is false once the peer is gone."""
+        """Return the received messages; `is_open` is false once the peer is gone."""
         try:
             while chunk := self._socket.recv(_CHUNK_BYTES):
                 self._received += chunk

@@ -1,8 +1,8 @@
-"""Starting one process in a session of its own, by executing Python or inside a warm image.
+"""Start a process in its own session, as a new Python or in a warm image.
 
-Both ways share everything up to the last step: the child gets fresh signals, its own session (a ^C
-in a terminal does not reach it), its standard streams, folder and environment, and the kernel kills
-it when its parent dies.
+Both ways differ only in the last step: the child gets default signals, its own session (so that ^C
+in a terminal does not reach it), standard streams, working folder and environment, and the kernel
+kills it when its parent dies.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ EXIT_CANNOT_START = 127
 
 @dataclass(frozen=True)
 class Command:
-    """``python -m <module> <args>``, and what it is run in.
+    """Command ``python -m <module> <args>`` with its environment and streams.
 
     Attributes:
-        module: The module.
-        args: Its arguments.
-        env: Its whole environment.
-        cwd: Its folder.
-        output: The file that its standard output and error are appended to.
-        niceness: Added to the niceness it inherits.
+        module: Module to run.
+        args: Arguments.
+        env: Complete environment.
+        cwd: Working folder.
+        output: File to which standard output and error are appended.
+        niceness: Added to the inherited niceness.
     """
 
     module: str
@@ -46,12 +46,12 @@ Runner = Callable[[Command], int]
 
 
 def spawn(command: Command, run: Runner | None = None) -> int:
-    """Start a child and return its pid.
+    """Start a child and return its PID.
 
     Args:
-        command: What to run.
-        run: Runs the command inside the forked image and returns its exit code; a new Python is
-            executed without it. The caller must be single-threaded.
+        command: Command to run.
+        run: Runs the command inside the forked image and returns its exit code; None: execute a new
+            Python. The caller must be single-threaded.
     """
     parent_pid = os.getpid()
     # A signal between fork and reset would run the parent's handlers in the child.
@@ -66,22 +66,22 @@ def spawn(command: Command, run: Runner | None = None) -> int:
 
 
 def close_inherited(keep: Sequence[int] = ()) -> None:
-    """Close every descriptor but the standard ones and ``keep``.
+    """Close all descriptors except the standard ones and ``keep``.
 
-    The Python objects of what is closed must stay referenced: freed later, they would close
-    descriptors that have been given out again.
+    The Python objects of closed descriptors must stay referenced: freed later, they would close
+    descriptors that have been reused.
     """
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is wanted
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only names are needed
         descriptor = int(name)
         if descriptor > 2 and descriptor not in keep:
             try:
                 os.close(descriptor)
             except OSError:
-                continue  # the one that listed the folder
+                continue  # the descriptor that listed the folder
 
 
 def reset_signals() -> None:
-    """Give every signal the disposition that a new Python has, and block none."""
+    """Reset all signals to the dispositions of a new Python, and unblock them."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in {None, signal.SIG_DFL}:
@@ -91,7 +91,7 @@ def reset_signals() -> None:
 
 
 def redirect(output: Path) -> None:
-    """Append standard output and error to a file, and read standard input from nothing."""
+    """Append standard output and error to a file; standard input reads /dev/null."""
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -117,16 +117,16 @@ def _be_child(command: Command, run: Runner | None, parent_pid: int) -> NoReturn
             _execute(command)
         close_inherited()
         code = run(command)
-    except BaseException:  # noqa: BLE001 - nothing of the parent may run on in this process
+    except BaseException:  # noqa: BLE001 - no code of the parent may continue in this process
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)
 
 
 def _execute(command: Command) -> NoReturn:
-    # Python ignores these, and what is ignored stays so across exec.
+    # Python ignores these, and ignored signals stay ignored across exec.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = [sys.executable, "-m", command.module, *command.args]
-    os.execve(sys.executable, arguments, dict(command.env))  # noqa: S606 - no shell is wanted
+    os.execve(sys.executable, arguments, dict(command.env))  # noqa: S606 - no shell

@@ -1,4 +1,4 @@
-"""The commands beside a job: sidecars, which run along with it, and the epilogue after it."""
+"""Commands of a job: sidecars during the job, and the epilogue after it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from timonel.engines.spec import CommandSpec, JobSpec
 SIDECAR_NICENESS = 19
 EPILOGUE_TIMEOUT_S = 120.0
 SIDECAR_GRACE_S = 5.0
-"""Time from their SIGTERM to their SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL of sidecars."""
 
 
 @dataclass
 class Commands:
-    """Starts the commands of one job and sees to their end."""
+    """Start and stop the commands of a job."""
 
     spec: JobSpec
     folder: JobFolder
@@ -34,22 +34,23 @@ class Commands:
     _epilogue: int | None = None
 
     def start_sidecars(self) -> None:
-        """Start all sidecars, behind the job in the queue for the processor."""
+        """Start all sidecars, with lower CPU priority than the job."""
         for number, command in enumerate(self.spec.sidecars):
             env = job_environment(self.spec, self.token)
             self._sidecars.add(self._spawn(command, env, str(number), SIDECAR_NICENESS))
 
     def died(self, pid: int) -> None:
-        """Take note that a child of this process has died."""
+        """Record that a child of this process died."""
         self._sidecars.discard(pid)
         if pid == self._epilogue:
             self._epilogue = None
 
     def wind_down(self) -> None:
-        """Let the sidecars come to their end, or end them; nothing of the job is left then.
+        """Wait for the sidecars, then stop them and kill all remaining processes of the job.
 
-        SIGTERM to this process ends them at once: the job is to start again, with sidecars that go
-        on where these were.
+        SIGTERM to this process skips the wait: the job is about to restart, with sidecars that
+        continue
+        where these stopped.
         """
         patience_s = max((sidecar.patience_s for sidecar in self.spec.sidecars), default=0.0)
         if not self._wait(lambda: bool(self._sidecars), patience_s, until=signal.SIGTERM):
@@ -58,7 +59,7 @@ class Commands:
         kill_all(lambda: marked(self.token))
 
     def run_epilogue(self, outcome: JobStatus) -> None:
-        """Run the epilogue, if there is one, to its end or for as long as it may take."""
+        """Run the epilogue, if any, until it exits or times out."""
         if self.spec.epilogue is None:
             return
         env = {
@@ -89,12 +90,12 @@ class Commands:
     def _wait(
         self, is_busy: Callable[[], bool], timeout_s: float, until: int | None = None
     ) -> bool:
-        """Let the loop run until nothing is busy; return whether that came about in time.
+        """Run the event loop while ``is_busy``; return whether it ended in time.
 
         Args:
-            is_busy: Whether something is.
-            timeout_s: How long it may be.
-            until: A signal that ends the wait.
+            is_busy: Whether to keep waiting.
+            timeout_s: Maximum wait in seconds.
+            until: Signal that ends the wait.
         """
         deadline = time.monotonic() + timeout_s
         while is_busy():
@@ -111,6 +112,6 @@ class Commands:
 
 
 def _signal_all(pids: set[int], number: int) -> None:
-    # Children that were not reaped yet: their pids are still their own.
+    # Children that are not reaped yet, so their PIDs are not reused.
     for pid in pids:
         os.kill(pid, number)

@@ -1,10 +1,10 @@
-"""``python -m timonel.engines.local.daemon <job folder>``: the start of a job, and its guard.
+"""Start and guard a job: ``python -m timonel.engines.local.daemon <job folder>``.
 
-The process that is executed forks the guard and leaves once the job is accepted. The guard forks
-the supervisor and does nothing but wait for it: should the supervisor be killed before the job has
-ended, the guard kills what it left and starts the job again under another one, as an init system
-would. Without a restart left, or after an error of the supervisor's own, it runs the epilogue and
-publishes the end.
+The executed process forks the guard and exits once the job is accepted. The guard forks the
+supervisor and waits for it. If the supervisor is killed before the job ends, the guard kills the
+remaining processes and restarts the job under a new supervisor, as an init system would. If no
+restart is left, or the supervisor failed with an error, the guard runs the epilogue and publishes
+the end of the job.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _warm_up(spec: JobSpec) -> None:
-    """Have warm parents begin to import; not from below the guard, which would end them."""
+    """Let warm parents start importing; below the guard they would die with it."""
     for role in spec.roles if spec.preload else ():
         try:
             ensure_parent(spec.preload, role_environment(spec, role))
         except WarmUnavailableError as error:
-            # The supervisor meets the same and says so in the tasks' logs.
+            # The supervisor gets the same error and writes it to the tasks' logs.
             print(f"no warm parent for {role.name}: {error}", file=sys.stderr)  # noqa: T201 - the log
 
 
@@ -76,14 +76,14 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
         _run_until_final(folder, writer)
         code = 0
-    except BaseException:  # noqa: BLE001 - the last resort; there is nobody to raise it to
+    except BaseException:  # noqa: BLE001 - the last resort; no caller is left
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)
 
 
 def _run_until_final(folder: JobFolder, writer: int) -> None:
-    """Run supervisors until the job is in a final state; end it here if none can."""
+    """Run supervisors until the job ends; end it here if no supervisor can."""
     identity, history = own_identity(), RestartHistory()
     descriptor: int | None = writer
     has_begun = False
@@ -100,8 +100,8 @@ def _run_until_final(folder: JobFolder, writer: int) -> None:
         if record is None:
             return
         are_gone = _kill_remains(record)
-        # Its tasks survive, or its epilogue may have begun: no other generation may start.
-        # One that was to stop starts no tasks any more.
+        # Tasks survive, or the epilogue may have begun: no new generation may start. A job that was
+        # asked to stop starts no tasks.
         is_ending = record.status.state is JobState.STOPPING and not folder.stop_file.exists()
         if not are_gone or is_ending:
             _take_over(folder, record, status)
@@ -140,7 +140,7 @@ def _supervise(folder: JobFolder, guard: Identity, writer: int | None) -> NoRetu
 
 
 def _wait_for(supervisor: int) -> int:
-    """Wait for the supervisor's end; what else ends here was orphaned and is only reaped."""
+    """Wait for the supervisor's exit, and reap orphans."""
     while True:
         pid, status = os.wait()
         if pid == supervisor:
@@ -148,13 +148,13 @@ def _wait_for(supervisor: int) -> int:
 
 
 def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record | None:
-    """Return the job's record, if the job is the guard's to bring to its end.
+    """Return the job's record if the guard must end the job, else None.
 
     Args:
-        folder: The job's folder.
-        supervisor: The supervisor that has died.
-        has_begun: Whether an earlier supervisor had begun the job: one that dies before it has
-            published itself leaves the record of its guard.
+        folder: Job folder.
+        supervisor: PID of the dead supervisor.
+        has_begun: Whether an earlier supervisor had begun the job: a supervisor that dies before it
+            publishes itself leaves its guard's record.
     """
     record = folder.read()
     is_begun_again = record.supervisor is not None and record.supervisor.pid != supervisor
@@ -167,7 +167,7 @@ def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record
 
 
 def _kill_remains(record: Record) -> bool:
-    """Kill what a supervisor has left; return whether nothing survives."""
+    """Kill the processes that a supervisor left; return whether none survives."""
     token = str(record.supervisor) if record.supervisor is not None else None
     are_gone = kill_all(lambda: [*descendants(os.getpid()), *(marked(token) if token else ())])
     for _ in reap():
@@ -176,14 +176,14 @@ def _kill_remains(record: Record) -> bool:
 
 
 def _wait_unless_stopped(folder: JobFolder, delay_s: float) -> None:
-    """Wait out the delay of a restart, or until the job is to be stopped."""
+    """Wait for the restart delay, or until a stop is requested."""
     deadline = time.monotonic() + delay_s
     while (left_s := deadline - time.monotonic()) > 0 and not folder.stop_file.exists():
         time.sleep(min(left_s, _POLL_S))
 
 
 def _take_over(folder: JobFolder, record: Record, status: int) -> None:
-    """End a job whose supervisor has died: epilogue, cleanup and final record."""
+    """End a job whose supervisor died: epilogue, cleanup and final record."""
     signalled = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else None
     how = signalled or folder.last_words() or "an error of its own"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())

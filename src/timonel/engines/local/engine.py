@@ -1,4 +1,4 @@
-"""The local engine: jobs as processes of this machine, each with a supervisor of its own."""
+"""Local engine: jobs run as processes on this machine, each with a supervisor."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ from timonel.storage import exclusive, publish_dir
 _logger = logging.getLogger(__name__)
 
 _WIND_DOWN_S = 30.0
-"""How long a job that has ended may take to end what ran beside it, which is told to leave."""
+"""Maximum seconds for the sidecars of an ended job to exit after SIGTERM."""
 _POLL_S = 0.1
 
 
 class LocalEngine(Engine, ElasticEngine, ResumingEngine):
-    """Runs jobs on this machine; no daemon is needed between jobs.
+    """Runs jobs on this machine, without a daemon between jobs.
 
-    Everything it knows is in the job folders: several processes may use it at once, and a job goes
-    on when the process that submitted it ends. For processes of one machine and one user.
+    All state is in the job folders: several processes may use the engine at once, and a job
+    continues
+    after the submitting process exits. For processes of one user on one machine.
 
     Args:
-        jobs_dir: The folder that holds the job folders.
+        jobs_dir: Folder of the job folders.
     """
 
     name = "local"
@@ -56,11 +57,11 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         self._jobs_dir = Path(jobs_dir).absolute()
 
     def submit(self, spec: JobSpec) -> None:
-        """Start a job and return once its supervisor has taken over.
+        """Start a job; return when its supervisor has accepted it.
 
         Raises:
-            AlreadyExistsError: A job of that id exists.
-            SpecError: The job folder is not this engine's, or there is no such working folder.
+            AlreadyExistsError: A job of that ID exists.
+            SpecError: The job folder is not this engine's, or the working folder does not exist.
             EngineError: The supervisor cannot be started.
         """
         folder = self._new_folder(spec)
@@ -74,18 +75,18 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             shutil.rmtree(folder.root, ignore_errors=True)
             raise
         except BaseException:
-            # ^C between the request and its acceptance: nobody would know of the job.
+            # ^C between request and acceptance: the caller would not know of the job.
             self.cancel(spec.job_id)
             raise
 
     def status(self, job_id: str) -> JobStatus:
-        """Return what is known of a job now."""
+        """Return the current status of a job."""
         return self._folder(job_id).status()
 
     def logs(
         self, job_id: str, *, task_id: str | None = None, follow: bool = False
     ) -> Iterator[LogLine]:
-        """Yield the lines that tasks have written, oldest first within a task."""
+        """Yield lines of task output, oldest first within each task."""
         folder = self._folder(job_id)
         known = folder.read_spec().task_ids
         if task_id is not None and task_id not in known:
@@ -99,19 +100,19 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         return follow_logs(tails, lambda: folder.status().state.is_final)
 
     def cancel(self, job_id: str) -> None:
-        """Ask a job to stop; return once the wish is recorded."""
+        """Request that a job stops; return when the request is recorded."""
         folder = self._folder(job_id)
         if folder.status().state.is_final:
             self._sweep(folder)
             return
         folder.record_stop("cancelled by the user")
         supervisor = folder.read().supervisor
-        # Without one yet, or any more, the file is enough: a supervisor looks for it as it starts.
+        # Without a supervisor, the file suffices: a supervisor reads it when it starts.
         if supervisor is not None:
             supervisor.signal(signal.SIGTERM)
 
     def scale(self, job_id: str, sizes: Mapping[str, int]) -> None:
-        """Wish for so many tasks of elastic roles; return once the wish is recorded."""
+        """Request sizes of elastic roles; return when the request is recorded."""
         folder = self._folder(job_id)
         check_sizes(folder.read_spec().roles, sizes)
         state = folder.status().state
@@ -119,15 +120,15 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             raise JobError(f"expected a job that runs, but {job_id} has {state.value}")
         folder.record_wish(sizes)
         supervisor = folder.read().supervisor
-        # Without one yet, the file is enough: a supervisor looks for it as it starts.
+        # Without a supervisor, the file suffices: a supervisor reads it when it starts.
         if supervisor is not None:
             supervisor.signal(signal.SIGUSR1)
 
     def resume(self, job_id: str) -> None:
-        """Start a job again that has failed or was stopped, as the same job.
+        """Resume a failed or stopped job under its ID.
 
         Raises:
-            JobError: It has not ended, or has succeeded, or what runs beside it has not ended yet.
+            JobError: The job has not ended, has succeeded, or its sidecars are still running.
         """
         folder = self._folder(job_id)
         with exclusive(folder.root / ".resume.lock"):
@@ -153,14 +154,14 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
     def jobs(self) -> list[JobStatus]:
         """Return the status of every job of this engine, newest first.
 
-        One that cannot be read, as one of a newer release, is left out and logged.
+        Unreadable jobs, such as those of a newer release, are skipped and logged.
         """
         found = []
         for path in self._jobs_dir.glob("*/status.json"):
             try:
                 found.append(JobFolder(path.parent).status())
             except NotFoundError:
-                continue  # removed between the two looks
+                continue  # removed after listing
             except TimonelError as error:
                 _logger.warning("left out the job %s: %s", path.parent.name, error)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
@@ -185,17 +186,17 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         return folder
 
     def _sweep(self, folder: JobFolder) -> None:
-        """Kill what a job may have left whose supervisor and guard both died."""
+        """Kill remaining processes of a job whose supervisor died."""
         supervisor = folder.read().supervisor
         if supervisor is not None and not supervisor.is_alive:
             kill_all(lambda: marked(str(supervisor)))
 
 
 def _end_the_last(folder: JobFolder) -> None:
-    """End a job's supervisor and guard, which stay for its sidecars beyond its end.
+    """Stop the supervisor and guard of an ended job, which stay for its sidecars.
 
     Raises:
-        JobError: They have not ended in time.
+        JobError: They did not exit in time.
     """
     supervisor = folder.read().supervisor
     if supervisor is not None:

@@ -1,4 +1,4 @@
-"""The environments of a job's processes: plain functions of the specification."""
+"""Environments of a job's processes. Pure functions of the specification."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ _OF_ONE_PROCESS = frozenset({CLUSTER, JOB_DIR, TASK_DIR, OUTCOME, MARKER, RESERV
 
 
 def inherited(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what a new job inherits: all but what an outer job gave to this process alone."""
+    """Return the environment for a new job, without the variables of an outer job."""
     return {name: value for name, value in environ.items() if name not in _OF_ONE_PROCESS}
 
 
 def job_environment(spec: JobSpec, token: str) -> dict[str, str]:
-    """Return what every process of a job gets, commands beside it too.
+    """Return the environment of all processes of a job, including its commands.
 
     Args:
-        spec: The job.
-        token: The supervisor's identity, by which leftovers are recognised.
+        spec: Job specification.
+        token: Identity of the supervisor, which marks its processes.
     """
     return {**inherited(), **spec.env, JOB_DIR: spec.job_dir, MARKER: token}
 
 
 def role_environment(spec: JobSpec, role: RoleSpec) -> dict[str, str]:
-    """Return what all tasks of a role have in common, and a warm parent for them too."""
-    # Output goes to a file, which Python would fill block by block; logs are to be followed.
+    """Return the environment of a role's tasks and their warm parent."""
+    # Unbuffered: output goes to a file, which Python buffers in blocks, and users follow the logs.
     return {"PYTHONUNBUFFERED": "1", **inherited(), **spec.env, **role.env, JOB_DIR: spec.job_dir}
 
 
 def task_environment(
     base: Mapping[str, str], task_dir: Path, assignment: Assignment, token: str
 ) -> dict[str, str]:
-    """Return what one task gets in one generation.
+    """Return the environment of a task in a generation.
 
     Args:
-        base: The environment of its role.
-        task_dir: Its folder.
+        base: Environment of its role.
+        task_dir: Task folder.
         assignment: Its place in the cluster.
-        token: The supervisor's identity.
+        token: Identity of the supervisor.
     """
     own = {CLUSTER: encode(assignment), TASK_DIR: str(task_dir), MARKER: token}
     return {**base, **own}

@@ -1,15 +1,15 @@
-"""A job's folder: what lies where, and who may write it.
+"""Layout and documents of a job folder.
 
 <jobs>/<job id>/
-  spec.json          the job document, written once by submit
-  status.json        the job-status document, published at each change by the supervisor (by the
+  spec.json          job document, written once by submit
+  status.json        job-status document, published at each change by the supervisor (by the
                      guard after the supervisor died)
-  stop               the user's wish to end the job, written before anyone is told
-  scale              the sizes that the user wishes for elastic roles, likewise
-  supervisor.log     what the supervisor itself has to say
+  stop               stop request of the user, written before processes are signalled
+  scale              requested sizes of elastic roles, likewise
+  supervisor.log     output of the supervisor
   logs/<task>.log    one per task, all generations
-  sidecars/<n>.log   one per command beside the job; epilogue.log
-  tasks/<task>/      the task's own: ready, report.json, progress
+  sidecars/<n>.log   one per sidecar; epilogue.log
+  tasks/<task>/      files of the task: ready, report.json, progress
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from timonel.storage import exclusive, read_document, write_bytes, write_documen
 
 @dataclass(frozen=True)
 class Record:
-    """What ``status.json`` holds: the status, and who is in charge of the job.
+    """Content of ``status.json``: job status and responsible processes.
 
     Attributes:
-        status: The job's status as its supervisor last saw it.
-        owner: Who ends the job if the supervisor cannot: the submitter at first, then the guard.
-        supervisor: The supervisor, once there is one; cancel signals this one only.
-        epilogue_done: Whether the epilogue has been run.
+        status: Job status as the supervisor last saw it.
+        owner: Process that ends the job if the supervisor cannot: first the submitter, then the
+            guard.
+        supervisor: Supervisor, once it runs; cancel signals only this process.
+        epilogue_done: Whether the epilogue has run.
     """
 
     status: JobStatus
@@ -48,56 +49,56 @@ class Record:
 
     @property
     def is_tended(self) -> bool:
-        """Whether somebody who will bring the job to its end is alive."""
+        """Whether the supervisor or the owner is alive."""
         return any(who is not None and who.is_alive for who in (self.supervisor, self.owner))
 
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The places in a job's folder, and its documents."""
+    """Paths and documents in a job folder."""
 
     root: Path
 
     @property
     def stop_file(self) -> Path:
-        """The file that records the user's wish to stop."""
+        """File that records the user's stop request."""
         return self.root / "stop"
 
     @property
     def scale_file(self) -> Path:
-        """The file that records which sizes the user wishes for elastic roles."""
+        """File that records the requested sizes of elastic roles."""
         return self.root / "scale"
 
     @property
     def supervisor_log(self) -> Path:
-        """The file that the supervisor's own output goes to."""
+        """File of the supervisor's own output."""
         return self.root / "supervisor.log"
 
     def task_log(self, task_id: str) -> Path:
-        """The file that a task's output goes to."""
+        """Return the file of a task's output."""
         return self.root / "logs" / f"{task_id}.log"
 
     def task_dir(self, task_id: str) -> Path:
-        """The folder in which a task and its agent leave word for each other."""
+        """Return the folder for files shared by a task and its agent."""
         return self.root / "tasks" / task_id
 
     def command_log(self, name: str) -> Path:
-        """The file that a sidecar's or the epilogue's output goes to."""
+        """Return the file of a sidecar's or the epilogue's output."""
         return self.root / "sidecars" / f"{name}.log"
 
     def write_spec(self, spec: JobSpec) -> None:
         """Write the job document."""
         path = self.root / "spec.json"
         write_document(path, "job", {"spec": spec.model_dump(mode="json")})
-        # The environment of tasks is in it, which may hold what others must not read.
+        # It contains the tasks' environment, which may hold secrets.
         path.chmod(0o600)
 
     def read_spec(self) -> JobSpec:
         """Read the job document.
 
         Raises:
-            CorruptError: It is damaged.
-            FormatError: A newer release has written it.
+            CorruptError: The document is damaged.
+            FormatError: A newer release wrote it.
         """
         path = self.root / "spec.json"
         body = read_document(path, "job")
@@ -118,9 +119,9 @@ class JobFolder:
         """Read the record.
 
         Raises:
-            NotFoundError: There is no such job.
+            NotFoundError: No such job.
             CorruptError: The record is damaged.
-            FormatError: A newer release has written it.
+            FormatError: A newer release wrote it.
         """
         path = self.root / "status.json"
         try:
@@ -136,15 +137,15 @@ class JobFolder:
             )
 
     def status(self) -> JobStatus:
-        """Return the status as it is now, which is failed if nobody is in charge any more.
+        """Return the current status; failed if no responsible process is alive.
 
         Raises:
-            NotFoundError: There is no such job.
+            NotFoundError: No such job.
         """
         record = self.read()
         if record.status.state.is_final or record.is_tended:
             return record.status
-        # Whoever was in charge may have published the end and left between the two looks.
+        # The process may have published the end and exited in between.
         record = self.read()
         if record.status.state.is_final:
             return record.status
@@ -153,7 +154,7 @@ class JobFolder:
         return abandoned(record.status, f"supervisor died{how}")
 
     def last_words(self) -> str | None:
-        """Return the error that a supervisor has died of, if it has left one in its log."""
+        """Return the supervisor's last error from its log, if any."""
         with contextlib.suppress(OSError):
             lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
             _, found, message = (lines or [""])[-1].rpartition("Error: ")
@@ -162,19 +163,19 @@ class JobFolder:
         return None
 
     def record_stop(self, reason: str) -> None:
-        """Record that the job is to stop, unless that is recorded already."""
+        """Record a stop request, unless one is recorded already."""
         if not self.stop_file.exists():
             content = {"reason": reason, "time": time.time(), "pid": os.getpid()}
             write_bytes(self.stop_file, json.dumps(content).encode() + b"\n")
 
     def record_wish(self, sizes: Mapping[str, int]) -> None:
-        """Record the sizes that elastic roles are to have; roles that are not named keep theirs."""
+        """Record requested sizes of elastic roles; other roles keep theirs."""
         with exclusive(self.root / ".scale.lock"):
             content = {"sizes": {**self.read_wish(), **sizes}, "time": time.time()}
             write_bytes(self.scale_file, json.dumps(content).encode() + b"\n")
 
     def read_wish(self) -> dict[str, int]:
-        """Return the sizes that the user wishes, by role; none if there is no wish."""
+        """Return the requested sizes by role; empty if none were requested."""
         try:
             content = json.loads(self.scale_file.read_text())
         except FileNotFoundError:
@@ -184,7 +185,7 @@ class JobFolder:
 
 @contextlib.contextmanager
 def _as_documents(path: Path) -> Iterator[None]:
-    """Raise what is wrong with the contents of a document as `CorruptError`."""
+    """Convert errors in a document's content to `CorruptError`."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
@@ -196,7 +197,7 @@ def _as_documents(path: Path) -> Iterator[None]:
 
 
 def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> JobStatus:
-    """Return the status of a job whose supervisor ended before the job did."""
+    """Return the status of a job whose supervisor died before the job ended."""
     tasks = tuple(
         task.model_copy(update={"state": "failed", "cause": FailureCause.ENGINE})
         if task.state in {"pending", "starting", "running"}
@@ -216,7 +217,7 @@ def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> J
 
 
 def again(status: JobStatus) -> JobStatus:
-    """Return the status of a job that is to begin again after its end."""
+    """Return the status of a job that is about to resume."""
     return status.model_copy(
         update={
             "state": JobState.PENDING,
@@ -229,7 +230,7 @@ def again(status: JobStatus) -> JobStatus:
 
 
 def restarted(status: JobStatus, message: str) -> JobStatus:
-    """Return the status of a job that goes on under another supervisor."""
+    """Return the status of a job that continues under a new supervisor."""
     return again(status).model_copy(
         update={
             "state": JobState.RESTARTING,
@@ -241,7 +242,7 @@ def restarted(status: JobStatus, message: str) -> JobStatus:
 
 
 def unknown_job(job_id: str) -> NotFoundError:
-    """Return the error that says there is no such job."""
+    """Return the error for an unknown job ID."""
     return NotFoundError(
         f"expected the id of a job, got {job_id}", hint="'timonel jobs' lists those that exist"
     )

@@ -1,4 +1,4 @@
-"""The supervisor's side of the agents: all tasks of a job, started and stopped together."""
+"""Start and stop the tasks of a job through their agents."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
 
 @dataclass
 class _Agent:
-    """One task's agent, as the supervisor sees it.
+    """Supervisor's view of a task's agent.
 
     Attributes:
-        pid: The agent's process, once it is known.
-        is_child: Whether this process forked it; a warm parent did otherwise.
-        request: A request to a warm parent that has not been answered yet.
-        generation: The generation whose task it runs, until that task has ended.
-        attempt: The attempt of that task.
+        pid: PID of the agent, once known.
+        is_child: Whether this process forked it; otherwise a warm parent did.
+        request: Unanswered request to a warm parent.
+        generation: Generation of the running task; None once it has ended.
+        attempt: Attempt of that task.
     """
 
     task_id: str
@@ -59,9 +59,9 @@ class _Agent:
 
 @dataclass
 class Gang:
-    """Carries out a coordinator's actions with one agent per task, and emits what happens.
+    """Carries out a coordinator's actions with one agent per task, and emits events.
 
-    Agents outlive generations; one that died is replaced at the next start.
+    Agents outlive generations; a dead agent is replaced at the next start.
     """
 
     spec: JobSpec
@@ -78,8 +78,8 @@ class Gang:
         """Start every task with new addresses.
 
         Args:
-            action: Which generation, and how large it is.
-            reason: Why the one before it ended, which tasks are told.
+            action: Generation and sizes.
+            reason: Why the previous generation ended, passed on to tasks.
         """
         generation = action.generation
         roles = resized(self.spec.roles, action.sizes)
@@ -99,23 +99,23 @@ class Gang:
             self._order(task_id, generation)
 
     def start_again(self, action: StartTask) -> None:
-        """Start one task again, on its address."""
+        """Restart a task at its address."""
         told = self._assignments[action.task_id]
         self._assignments[action.task_id] = {**told, "attempt": action.attempt}
         self._order(action.task_id, action.generation)
 
     def stop(self, action: StopTasks) -> None:
-        """Ask tasks to end."""
+        """Ask tasks to exit."""
         for task_id in action.task_ids:
             agent = self._agents.get(task_id)
             if agent is None or agent.generation != action.generation:
-                # It was never started, so there is no end to wait for.
+                # The task never started, so report its end now.
                 told = self._assignments.get(task_id)
                 attempt = told["attempt"] if told else 1
                 task_exit = TaskExit(agent_lost=True)
                 self.emit(TaskExited(task_id, action.generation, task_exit, attempt))
             elif agent.request is not None:
-                # Its warm parent may be importing for long; what it forks then finds nobody.
+                # Its warm parent may import for long; an agent forked later exits at once.
                 self._lose(agent)
             else:
                 order = {
@@ -128,7 +128,7 @@ class Gang:
                 agent.channel.send(order)
 
     def kill(self, action: KillTasks) -> None:
-        """Kill tasks whose agents do not answer."""
+        """Kill tasks whose agents do not respond."""
         for task_id in action.task_ids:
             agent = self._agents.get(task_id)
             if agent is not None:
@@ -136,7 +136,7 @@ class Gang:
                 self._lose(agent)
 
     def close(self) -> None:
-        """Let all agents go; they leave when they see that nobody is there."""
+        """Disconnect all agents, which then exit, and release the ports."""
         self._dismiss(set(self._agents))
         self._release()
 
@@ -145,7 +145,7 @@ class Gang:
             self._disconnect(self._agents.pop(task_id))
 
     def _reserve(self, task_ids: Sequence[str]) -> None:
-        # The new ones first, so that they differ from those of the generation before.
+        # New ports first, so that they differ from those of the previous generation.
         ports = PortReservation(len(task_ids))
         self._release()
         self._ports = ports
@@ -157,7 +157,7 @@ class Gang:
             self._ports = None
 
     def _order(self, task_id: str, generation: int) -> None:
-        """Have a task's agent start it, with an agent that is hired for it if need be."""
+        """Send a start order to a task's agent, creating the agent if needed."""
         assignment = self._assignments[task_id]
         role = next(r for r in self.spec.roles if r.name == assignment["task"]["type"])
         base = role_environment(self.spec, role)
@@ -208,7 +208,7 @@ class Gang:
         return agent
 
     def _hear_warm(self, agent: _Agent, theirs: socket.socket) -> None:
-        """Take a warm parent's answer: the agent it forked, or why it did not."""
+        """Handle a warm parent's answer: the forked agent, or a refusal."""
         request = agent.request
         if request is None:
             return
@@ -247,7 +247,7 @@ class Gang:
             self._lose(agent)
 
     def _lose(self, agent: _Agent) -> None:
-        """Write off an agent, with whatever its task may have left."""
+        """Drop an agent, and kill the remaining processes of its task."""
         if self._agents.get(agent.task_id) is not agent:
             return
         del self._agents[agent.task_id]
@@ -261,7 +261,7 @@ class Gang:
     def _kill(self, agent: _Agent) -> None:
         inside = f"{TASK_DIR}={self.folder.task_dir(agent.task_id)}"
         if agent.is_child and agent.pid is not None:
-            # Not reaped yet, so the pid is still its own.
+            # Not reaped yet, so the PID is not reused.
             os.kill(agent.pid, signal.SIGKILL)
         kill_all(lambda: marked(self.token, inside=inside))
 

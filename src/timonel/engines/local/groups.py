@@ -1,4 +1,4 @@
-"""The control groups of memory that this process is in, of either version."""
+"""Memory control groups (cgroup v1 and v2) of this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Path]:
-    """Return the folders of this process's groups that govern memory, and of those above them all.
+    """Return the folders of this process's memory cgroups and of their roots.
 
-    A container sees its own group as the uppermost one, whatever its path says.
+    A container sees its own cgroup as the root, whatever its path.
     """
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()

@@ -1,9 +1,9 @@
-"""Whether a task lives and gets on, from the files in which it says so.
+"""Detect hung tasks from their heartbeat and progress files.
 
-A thread of the task touches ``alive`` once a second, which shows that the process as a whole gets
-on; the training loop writes its step into ``progress``. What counts is that either changes, by the
-watcher's own clock: neither the time of day nor a machine that slept takes anybody for hung. Who
-computes is alive without a beat: a library may hold Python's lock for long.
+A thread of the task touches ``alive`` once a second, which shows that the process runs; the
+training loop writes its step to ``progress``. Changes are timed by the watcher's own clock, so that
+neither clock changes nor a suspended machine cause false alarms. A process that uses CPU counts as
+alive without a heartbeat: a library may hold Python's lock for long.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 ALIVE = "alive"
 PROGRESS = "progress"
 RESTING = "resting"
-"""The last word of ``progress`` while a task does something that has no steps."""
+"""Last word of ``progress`` while a task does work without steps."""
 LOOK_S = 1.0
 _LOOKS_PER_TIMEOUT = 4
 _LATE_LOOKS = 3
 _BUSY_SHARE = 0.25
-"""Of one processor, from which on a process computes; threads that only wait use less."""
+"""Share of one CPU from which a process counts as computing; waiting threads use less."""
 _PROGRESS_LIMIT = 4096
 
 
@@ -31,11 +31,11 @@ class _Seen:
 
 @dataclass
 class Pulse:
-    """Remembers when a task last gave a sign; times are those of a steady clock.
+    """Tracks the last sign of life of a task; times are those of a monotonic clock.
 
     Args:
-        hang_timeout_s: How long it may leave its heartbeat alone; None: it is not watched.
-        stall_timeout_s: How long it may make no step; None: it is not watched.
+        hang_timeout_s: Maximum seconds without a heartbeat; None: unlimited.
+        stall_timeout_s: Maximum seconds without a step; None: unlimited.
     """
 
     hang_timeout_s: float | None = None
@@ -47,20 +47,20 @@ class Pulse:
 
     @property
     def look_every_s(self) -> float | None:
-        """How often to look; None if nothing is watched."""
+        """Interval between checks in seconds; None if there is no timeout."""
         timeouts = [t for t in (self.hang_timeout_s, self.stall_timeout_s) if t is not None]
         return min((LOOK_S, *(t / _LOOKS_PER_TIMEOUT for t in timeouts))) if timeouts else None
 
     def observe(
         self, now: float, beat: int | None, progress: str | None, cpu_s: float = 0.0
     ) -> str | None:
-        """Take in what the files say, and return why the task is hung if it is.
+        """Record an observation, and return why the task is hung, or None.
 
         Args:
-            now: The time.
-            beat: What changes with each heartbeat; None without one.
-            progress: What the task says of its progress; None without a word.
-            cpu_s: The processor time that the task's process has had so far.
+            now: Current time.
+            beat: Value that changes with each heartbeat; None without one.
+            progress: Progress text of the task; None without one.
+            cpu_s: CPU time used by the task's process so far, in seconds.
         """
         is_busy = self._is_busy(now, cpu_s)
         self._forgive_a_late_look(now)
@@ -75,7 +75,7 @@ class Pulse:
         return None
 
     def silent_s(self, now: float) -> float:
-        """Return how long the task has given no sign of life; 0 where it never gave one."""
+        """Return the seconds since the last sign of life; 0 before the first."""
         return 0.0 if self._beat is None else now - self._beat.since
 
     def _is_busy(self, now: float, cpu_s: float) -> bool:
@@ -85,7 +85,7 @@ class Pulse:
         return took_s / (now - self._looked_at) >= _BUSY_SHARE
 
     def _forgive_a_late_look(self, now: float) -> None:
-        """Whoever looks late was held up itself, perhaps with the whole machine."""
+        """Do not count a late check against the task: the watcher or the machine was paused."""
         before, self._looked_at = self._looked_at, now
         every_s = self.look_every_s
         if before is None or every_s is None or now - before <= _LATE_LOOKS * every_s:
@@ -96,7 +96,7 @@ class Pulse:
 
 
 def read_beat(folder: Path) -> int | None:
-    """Return what changes with each heartbeat of the task whose folder this is."""
+    """Return a value that changes with each heartbeat of a task; None without one."""
     try:
         return (folder / ALIVE).stat().st_mtime_ns
     except OSError:
@@ -104,7 +104,7 @@ def read_beat(folder: Path) -> int | None:
 
 
 def read_progress(folder: Path) -> str | None:
-    """Return what the task whose folder this is says of its progress."""
+    """Return the progress text of a task; None without one."""
     try:
         with (folder / PROGRESS).open("rb") as file:
             return file.read(_PROGRESS_LIMIT).decode(errors="replace")
@@ -113,7 +113,7 @@ def read_progress(folder: Path) -> str | None:
 
 
 def steps_of(progress: str | None) -> float | None:
-    """Return the number in what a task says of its progress."""
+    """Return the number in a progress text; None without one."""
     try:
         return float((progress or "").split(maxsplit=1)[0])
     except (ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Starting a job's supervisor apart from whoever asks for the job."""
+"""Start a job's supervisor detached from the submitting process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LAUNCH_TIMEOUT_S = 60.0
 
 
 def launch(folder: JobFolder) -> None:
-    """Start the supervisor of a job, apart from this process and its terminal.
+    """Start a job's supervisor, detached from this process and its terminal.
 
     Raises:
-        EngineError: It could not be started; the message has its last words.
+        EngineError: It could not start; the message has its last line of output.
     """
-    # -P: a file in the present folder must not take the place of a standard module.
+    # -P: a file in the current folder must not shadow a standard module.
     command = [sys.executable, "-P", "-m", "timonel.engines.local.daemon", str(folder.root)]
     try:
         with folder.supervisor_log.open("ab") as log:

@@ -1,4 +1,4 @@
-"""Reading the logs of a job's tasks, as far as they go or as they grow."""
+"""Read and follow the logs of a job's tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class LogTail:
-    """One task's log, read from its beginning; yields whole lines as they appear."""
+    """Reader of a task's log that yields complete lines as they appear."""
 
     def __init__(self, task_id: str, path: Path) -> None:
         self._task_id = task_id
@@ -23,10 +23,10 @@ class LogTail:
         self._rest = b""
 
     def read(self, *, to_end: bool = False) -> Iterator[LogLine]:
-        """Yield the lines that were completed since the last call.
+        """Yield the lines completed since the last call.
 
         Args:
-            to_end: Nothing more will be written: yield a last line without line feed too.
+            to_end: The log is complete: also yield a last line without line feed.
         """
         while chunk := self._chunk():
             *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -50,15 +50,15 @@ class LogTail:
 
 
 def read_logs(tails: Sequence[LogTail]) -> Iterator[LogLine]:
-    """Yield what is there now, task by task."""
+    """Yield the current content, task by task."""
     for tail in tails:
         yield from tail.read(to_end=True)
 
 
 def follow_logs(tails: Sequence[LogTail], is_over: Callable[[], bool]) -> Iterator[LogLine]:
-    """Yield lines as they are written, until the job is over and every log is read."""
+    """Yield lines as they are written, until the job is over and all logs are read."""
     while True:
-        # Asked before the reading: what was written before the end is then read after it.
+        # Checked before reading, so that lines written before the end are still read.
         over = is_over()
         for tail in tails:
             yield from tail.read(to_end=over)

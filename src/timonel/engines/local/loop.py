@@ -1,4 +1,4 @@
-"""A small event loop for single-threaded processes: descriptors, signals and one deadline."""
+"""Event loop for single-threaded processes: descriptors, signals and a timeout."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from timonel.engines.local.channel import Channel
 
 
 class Loop:
-    """Waits for descriptors and signals and calls what is registered for them.
+    """Waits for descriptors and signals and calls the registered callbacks.
 
-    Signals arrive through a wake-up descriptor, so that no handler runs in the middle of anything.
-    One per process, in its main thread.
+    Signals arrive through a wake-up descriptor, so that no handler interrupts other code. One per
+    process, in its main thread.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:
@@ -28,11 +28,11 @@ class Loop:
             signal.signal(number, _ignore)
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` whenever ``descriptor`` can be read."""
+        """Call ``callback`` whenever ``descriptor`` is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def watch_channel(self, channel: Channel, callback: Callable[[], None]) -> None:
-        """Call ``callback`` whenever ``channel`` can be read, and flush it when it can be."""
+        """Call ``callback`` whenever ``channel`` is readable, and flush it when writable."""
         self._channels[channel] = callback
         self._selector.register(channel, selectors.EVENT_READ, callback)
 
@@ -43,7 +43,7 @@ class Loop:
         self._selector.unregister(watched)
 
     def wait(self, timeout_s: float | None) -> list[int]:
-        """Wait for something to happen, call the callbacks, and return the signals that came."""
+        """Wait for events, call the callbacks, and return the received signals."""
         for channel, callback in self._channels.items():
             events = selectors.EVENT_READ
             if channel.wants_write:
@@ -52,7 +52,7 @@ class Loop:
         for key, events in self._selector.select(timeout_s):
             if key.fileobj in self._channels and events & selectors.EVENT_WRITE:
                 key.fileobj.flush()
-            # An earlier callback of this round may have ended what this one is for.
+            # An earlier callback of this round may have unregistered it.
             if events & selectors.EVENT_READ and key.fd in self._selector.get_map():
                 key.data()
         signals, self._pending = self._pending, []
@@ -63,4 +63,4 @@ class Loop:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Do nothing: the wake-up descriptor has the signal's number."""
+    """Do nothing: the wake-up descriptor receives the signal's number."""

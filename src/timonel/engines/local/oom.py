@@ -1,8 +1,8 @@
-"""Whether the kernel has killed for want of memory lately, from its own counters.
+"""Detect out-of-memory kills from the kernel's counters.
 
-The kernel does not tell a parent why its child got SIGKILL. It counts what it killed: per control
-group (version 2 and 1) and for the whole machine. A kill that falls together with a count is taken
-for one; the counter is sampled now and then so that an old count is not held against a new death.
+The kernel does not tell a parent why its child got SIGKILL, but counts its out-of-memory kills per
+control group (versions 2 and 1) and for the machine. A SIGKILL counts as out-of-memory if a counter
+grew since the last sample; regular samples keep old kills from being counted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 class OomWatch:
-    """Compares the kernel's counters of out-of-memory kills with those of the last sample."""
+    """Compares out-of-memory counters with the last sample."""
 
     def __init__(self, counters: tuple[Path, ...] | None = None) -> None:
         self._counters = find_counters() if counters is None else counters
         self._before = self._read()
 
     def sample(self) -> None:
-        """Forget what was counted until now."""
+        """Sample the counters."""
         self._before = self._read()
 
     def has_killed(self) -> bool:
-        """Tell whether a counter has grown since the last sample."""
+        """Whether a counter has grown since the last sample."""
         now = self._read()
         return any(count > before for count, before in zip(now, self._before, strict=True))
 
@@ -38,11 +38,11 @@ class OomWatch:
 
 
 def find_counters(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Path, ...]:
-    """Return the counter files of this process's control groups, or else the machine's."""
-    names = ("memory.events", "memory.oom_control")  # of version 2 and 1
+    """Return the counter files of this process's cgroups, else the machine's."""
+    names = ("memory.events", "memory.oom_control")  # versions 2 and 1
     paths = [folder / name for folder in memory_groups(proc, cgroups) for name in names]
     found = [path for path in paths if _count(path) >= 0]
-    # The machine's counter also covers other people's containers: only where nothing closer is.
+    # The machine's counter includes other containers, so it is only the fallback.
     return tuple(found) or (proc / "vmstat",)
 
 

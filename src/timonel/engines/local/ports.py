@@ -1,10 +1,10 @@
-"""Free ports for a generation, kept from others until it ends.
+"""Reserve free ports for a generation until it ends.
 
-A port that was merely found free may be taken before the task binds it. So each one is held by a
-socket that is bound and never listens. With SO_REUSEADDR on both sides Linux lets a task bind and
-listen beside such a socket, and with SO_REUSEPORT a server that asks for that; nobody who asks the
-kernel for any free port is given one that is held. TensorFlow's gRPC server sets the former and
-switches the latter off, other gRPC servers set both.
+A free port may be taken before the task binds it, so each port is held by a socket that is bound
+but
+does not listen. With SO_REUSEADDR on both sides, Linux lets a task bind and listen beside such a
+socket, as does SO_REUSEPORT; the kernel gives held ports to nobody who asks for any free port.
+TensorFlow's gRPC server sets SO_REUSEADDR and disables SO_REUSEPORT, other gRPC servers set both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Self
 
 
 class PortReservation:
-    """So many ports of the loopback address, held until `release`."""
+    """Loopback ports, held until `release`."""
 
     def __init__(self, count: int) -> None:
         self._sockets: list[socket.socket] = []
@@ -28,11 +28,11 @@ class PortReservation:
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses, ``127.0.0.1:<port>``."""
+        """Addresses, ``127.0.0.1:<port>``."""
         return [f"127.0.0.1:{sock.getsockname()[1]}" for sock in self._sockets]
 
     def release(self) -> None:
-        """Let go of the ports."""
+        """Release the ports."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -51,7 +51,7 @@ def _hold() -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # All interfaces: TensorFlow's server binds them all, and any of them may be taken.
+        # All interfaces: TensorFlow's server binds them all, and the port must be free on each.
         sock.bind(("", 0))
     except BaseException:
         sock.close()

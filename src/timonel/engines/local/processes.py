@@ -1,6 +1,6 @@
-"""Processes of Linux as the local engine needs them: identity, ancestry, and their certain end.
+"""Linux processes: identity, descendants, and reliable killing.
 
-A pid alone names nothing: it is used again. With its start time and the boot it is an identity.
+PIDs are reused; a PID with its start time and boot ID identifies a process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MARKER = "TIMONEL_SUPERVISOR"
-"""Environment variable that every process of a job carries: the identity of its supervisor."""
+"""Environment variable with the supervisor's identity, in every process of a job."""
 
 RESERVED = "TIMONEL_RESERVED"
 RESERVED_BYTES = 8192
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
-# Indices into what `_stat` returns.
+# Indices into the result of `_stat`.
 _STAT_STATE = 0
 _STAT_PARENT = 1
 _STAT_USER = 11
@@ -38,7 +38,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Identity:
-    """One process, for all time."""
+    """Unique identity of a process."""
 
     pid: int
     start_ticks: int
@@ -46,11 +46,11 @@ class Identity:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process exists and is no zombie."""
+        """Whether the process exists and is not a zombie."""
         return identify(self.pid) == self
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this very process; return whether it was there to get it."""
+        """Send a signal to this process; return whether it was alive."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -67,12 +67,12 @@ class Identity:
         return True
 
     def as_json(self) -> dict[str, Any]:
-        """Return the identity as plain values."""
+        """Return the identity as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> Identity | None:
-        """Return the identity that `as_json` wrote, or None for anything else."""
+        """Parse the result of `as_json`; None if it is invalid."""
         if not isinstance(value, dict):
             return None
         try:
@@ -85,7 +85,7 @@ class Identity:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of the process that has ``pid`` now; None for none and for zombies."""
+    """Return the identity of a live process; None if it is missing or a zombie."""
     stat = _stat(pid)
     if stat is None or stat[_STAT_STATE] in "ZX":
         return None
@@ -100,13 +100,13 @@ def own_identity() -> Identity:
 
 
 def is_held(pid: int) -> bool:
-    """Tell whether a process does nothing because a signal or a debugger has stopped it."""
+    """Whether a process is stopped by a signal or a debugger."""
     stat = _stat(pid)
     return stat is not None and stat[_STAT_STATE] in "Tt"
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has had, all its threads together."""
+    """Return the CPU time of a process in seconds, including all threads."""
     stat = _stat(pid)
     if stat is None:
         return 0.0
@@ -117,8 +117,8 @@ def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent dies.
 
     Args:
-        parent_pid: Who the parent was at the time of the fork; if that has died since, the kernel
-            would never tell, so this process ends here.
+        parent_pid: PID of the parent at the fork. If it has died since, the kernel will not signal,
+            so this process exits here.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -126,36 +126,37 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def step_back(niceness: int) -> None:
-    """Let others have the processor first: those of this session, and those of all sessions.
+    """Lower the CPU priority of this process, also relative to other sessions.
 
-    Linux groups processes by session where ``sched_autogroup_enabled`` is set, and niceness alone
-    then counts within the group only, so that the nicest of processes takes an equal share from
-    a job's tasks. The group has a niceness of its own. Call it in a session of one's own.
+    With ``sched_autogroup_enabled``, Linux groups processes by session, and niceness counts only
+    within
+    the group, so even the nicest process takes an equal share from a job's tasks. The group has a
+    niceness of its own. Call it in the leader of a session.
     """
     os.nice(niceness)
-    # Not there where the kernel does not group, and not ours where we do not lead the session.
+    # Missing if the kernel does not group; not ours unless this process leads the session.
     with contextlib.suppress(OSError):
         if os.getsid(0) == os.getpid():
             Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent dies, so that none can get away."""
+    """Become the parent of orphaned descendants, so that none can escape."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
-    """Set the name that ``ps`` and ``top`` show; 15 bytes are kept."""
+    """Set the process name shown by ``ps`` and ``top``, cut to 15 bytes."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     _LIBC.prctl(_PR_SET_NAME, buffer, 0, 0, 0)
 
 
 def descendants(root: int, *, spare: Collection[int] = ()) -> list[int]:
-    """Return the pids of all processes below ``root``, zombies left out.
+    """Return the PIDs of all processes below ``root``, without zombies.
 
     Args:
-        root: The pid to begin at; it is not returned itself.
-        spare: Processes to leave out with all that is below them.
+        root: PID of the ancestor, not included.
+        spare: PIDs to leave out together with their descendants.
     """
     children: dict[int, list[int]] = {}
     for pid in _pids():
@@ -172,11 +173,11 @@ def descendants(root: int, *, spare: Collection[int] = ()) -> list[int]:
 
 
 def marked(token: str, *, inside: str | None = None) -> list[int]:
-    """Return the pids of the processes that carry a supervisor's token, this one left out.
+    """Return the PIDs of other processes that carry a supervisor's token.
 
     Args:
-        token: The text of the supervisor's `Identity`.
-        inside: Another ``NAME=value`` that the process must carry too.
+        token: Text of the supervisor's `Identity`.
+        inside: A further ``NAME=value`` that the process must carry.
     """
     wanted = [f"{MARKER}={token}".encode()]
     if inside is not None:
@@ -185,10 +186,11 @@ def marked(token: str, *, inside: str | None = None) -> list[int]:
 
 
 def kill_all(find: Callable[[], Collection[int]], *, timeout_s: float = 5.0) -> bool:
-    """Kill what ``find`` returns until it returns nothing; return whether that came about.
+    """Kill the result of ``find`` until it is empty; return whether it became so.
 
-    Asked again and again because a process may have forked between the look and the kill. Dead
-    children of this process are not reaped here: who waits for them still learns how they ended.
+    Repeated because a process may fork between listing and killing. Does not reap dead children of
+    this
+    process: their waiter still needs their exit status.
     """
     deadline = time.monotonic() + timeout_s
     delay_s = 0.001
@@ -204,7 +206,7 @@ def kill_all(find: Callable[[], Collection[int]], *, timeout_s: float = 5.0) -> 
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """Yield pid and wait status of each child that has died, adopted ones too."""
+    """Yield PID and wait status of each dead child, including adopted ones."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -216,11 +218,12 @@ def reap() -> Iterator[tuple[int, int]]:
 
 
 def mark_process(entries: Mapping[str, str]) -> None:
-    """Show ``entries`` in this process's ``/proc/self/environ``, in place of a reserved variable.
+    """Show ``entries`` in ``/proc/self/environ``, in place of a reserved variable.
 
-    A process that was forked and never executed anything shows the environment its ancestor began
-    with. A warm parent is therefore started with a long variable that has no meaning, and what it
-    forks writes its own marks there, so that `marked` finds it. No effect where there is no room.
+    A forked process that never executes a program shows its ancestor's initial environment. A warm
+    parent therefore starts with a long meaningless variable, which the processes it forks overwrite
+    with
+    their marks, so that `marked` finds them. Does nothing if there is no room.
 
     Args:
         entries: Names and values to show.
@@ -229,7 +232,7 @@ def mark_process(entries: Mapping[str, str]) -> None:
     offset = _value_offset(Path("/proc/self/environ").read_bytes(), RESERVED)
     text = b"\0" + b"\0".join(f"{name}={value}".encode() for name, value in entries.items())
     if stat is not None and offset is not None and len(text) < RESERVED_BYTES:
-        # The rest is emptied, or it would read on as part of the last value.
+        # Pad with zeros, or the remainder would become part of the last value.
         where = int(stat[_STAT_ENV_START]) + offset
         ctypes.memmove(where, text.ljust(RESERVED_BYTES, b"\0"), RESERVED_BYTES)
 
@@ -253,12 +256,12 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Return the fields of ``/proc/<pid>/stat`` from the state (the third) on."""
+    """Return the fields of ``/proc/<pid>/stat`` from the third (the state) on."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold blanks and parentheses itself.
+    # The name in parentheses may contain blanks and parentheses.
     return text.rpartition(")")[2].split()
 
 

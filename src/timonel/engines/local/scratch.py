@@ -1,7 +1,7 @@
-"""A temporary folder for each start of a task, which goes when the task does.
+"""Temporary folder per start of a task, removed with the task.
 
-TensorFlow writes a file there for each function that it converts and removes it at the end of the
-interpreter, which a task that is killed or leaves a broken cluster never comes to.
+TensorFlow writes a temporary file for each converted function and removes it when the interpreter
+exits. A task that is killed or leaves a broken cluster never gets that far.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ VARIABLE = "TMPDIR"
 
 
 class Scratch:
-    """At most one folder at a time."""
+    """Temporary folder of an agent's task; at most one at a time."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
 
     def renew(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Make a new folder where ``env`` has temporary files; return ``env`` with it.
+        """Create a new folder below the TMPDIR of ``env``; return ``env`` with it.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The folder cannot be created.
         """
         self.remove()
         self._folder = tempfile.mkdtemp(prefix="timonel-task-", dir=env.get(VARIABLE) or None)
         return {**env, VARIABLE: self._folder}
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder and its content."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

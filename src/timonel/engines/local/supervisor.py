@@ -1,7 +1,7 @@
-"""The supervisor: the coordinator of one job on this machine.
+"""Supervisor: runs the coordinator of one job on this machine.
 
-A single thread that feeds `timonel.engines.coordinator` with what its agents, its signals and the
-clock have to say, carries out what comes back, and publishes the status at each change.
+A single thread feeds `timonel.engines.coordinator` with events of agents, signals and the clock,
+carries out the returned actions, and publishes the status at each change.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Supervisor:
     """Runs one job to its end.
 
     Args:
-        folder: The job's folder, with its specification.
-        guard: The process that takes over if this one dies.
+        folder: Job folder with the specification.
+        guard: Process that takes over if this one dies.
     """
 
     def __init__(self, folder: JobFolder, guard: Identity) -> None:
@@ -66,13 +66,13 @@ class Supervisor:
         record = folder.read()
         name_process(f"job {spec.job_id}")
         self._record = replace(record, owner=guard, supervisor=identity)
-        # Of a job that is resumed it has the generations that there were.
+        # A resumed job keeps its generation number.
         self._state = State(spec, record.status)
         self._gang = Gang(spec, folder, self._loop, str(identity), self._events.append)
         self._commands = Commands(spec, folder, self._loop, str(identity))
 
     def run(self, accepted: Callable[[], None]) -> None:
-        """Run the job; ``accepted`` is called once it can be seen and stopped."""
+        """Run the job; call ``accepted`` once the job is visible and can be stopped."""
         self._publish(self._record.status)
         accepted()
         self._commands.start_sidecars()
@@ -106,7 +106,7 @@ class Supervisor:
             self._events.append(ScaleRequested(sizes))
 
     def _settle(self) -> None:
-        """Feed the coordinator until it has nothing more to say."""
+        """Process events until none is left."""
         while self._events:
             event = self._events.popleft()
             before = self._state
@@ -130,10 +130,10 @@ class Supervisor:
                 self._gang.kill(action)
 
     def _end(self) -> None:
-        """Publish the end once the epilogue has run; sidecars have some time beyond it.
+        """Run the epilogue, publish the end, then wait for sidecars.
 
-        A reader of a final state finds the epilogue's effects. Whoever waits for the job does not
-        wait for a mirror as well.
+        Readers of a final state see the epilogue's effects, but do not wait for sidecars such as a
+        mirror.
         """
         outcome = self._state.status
         winding_down = outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None})
@@ -146,7 +146,7 @@ class Supervisor:
         self._commands.wind_down()
 
     def _now(self) -> float:
-        """Return the time of day as a steady clock: setting the machine's must time nothing out."""
+        """Return a steady time of day: clock changes must not cause timeouts."""
         return self._clock_offset_s + time.monotonic()
 
     def _publish(self, status: JobStatus) -> None:

@@ -1,4 +1,4 @@
-"""Warm parents: processes that have imported what tasks need, and fork them at once."""
+"""Warm parents: processes that preload modules and fork tasks."""
 
 from timonel.engines.local.warm.client import WarmRequest, ensure_parent, request_agent
 from timonel.engines.local.warm.runtime import WarmUnavailableError

@@ -1,7 +1,7 @@
-"""Asking for a warm parent, and asking it for agents.
+"""Start warm parents, and request agents from them.
 
-The parent must not be a descendant of any job, or it would end with that job; it is started by the
-process that starts a job's guard, before there is one.
+The parent must not be a descendant of a job, or it would end with that job. It is started by the
+process that starts a job's guard, before the guard exists.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from timonel.storage import exclusive
 from timonel.units import parse_seconds
 
 LINGER = "TIMONEL_WARM_LINGER"
-"""Environment variable: how long a warm parent stays without work; 0 ends it with its job."""
+"""Environment variable: seconds that an idle warm parent stays; 0 ends it with its job."""
 DEFAULT_LINGER_S = 600.0
 MESSAGE_BYTES = 1 << 16
 _BACKLOG = 128
 
 
 class WarmRequest:
-    """A request for one agent that a warm parent has not answered yet. Owns its connection."""
+    """Pending request for an agent of a warm parent. Owns its connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read once the answer is there."""
+        """Return a descriptor that becomes readable with the answer."""
         return self._connection.fileno()
 
     def answer(self) -> int | None:
-        """Return the pid of the agent, or None if there is no answer yet.
+        """Return the PID of the agent, or None if the answer is pending.
 
         Raises:
-            WarmUnavailableError: The parent refuses, or it is gone.
+            WarmUnavailableError: The parent refused or is gone.
         """
         try:
             message = self._connection.recv(MESSAGE_BYTES)
@@ -66,14 +66,14 @@ class WarmRequest:
         return int(value["pid"])
 
     def close(self) -> None:
-        """Give the request up, or be done with it."""
+        """Close the request, answered or not."""
         self._connection.close()
 
 
 def ensure_parent(preload: Sequence[str], env: Mapping[str, str]) -> None:
-    """Start the warm parent for these modules and this environment, unless it runs.
+    """Start the warm parent for these modules and environment, unless it is running.
 
-    Returns before it has imported anything; requests wait for that.
+    Returns before the imports are done; requests wait for them.
 
     Raises:
         WarmUnavailableError: It cannot be started.
@@ -82,7 +82,7 @@ def ensure_parent(preload: Sequence[str], env: Mapping[str, str]) -> None:
     try:
         with exclusive(folder / f"{key}.lock"), _opened(folder) as descriptor:
             path = short_path(descriptor, f"{key}.sock")
-            # A parent whose socket is taken from it sees that and ends.
+            # A parent whose socket is removed notices it and exits.
             if not (_is_listening(path) and is_current(folder / f"{key}.files")):
                 _start(folder, key, path, preload, env)
     except (OSError, TimonelError) as error:
@@ -95,13 +95,13 @@ def request_agent(
     """Ask the warm parent to fork an agent on ``agent_end`` of a socket pair.
 
     Args:
-        preload: What the parent has imported.
-        env: The environment of the agent's tasks.
-        agent_end: The agent's end; a copy of it is passed on.
-        token: The supervisor's identity, by which leftovers are recognised.
+        preload: Modules that the parent has imported.
+        env: Environment of the agent's tasks.
+        agent_end: The agent's end; a copy is passed on.
+        token: Identity of the supervisor, which marks its processes.
 
     Raises:
-        WarmUnavailableError: There is no such parent.
+        WarmUnavailableError: No such parent is listening.
     """
     folder, key = _place(preload, env)
     message = json.dumps({"token": token, "linger_s": _linger_s(env)}).encode()
@@ -154,7 +154,7 @@ def _is_listening(path: str) -> bool:
 def _start(
     folder: Path, key: str, path: str, preload: Sequence[str], env: Mapping[str, str]
 ) -> None:
-    """Start a parent on a socket that listens already, so that requests can queue at once."""
+    """Start a parent with a listening socket, so that requests can queue at once."""
     for suffix in ("sock", "files"):
         (folder / f"{key}.{suffix}").unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -168,7 +168,8 @@ def _start(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its folder is the first of its path for imports: not one that others fill.
+                # The working folder comes first on its import path, so use one that only this user
+                # writes to.
                 cwd=folder,
                 env=parent_environment(env),
                 start_new_session=True,
@@ -177,18 +178,19 @@ def _start(
 
 
 def parent_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which imports start no threads: a process with some must not fork.
+    """Return an environment in which imports start no threads, so that forking is safe.
 
-    Only what the key is made of is in it, so that all parents of one key are alike. Tasks get all
-    of ``env``, with its own values.
+    It has only the variables that are part of the key, so that all parents of a key are alike.
+    Tasks get
+    all of ``env``, with its own values.
     """
     shared = import_environment(env)
     arrow = shared.get("JE_ARROW_MALLOC_CONF")
     return {
         **shared,
-        # numpy's linear algebra starts as many threads as there are processors when it is loaded,
+        # numpy's linear algebra starts one thread per CPU when it is loaded,
         "OPENBLAS_NUM_THREADS": "1",
-        # and pyarrow's allocator one that frees memory in the background.
+        # and pyarrow's allocator a background thread that frees memory.
         "JE_ARROW_MALLOC_CONF": ",".join(filter(None, [arrow, "background_thread:false"])),
         RESERVED: " " * RESERVED_BYTES,
     }

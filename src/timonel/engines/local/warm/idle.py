@@ -1,8 +1,9 @@
-"""Which warm parents may stay although nobody uses them: the last few, while there is memory.
+"""Decide which idle warm parents stay: the last few, while memory suffices.
 
-Each key has a parent of its own, so a person who changes environments or modules would collect
-them. Every idle parent leaves a mark beside its socket and looks at those of the others; the one
-that has been idle for longest goes first. No parent needs to know more of another.
+Each key has its own parent, so changing environments or modules would accumulate parents. Every
+idle
+parent writes a mark beside its socket and reads those of the others; the one that has been idle for
+longest exits first.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ _SUFFIX = ".idle"
 
 
 def is_surplus(since: float, others: Collection[float], most: int = MOST_IDLE) -> bool:
-    """Tell whether one that has been idle since then is one too many.
+    """Whether a parent that has been idle since ``since`` is one too many.
 
     Args:
         since: When it became idle.
-        others: When the other idle ones did.
-        most: How many may stay.
+        others: When the other idle parents became so.
+        most: Maximum number of idle parents.
     """
     return sum(other > since for other in others) >= most
 
 
 class IdleMark:
-    """The mark of one warm parent beside its socket. For one thread.
+    """Idle mark of a warm parent beside its socket. For one thread.
 
     Args:
-        socket_path: Where the parent listens.
+        socket_path: Socket of the parent.
     """
 
     def __init__(self, socket_path: Path) -> None:
@@ -43,7 +44,7 @@ class IdleMark:
 
     @property
     def is_surplus(self) -> bool:
-        """Whether this parent is idle, and enough others have become so after it."""
+        """Whether this parent is idle, and enough others became idle after it."""
         return self._since is not None and is_surplus(self._since, self._others())
 
     @property
@@ -52,13 +53,13 @@ class IdleMark:
         return self._since is not None
 
     def set(self) -> None:
-        """Note that the parent has nothing to do from now on."""
+        """Mark the parent as idle."""
         self._since = time.monotonic()
         content = {"since": self._since, "parent": own_identity().as_json()}
         write_text(self._path, json.dumps(content))
 
     def clear(self) -> None:
-        """Note that it has something to do, or is gone."""
+        """Remove the idle mark."""
         if self._since is not None:
             self._path.unlink(missing_ok=True)
         self._since = None
@@ -69,7 +70,7 @@ class IdleMark:
 
 
 def _since(path: Path) -> float | None:
-    """Return since when the parent is idle whose mark this is; None if it is not there any more."""
+    """Return when the parent of a mark became idle; None if it is gone."""
     try:
         content = json.loads(path.read_text())
         parent, since = Identity.from_json(content["parent"]), float(content["since"])

@@ -1,7 +1,7 @@
-"""Running a task inside a forked image, as ``python -m <module> <args>`` would run it.
+"""Run a task in a forked image as ``python -m <module> <args>`` would.
 
-What differs between a new interpreter and a forked one is put right here: environment, path,
-arguments, streams, random state, threads of linear algebra, and the way a program ends.
+Restores the differences between a new interpreter and a forked one: environment, path, arguments,
+streams, random state, threads of linear algebra, and the shutdown of a program.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _OPENBLAS_SETTERS = (
 def run_module(command: Command) -> int:
     """Run the command's module as the main program and return its exit code.
 
-    Everything is done that an interpreter does at its end, except that the process goes on to leave
-    by `os._exit`: destructors of libraries must not run in an image that others have a copy of.
+    Does all that an interpreter does at its end, except that the process then exits by `os._exit`:
+    libraries' destructors must not run in an image that is shared with other processes.
     """
     _become(command)
     code = _run(command)
@@ -46,7 +46,7 @@ def run_module(command: Command) -> int:
 def _become(command: Command) -> None:
     os.environ.clear()
     os.environ.update(command.env)
-    tempfile.tempdir = None  # found anew in this environment
+    tempfile.tempdir = None  # computed anew in this environment
     mark_process({name: command.env[name] for name in (MARKER, TASK_DIR) if name in command.env})
     name_process("task")
     if not sys.flags.safe_path:
@@ -54,7 +54,7 @@ def _become(command: Command) -> None:
     importlib.invalidate_caches()
     sys.argv = [command.module, *command.args]
     for stream in (sys.stdout, sys.stderr):
-        # The streams are those of the parent, on which its modules may have put handlers.
+        # Keep the parent's stream objects: its modules may have installed handlers on them.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as opened by Python
     renew_random_state()
     restore_blas_threads(command.env)
@@ -68,7 +68,7 @@ def _run(command: Command) -> int:
         return _exit_code(end)
     except KeyboardInterrupt as error:
         return _show(error, 130)
-    except BaseException as error:  # noqa: BLE001 - an interpreter prints all and ends with 1
+    except BaseException as error:  # noqa: BLE001 - as an interpreter: print it and exit with 1
         return _show(error, 1)
     return 0
 
@@ -83,18 +83,18 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _show(error: BaseException, code: int) -> int:
-    """Show what was raised without this module's own frame."""
+    """Print an exception without this module's own frame."""
     frames = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(frames), frames)
     return code
 
 
 def _finish(code: int) -> int:
-    """Do what an interpreter does at its end, in its order."""
+    """Run an interpreter's shutdown steps in its order."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined] # waits for threads; no public way
     with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()  # there is no public way short of ending
+        atexit._run_exitfuncs()  # no public way without exiting
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -103,7 +103,7 @@ def _finish(code: int) -> int:
 
 
 def renew_random_state() -> None:
-    """Give each task random state of its own, where the parent's would be shared."""
+    """Reseed random state that the task would otherwise share with its parent."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -111,7 +111,7 @@ def renew_random_state() -> None:
 
 
 def restore_blas_threads(env: Mapping[str, str]) -> None:
-    """Give OpenBLAS back the threads it would have had; it was loaded with one."""
+    """Restore the thread count of OpenBLAS, which was loaded with one."""
     asked = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
     count = int(asked) if asked.isdigit() and int(asked) else len(os.sched_getaffinity(0))
     for path in _loaded("openblas"):
@@ -123,8 +123,8 @@ def restore_blas_threads(env: Mapping[str, str]) -> None:
 
 
 def _loaded(part: str) -> set[str]:
-    """Return the libraries in this process whose file names have ``part`` in them."""
+    """Return the loaded libraries whose file names contain ``part``."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    # Address, permissions, offset, device, inode, and then the path, which may hold blanks.
+    # Address, permissions, offset, device, inode, then the path, which may contain blanks.
     paths = {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) > 5}
     return {path for path in paths if part in Path(path).name and ".so" in path}

@@ -1,8 +1,8 @@
-"""What a warm parent is known by: everything a task would get from it, folded into one text.
+"""Key of a warm parent: a hash of all that a task inherits from it.
 
-A task that is forked inherits modules, variables that were read at import, limits and control
-groups from its parent. A parent serves only those for whom all that is as they would have had it.
-Whether its modules are still those on disk is for `timonel.engines.local.warm.stamps` to say.
+A forked task inherits modules, variables read at import, limits and control groups from its parent.
+A parent serves only tasks that would have had the same values without it.
+`timonel.engines.local.warm.stamps` checks whether its modules are still those on disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Read by libraries while they are imported or loaded.
+# Read by libraries when they are imported or loaded.
 _PREFIXES = (
     "ABSL_",
     "CUDA_",
@@ -39,14 +39,14 @@ _PREFIXES = (
     "XLA_",
 )
 _NAMES = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
-# A cluster's description differs from task to task and is read when a cluster is made.
+# The cluster description differs by task and is read when a cluster is created.
 _PER_TASK = frozenset({"TF_CONFIG"})
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def warm_key(preload: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return the key of the parent for tasks that preload these modules in this environment."""
+    """Return the key of the parent for tasks with these modules and environment."""
     parts = {
         "python": [sys.executable, sys.version, sys.prefix],
         "preload": list(preload),
@@ -58,7 +58,7 @@ def warm_key(preload: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def import_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may change what an import does."""
+    """Return the variables that may affect imports."""
     return {
         name: value
         for name, value in env.items()
@@ -67,7 +67,7 @@ def import_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _inherited() -> dict[str, object]:
-    """Return what a child takes over from its parent and cannot or should not change itself."""
+    """Return the properties that a child inherits and cannot or should not change."""
     return {
         "user": [os.getuid(), os.getgid(), sorted(os.getgroups())],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],

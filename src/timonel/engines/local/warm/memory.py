@@ -1,4 +1,4 @@
-"""How much memory there is to spare: warm parents that nobody uses give theirs back."""
+"""Detect scarce memory: unused warm parents then exit to free theirs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from timonel.engines.local.groups import CGROUPS, PROC, memory_groups
 
 SCARCE_SHARE = 0.1
-"""Of all memory; with less than that to spare there is none for what is not in use."""
+"""Share of available memory below which idle parents exit."""
 
-# The limit, what is used, and how the part of it is called that is given back at once: by version.
+# Limit, usage, and the name of the reclaimable part, by cgroup version.
 _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -19,7 +19,7 @@ _FILES = (
 
 
 def is_scarce(proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
-    """Tell whether the machine, or a control group that this process is in, is short of memory."""
+    """Whether the machine or a cgroup of this process is short of memory."""
     shares = [_machine(proc), *_groups(proc, cgroups)]
     return any(share is not None and share < SCARCE_SHARE for share in shares)
 
@@ -36,7 +36,7 @@ def _groups(proc: Path, cgroups: Path) -> Iterator[float | None]:
     for folder in memory_groups(proc, cgroups):
         for limit_file, usage_file, cache in _FILES:
             limit, usage = _read(folder / limit_file).strip(), _read(folder / usage_file).strip()
-            # Without a limit it says "max", or a number beyond any machine's memory.
+            # Without a limit: "max", or a number beyond any machine's memory.
             if not limit.isdigit() or not usage.isdigit() or not int(limit):
                 continue
             match = re.search(rf"^{cache} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The folder where warm parents listen: this user's alone, or it is not used."""
+"""Runtime folder of warm parents, accessible to this user only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class WarmUnavailableError(Exception):
-    """A warm parent cannot be had; the text says why. Tasks are started plain then."""
+    """No warm parent is available, for the given reason; tasks start without one."""
 
 
 def runtime_dir() -> Path:
-    """Return the folder of this user's sockets, and make it if need be.
+    """Return the folder of this user's sockets, creating it if needed.
 
     Raises:
-        WarmUnavailableError: Somebody else could write there.
+        WarmUnavailableError: Other users could write to it.
     """
     base = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(base, "timonel") if base else Path("/tmp", f"timonel-{os.getuid()}")  # noqa: S108 - checked below
@@ -36,22 +36,22 @@ def runtime_dir() -> Path:
 
 
 def short_path(folder: int, name: str) -> str:
-    """Return a path to ``name`` in an open folder, short enough for a socket's address."""
+    """Return a path to ``name`` in an open folder, short enough for a socket address."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Tell whether the other end of a connection belongs to this user."""
+    """Whether the peer of a connection belongs to this user."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return bool(uid == os.getuid())
 
 
 def check_same_user(connection: socket.socket) -> None:
-    """Check that the other end of a connection belongs to this user.
+    """Check that the peer of a connection belongs to this user.
 
     Raises:
-        WarmUnavailableError: It does not.
+        WarmUnavailableError: It belongs to another user.
     """
     if not is_same_user(connection):
         raise WarmUnavailableError("the warm parent belongs to another user")

@@ -1,8 +1,8 @@
-"""``python -m timonel.engines.local.warm.server <descriptor> <key> <module>...``: a warm parent.
+"""Warm parent: ``python -m timonel.engines.local.warm.server <descriptor> <key> <module>...``.
 
-A fork server: it has imported modules, has initialised nothing of them, and forks agents that have
-them too. It has one thread, and refuses to fork if some import has started another. Agents are
-their jobs' own from then on: they do not need the parent any more, and it may end before them.
+A fork server: it imports modules without initialising them, and forks agents that inherit them. It
+has one thread, and refuses to fork if an import started another. Agents then belong to their jobs
+and do not need the parent, which may exit before them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from timonel.engines.local.warm.stamps import loaded_files, write_stamps
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0
-"""Time that whoever started or found the parent has to ask it for something."""
+"""Seconds for the process that started or found the parent to send a request."""
 _LOOK_S = 5.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 
 class WarmParent:
-    """Serves requests on a listening socket until it has had nothing to do for long enough.
+    """Serves requests on a listening socket until it has been idle for long enough.
 
     Args:
-        listener: The socket.
-        path: Where the socket is bound; whoever finds it there may connect.
+        listener: Listening socket.
+        path: Path of the socket.
         refusal: Why nothing can be forked, if an import failed.
     """
 
@@ -71,9 +71,9 @@ class WarmParent:
         self._wanted_until = 0.0
 
     def serve(self) -> None:
-        """Serve until told to end, or until nobody has asked for anything for too long.
+        """Serve until a signal, or until the parent was idle for too long.
 
-        An idle parent goes sooner where others have become idle after it, or memory is short.
+        An idle parent exits sooner if others became idle after it, or if memory is scarce.
         """
         try:
             self._serve()
@@ -98,7 +98,7 @@ class WarmParent:
             return
         connection.setblocking(False)
         self._waiting.add(connection)
-        # Perhaps somebody only looks whether it is there, and asks for something soon.
+        # It may be a probe, followed by a request soon.
         self._wanted_until = time.monotonic() + FIRST_REQUEST_S
         self._idle_at = max(self._idle_at, self._wanted_until)
         self._loop.watch(connection.fileno(), lambda: self._answer(connection))
@@ -144,7 +144,7 @@ class WarmParent:
                 self._idle_at = time.monotonic() + self._linger_s
                 if not self._agents:
                     self._idle.set()
-        # What an agent left that was killed has come to this process.
+        # Orphans of a killed agent were adopted by this process.
         kill_all(lambda: descendants(os.getpid(), spare=self._agents))
 
     def _timeout_s(self) -> float:
@@ -154,12 +154,12 @@ class WarmParent:
 
     def _is_over(self) -> bool:
         if _inode(self._path) != self._inode:
-            return True  # nobody can find it any more
+            return True  # no client can find it any more
         if self._agents or self._waiting:
             return False
         if time.monotonic() < self._idle_at and not self._is_unwanted():
             return False
-        # Requests are made under this lock, or to a parent that was found under it before.
+        # Parents are looked up under this lock; a request of an earlier look-up is accepted first.
         with exclusive(self._path.with_suffix(".lock")):
             self._accept()
             if self._waiting:
@@ -179,15 +179,15 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     name_process("warm parent")
     if not sys.flags.safe_path:
-        sys.path.pop(0)  # this process's folder; each task puts its own there
+        sys.path.pop(0)  # this process's folder; each task inserts its own
     started_ns = time.time_ns()
-    # Next to nothing of what an import makes is garbage, and looking for it takes a tenth of the
-    # time that TensorFlow needs.
+    # Imports create almost no garbage, and collecting it takes a tenth of the import time of
+    # TensorFlow.
     gc.disable()
     refusal = _import(modules)
     logger.info("imported %s in %.1f s", ", ".join(modules), (time.time_ns() - started_ns) / 1e9)
     write_stamps(Path.cwd() / f"{key}.files", loaded_files(started_ns))
-    # What exists now is shared by all tasks; a collector that looked at it would copy every page.
+    # Tasks share all current objects; a collection that visited them would copy every page.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -201,14 +201,14 @@ def _import(modules: list[str]) -> str | None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except BaseException as error:  # whatever it may be, tasks start plain
+        except BaseException as error:  # whatever the error, tasks then start without a warm parent
             logger.exception("cannot import %s", module)
             return f"importing {module} failed: {type(error).__name__}: {error}"
     return _too_many_threads()
 
 
 def _too_many_threads() -> str | None:
-    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count is all
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only a count is needed
     return None if threads == 1 else f"it has {threads} threads, and only one may be there to fork"
 
 

@@ -1,4 +1,4 @@
-"""Whether the modules that a process has imported are still what lies on disk."""
+"""Detect changes on disk of the modules that a process imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Stamps = dict[str, list[int] | None]
 
 
 def loaded_files(before_ns: int) -> Stamps:
-    """Return time and size of every file that this process's modules came from.
+    """Return modification time and size of the files of all imported modules.
 
     Args:
-        before_ns: When importing began. A file that was changed since may have been read before
-            or after; it has no stamp, and so fits nothing.
+        before_ns: Start of the imports. A file that changed since may have been read before or
+            after
+            the change; it has no stamp, and matches nothing.
     """
     paths = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     found = {path: _stamp(path) for path in paths if isinstance(path, str)}
@@ -33,7 +34,7 @@ def write_stamps(path: Path, stamps: Stamps) -> None:
 
 
 def is_current(path: Path) -> bool:
-    """Tell whether all files are as a process found them; true as long as it has not told."""
+    """Whether all files match a process's stamps; true until it publishes them."""
     try:
         stamps: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
