@@ -1,1 +1,1 @@
-"""What an evaluator and the trainers share: results, what follows from them, who validates."""
+"""Evaluation shared by evaluator and trainers: records, early stopping, validation."""

@@ -1,4 +1,4 @@
-"""What follows from what was evaluated: which checkpoint is the best, and when to stop. Pure."""
+"""Choose the best checkpoint, and decide when to stop early. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from timonel.training.worker.evaluation.record import Evaluated
 from timonel.training.worker.state.best import Best, parse_best
 
 PREFIX = "val_"
-"""What the metrics of an evaluation begin with, as Keras names them."""
+"""Keras' prefix for the metrics of an evaluation."""
 PATIENCE = 3
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """When training is to end.
+    """Early-stopping rule.
 
     Attributes:
-        by: The metric, and whether larger is better.
-        patience: After so many checkpoints in a row that are no better than the best before them.
+        by: Metric and direction.
+        patience: Number of checkpoints in a row without improvement after which training ends.
     """
 
     by: Best
     patience: int = PATIENCE
 
     def is_due(self, done: Sequence[Evaluated]) -> bool:
-        """Tell whether what was evaluated says that training is to end."""
+        """Whether training should end, given the evaluations so far."""
         return since_best(done, self.by) >= self.patience
 
 
 def parse_stopping(text: str | None) -> Stopping | None:
-    """Return what ``val_loss``, ``val_loss:5`` or ``max:val_f1:5`` means.
+    """Parse a rule such as ``val_loss``, ``val_loss:5`` or ``max:val_f1:5``.
 
     Raises:
-        SpecError: It means nothing, or no metric of an evaluation.
+        SpecError: The text is invalid, or the metric is not one of an evaluation.
     """
     if text is None:
         return None
@@ -57,12 +57,12 @@ def parse_stopping(text: str | None) -> Stopping | None:
 
 
 def judges(best: Best | None) -> bool:
-    """Tell whether the best checkpoint is found by an evaluator, where there is one."""
+    """Whether an evaluator, if there is one, finds the best checkpoint."""
     return best is not None and best.metric.startswith(PREFIX)
 
 
 def best_of(done: Sequence[Evaluated], by: Best) -> Evaluated | None:
-    """Return the best that was evaluated, the first of equals; None if nothing has the metric."""
+    """Return the best evaluation, the first of equals; None if none has the metric."""
     best: Evaluated | None = None
     for found in done:
         value = _value(found, by)
@@ -72,7 +72,7 @@ def best_of(done: Sequence[Evaluated], by: Best) -> Evaluated | None:
 
 
 def since_best(done: Sequence[Evaluated], by: Best) -> int:
-    """Return how many were evaluated since the best one; what is no number is no better."""
+    """Return the number of evaluations since the best; non-finite values are no better."""
     best = best_of(done, by)
     return len(done) if best is None else len(done) - 1 - list(done).index(best)
 

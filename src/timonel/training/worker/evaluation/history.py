@@ -1,4 +1,4 @@
-"""Giving an evaluator's metrics to the ``History`` that ``fit`` returns."""
+"""Add an evaluator's metrics to the ``History`` that ``fit`` returns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from timonel.training.worker.evaluation.record import Record
 
 
 def add_to_history(history: Any, record: Record) -> None:
-    """Add what was evaluated at the ends of epochs, unless the trainers have validated themselves.
+    """Add evaluations at epoch ends, unless the trainers validated themselves.
 
-    Epochs that were passed over are missing, as where Keras' ``validation_freq`` leaves them out.
+    Skipped epochs are missing, as with Keras' ``validation_freq``.
     """
     own = set(history.history)
     for done in record.done:

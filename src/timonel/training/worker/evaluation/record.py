@@ -1,10 +1,10 @@
-"""What an evaluator has done, as a document for each ``fit`` call that trainers can read.
+"""Records of an evaluator: a document per ``fit`` call, read by trainers.
 
-<job folder>/evaluations/fit-000.json    what was evaluated, and what the values were
-<job folder>/evaluations/trained         the trainers are through the script
+<job folder>/evaluations/fit-000.json    evaluated checkpoints and their metrics
+<job folder>/evaluations/trained         the trainers have finished the script
 
-The document is what an evaluator goes on with after a restart, and how trainers learn which
-checkpoints must not be removed. Readers see it whole.
+An evaluator resumes from the document after a restart, and trainers learn from it which checkpoints
+to keep. Writes are atomic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Stored(BaseModel):
 
 
 class Evaluated(_Stored):
-    """One checkpoint that was evaluated."""
+    """An evaluated checkpoint."""
 
     checkpoint: str = Field(description="The name of its folder.")
     epoch: int = Field(description="Its epoch within its fit call, counting from 0.")
@@ -40,13 +40,13 @@ class Evaluated(_Stored):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics by Keras' names: ``val_loss``, ..."""
+        """Metrics by Keras' names: ``val_loss``, ..."""
         decoded = {name: decode_number(value) for name, value in self.values.items()}
         return {name: value for name, value in decoded.items() if value is not None}
 
 
 class Record(_Stored):
-    """What was done for one ``fit`` call. Immutable."""
+    """Evaluations of one ``fit`` call. Immutable."""
 
     evaluating: str | None = Field(default=None, description="The checkpoint under evaluation.")
     best: str | None = Field(default=None, description="The best checkpoint by the metric asked.")
@@ -55,11 +55,11 @@ class Record(_Stored):
 
     @property
     def held(self) -> frozenset[str]:
-        """The checkpoints that must not be removed."""
+        """Checkpoints that must be kept."""
         return frozenset(name for name in (self.evaluating, self.best) if name is not None)
 
     def has(self, checkpoint: str) -> bool:
-        """Tell whether a checkpoint was evaluated."""
+        """Whether a checkpoint was evaluated."""
         return any(found.checkpoint == checkpoint for found in self.done)
 
 
@@ -72,7 +72,7 @@ def evaluated(
     metrics: Mapping[str, float],
     seconds: float,
 ) -> Evaluated:
-    """Return the entry of a checkpoint."""
+    """Return the record of an evaluated checkpoint."""
     return Evaluated(
         checkpoint=checkpoint,
         epoch=epoch,
@@ -84,20 +84,20 @@ def evaluated(
 
 
 class Records:
-    """The documents of one job.
+    """Evaluation records of a job.
 
     Args:
-        job_dir: The job's folder.
+        job_dir: Job folder.
     """
 
     def __init__(self, job_dir: Path) -> None:
         self._folder = job_dir / FOLDER
 
     def read(self, fit: int) -> Record:
-        """Return what is recorded of a ``fit`` call; an empty record if nothing is.
+        """Return the record of a ``fit`` call; empty if there is none.
 
         Raises:
-            CorruptError: It is something else.
+            CorruptError: The document is invalid.
             FormatError: A newer release wrote it.
         """
         path = self._path(fit)
@@ -109,27 +109,27 @@ class Records:
             raise CorruptError(f"expected evaluations in {path}, got something else") from error
 
     def write(self, fit: int, record: Record) -> None:
-        """Replace what is recorded of a ``fit`` call."""
+        """Replace the record of a ``fit`` call."""
         body: dict[str, Any] = {"fit": fit, **record.model_dump(mode="json")}
         write_document(self._path(fit), KIND, body)
 
     def fits(self) -> list[int]:
-        """Return the numbers of the ``fit`` calls that something is recorded of."""
+        """Return the numbers of the recorded ``fit`` calls."""
         found = self._folder.glob("fit-*.json")
         return sorted(int(path.stem.removeprefix("fit-")) for path in found)
 
     def mark_trained(self) -> None:
-        """Note that the trainers are through the script: no other checkpoint will come."""
+        """Record that the trainers have finished the script: no more checkpoints will come."""
         self._folder.mkdir(exist_ok=True)
         (self._folder / _TRAINED).touch()
 
     def begin_training(self) -> None:
-        """Note that trainers begin the script, maybe once more."""
+        """Record that trainers start the script, possibly again."""
         (self._folder / _TRAINED).unlink(missing_ok=True)
 
     @property
     def is_trained(self) -> bool:
-        """Whether the trainers are through the script."""
+        """Whether the trainers have finished the script."""
         return (self._folder / _TRAINED).exists()
 
     def _path(self, fit: int) -> Path:

@@ -1,4 +1,4 @@
-"""What trainers leave to an evaluator: the validation of their ``fit`` calls."""
+"""Leave the validation of trainers' ``fit`` calls to an evaluator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 TASK = "evaluator-0"
 GONE_S = 120.0
-"""An evaluator that has given no sign of life for so long will not: a restart takes less."""
+"""Seconds without a sign of life after which an evaluator counts as gone; a restart takes less."""
 _LEAST_PATIENCE_S = 600.0
 _TIMES = 10
 _POLL_S = 0.2
@@ -25,14 +25,14 @@ _CLOCKS_APART_S = 5.0
 
 
 class Trainers:
-    """The validation of one task's ``fit`` calls. Not thread-safe.
+    """Validation of a task's ``fit`` calls. Not thread-safe.
 
     Args:
-        keras: The Keras module.
-        records: What the evaluator has done.
-        task_dir: The folder of this task.
-        clock: Seconds that only grow.
-        sleep: Waits; a test passes its own.
+        keras: Keras module.
+        records: Records of the evaluator.
+        task_dir: Folder of this task.
+        clock: Monotonic clock in seconds.
+        sleep: Sleep function, replaceable in tests.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Trainers:
         self._sleep = sleep
         self._fit = -1
         self._is_left = False
-        # Not looked at when a call begins: workers that found different things would part ways.
+        # Not checked at the start of a call: workers might come to different results and diverge.
         self._is_gone = False
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002 - the seam's
-        """Take the validation from a ``fit`` call, if the evaluator can do it alone."""
+        """Disable validation of a ``fit`` call if the evaluator can do it alone."""
         self._fit += 1
         self._is_left = False
         if validation.evaluation_of(arguments) is None:
@@ -69,11 +69,11 @@ class Trainers:
             return
         logger.info("fit %d: validation is left to the evaluator", self._fit)
         self._is_left = True
-        # What validation_split sets aside is still not trained on.
+        # Rows set aside by validation_split are still not trained on.
         arguments["validation_freq"] = validation.NEVER
 
     def fit_ends(self, model: Any, history: Any) -> None:  # noqa: ARG002 - the seam's arguments
-        """Wait until the last checkpoint is evaluated; put the results into the ``History``."""
+        """Wait for the evaluation of the last checkpoint; add the results to the ``History``."""
         if self._is_left:
             self._wait()
             add_to_history(history, self._records.read(self._fit))
@@ -105,6 +105,6 @@ class Trainers:
 
 
 def patience_s(record: Record) -> float:
-    """Return how long trainers wait for the last evaluation, by how long the others took."""
+    """Return how long trainers wait for the last evaluation, based on earlier ones."""
     longest = max((found.seconds for found in record.done), default=0.0)
     return max(_LEAST_PATIENCE_S, _TIMES * longest)

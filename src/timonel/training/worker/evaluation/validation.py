@@ -1,4 +1,4 @@
-"""The validation of a ``fit`` call: what Keras would evaluate on, and who has to do it."""
+"""Validation of a ``fit`` call: its data, and which task runs it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from timonel.training.worker.state import callback_state
 
 NEVER: list[int] = []
-"""A ``validation_freq`` in which no epoch occurs: both Kerases then validate after none."""
+"""A ``validation_freq`` without epochs, which disables validation in both Kerases."""
 
 
 def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the arguments with which Keras' ``fit`` would call ``evaluate``.
 
     Args:
-        arguments: Those of the ``fit`` call, by name.
+        arguments: Arguments of the ``fit`` call, by name.
 
     Returns:
         None if the call has no validation data.
@@ -39,15 +39,15 @@ def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def who_validates(keras: Any, given: Any) -> str | None:
-    """Return the name of a callback that may look at the results of validation, if there is one.
+    """Return the name of a callback that may use validation results, or None.
 
-    Those come after an epoch has ended where an evaluator makes them, so that callbacks cannot
-    have them: the trainers validate too then. Of a callback that is not Keras' own, nobody knows
-    what it looks at.
+    An evaluator's results arrive after the end of an epoch, too late for callbacks, so the trainers
+    then
+    validate too. Any callback that is not Keras' own may use them.
 
     Args:
-        keras: The Keras module.
-        given: The callbacks of the ``fit`` call.
+        keras: Keras module.
+        given: Callbacks of the ``fit`` call.
     """
     for callback in callback_state.listed(given):
         if _may_look(keras, callback):
@@ -66,12 +66,12 @@ def _may_look(keras: Any, callback: Any) -> bool:
 
 
 def _split_off(arguments: Mapping[str, Any]) -> Any:
-    """Return the part of arrays that ``validation_split`` sets aside: the last rows."""
+    """Return the rows that ``validation_split`` sets aside: the last ones."""
     share = arguments.get("validation_split")
     if not share:
         return None
     given = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     rows = tf.nest.flatten(given[0])[0].shape[0]
     begin = math.floor(rows * (1.0 - share))

@@ -1,4 +1,4 @@
-"""The evaluator: the same script beside training, whose ``fit`` evaluates instead of training."""
+"""Evaluator: runs the same script beside training, where ``fit`` only evaluates."""
 
 from timonel.training.worker.evaluator.process import run
 

@@ -1,4 +1,4 @@
-"""The ``fit`` calls of an evaluator: each waits for the checkpoints of the trainers' same call."""
+"""``fit`` calls of an evaluator, which follow the checkpoints of the trainers' calls."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 class EvaluatorFits:
-    """The ``fit`` calls of an evaluator. Not thread-safe: scripts call ``fit`` from one thread.
+    """``fit`` calls of an evaluator. Not thread-safe: scripts call ``fit`` from one thread.
 
     Args:
-        keras: The Keras module, ``keras`` or ``tf_keras``.
-        follower: Waits for checkpoints.
-        records: What was done.
-        report: Tells the run.
+        keras: Keras module, ``keras`` or ``tf_keras``.
+        follower: Follower of the checkpoints.
+        records: Evaluation records.
+        report: Report to the run.
     """
 
     def __init__(self, keras: Any, follower: Follower, records: Records, report: Report) -> None:
@@ -39,7 +39,7 @@ class EvaluatorFits:
         self._records = records
         self._report = report
         self.count = 0
-        """How many there were."""
+        """Number of ``fit`` calls so far."""
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
@@ -77,10 +77,10 @@ class EvaluatorFits:
 
 
 def restore_weights(model: Any, found: Checkpoint) -> None:
-    """Put the weights of a checkpoint into a model.
+    """Load the weights of a checkpoint into a model.
 
     Raises:
-        TimonelError: The model is another one.
+        TimonelError: The model differs from the saved one.
     """
     own = list(model.variables)
     restore(own, found.state.variables[: len(own)])

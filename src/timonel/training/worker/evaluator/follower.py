@@ -1,4 +1,4 @@
-"""Following the checkpoints of a job: each new one is evaluated once, the last one always."""
+"""Follow a job's checkpoints: evaluate each new one once, and always the last."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.2
 
 Evaluate = Callable[[Checkpoint], Mapping[str, float]]
-"""Puts a checkpoint's weights into the model, evaluates it, and returns the metrics."""
+"""Loads a checkpoint's weights into the model, evaluates it, and returns the metrics."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What follows from the results.
+    """Use of the results.
 
     Attributes:
-        best: The metric by which the best checkpoint is kept, if one is.
-        stopping: When training is to end, if by this.
+        best: Metric that selects the best checkpoint to keep, if any.
+        stopping: Early-stopping rule, if any.
         ask_to_stop: Asks the trainers to end a ``fit`` call.
     """
 
@@ -40,17 +40,17 @@ class Wanted:
 
 
 class Follower:
-    """Evaluates the checkpoints of one ``fit`` call after the other as they come.
+    """Evaluates the checkpoints of one ``fit`` call after another as they appear.
 
-    Of several that have come meanwhile the newest is evaluated, and the others are counted.
+    If several appeared meanwhile, it evaluates the newest and counts the others as skipped.
 
     Args:
-        checkpoints: The job's checkpoints.
-        records: Where it is noted what was done.
-        wanted: What follows from the results.
-        tell: Tells the run of a result, unless it knows it already.
-        saved: Returns the names of all checkpoints of a call that the run knows of.
-        sleep: Waits; a test passes its own.
+        checkpoints: Checkpoints of the job.
+        records: Evaluation records.
+        wanted: Use of the results.
+        tell: Reports a result to the run, unless it has been reported.
+        saved: Returns the names of all checkpoints of a call that the run knows.
+        sleep: Sleep function, replaceable in tests.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class Follower:
         self._asked: set[int] = set()
 
     def follow(self, fit: int, evaluate: Evaluate | None) -> Checkpoint | None:
-        """Evaluate a call's checkpoints until it is finished, and return the last one.
+        """Evaluate a call's checkpoints until it is finished; return the last one.
 
         Args:
-            fit: The number of the call.
-            evaluate: Evaluates one; None if there is nothing to evaluate on.
+            fit: Number of the call.
+            evaluate: Evaluates a checkpoint; None without validation data.
 
         Returns:
-            None if the trainers are through the script without having finished this call.
+            None if the trainers finished the script without finishing this call.
 
         Raises:
             CorruptError: The last checkpoint is damaged.
         """
         self._go_on(fit)
         while True:
-            # Asked first: what trainers have saved is there once they are through.
+            # Checked first: once trainers have finished, all their checkpoints exist.
             is_over = self._records.is_trained
             folder = self._checkpoints.newest_folder(fit)
             is_last = folder is not None and folder.name == files.FINAL
@@ -104,28 +104,28 @@ class Follower:
                 self._sleep(_POLL_S)
 
     def _go_on(self, fit: int) -> None:
-        """Do what a process that was killed may have left undone after its last evaluation."""
+        """Complete what a killed process left undone after its last evaluation."""
         record = self._records.read(fit)
         for done in record.done:
             self._tell(fit, done)
         self._stop_if_due(fit, record)
 
     def _next(self, fit: int, folder: Path, *, holds: bool) -> Checkpoint | None:
-        """Read a checkpoint, unless it was evaluated and others will come."""
+        """Read a checkpoint, unless it was evaluated and is not the last."""
         is_last = folder.name == files.FINAL
         record = self._records.read(fit)
         is_done = record.has(folder.name)
         if folder in self._left_out or (is_done and not is_last):
             return None
         if holds and not is_done:
-            # Before it is read, so that it is not removed meanwhile.
+            # Before reading, so that it is not deleted meanwhile.
             self._records.write(fit, record.model_copy(update={"evaluating": folder.name}))
         try:
             return files.read(folder)
         except (NotFoundError, CorruptError) as error:
             if is_last:
                 raise
-            if folder.is_dir():  # else it was removed: another one is there
+            if folder.is_dir():  # else it was deleted: there is a newer one
                 self._left_out.add(folder)
                 logger.warning("the checkpoint %s is left out: %s", folder, error)
             return None
@@ -134,7 +134,7 @@ class Follower:
         name, progress = found.folder.name, found.progress
         record = self._records.read(fit)
         if record.has(name):
-            return  # the last one, by the process that this one goes on for
+            return  # the last one, by an earlier process of this evaluator
         began = time.monotonic()
         metrics = evaluate(found)
         done = evaluated(
@@ -155,9 +155,9 @@ class Follower:
             "done": every,
         }
         after = record.model_copy(update=update)
-        # Before the run is told: should this process be killed in between, the next one tells it.
+        # Before reporting: if this process is killed in between, the next one reports it.
         self._records.write(fit, after)
-        # A process that is lost after it got further is started again, however often.
+        # With progress, a lost process restarts without limit.
         self._checkpoints.note_steps(done.step, resting=True)
         self._tell(fit, done)
         self._stop_if_due(fit, after)
@@ -185,17 +185,18 @@ class Follower:
                 stopping.by.metric,
                 stopping.patience,
             )
-        # Again with each that follows: a trainer that was killed may have taken the first request.
+        # Repeated with each evaluation: a trainer that was killed may have consumed the first
+        # request.
         self._asked.add(fit)
         self._wanted.ask_to_stop(fit)
 
 
 def passed_over(saved: Collection[str], done: Collection[str]) -> set[str]:
-    """Return the checkpoints that were not evaluated though a newer one was.
+    """Return the checkpoints that were skipped for a newer one.
 
     Args:
-        saved: The names of all checkpoints of a call.
-        done: The names of those that were evaluated.
+        saved: Names of all checkpoints of a call.
+        done: Names of the evaluated ones.
     """
     newest = max((files.age(name) for name in done), default=(-1, 0))
     return {name for name in saved if name not in done and files.age(name) < newest}

@@ -1,8 +1,8 @@
-"""The process of an evaluator, from its devices to the end of the script.
+"""Process of an evaluator, from device setup to the end of the script.
 
-It runs the user's program as the trainers do, with one replica and outside their cluster. Call
-number k of ``fit`` builds its model there too, but waits for the checkpoints of the trainers' call
-k, evaluates them on the call's validation data, and returns what the trainers' call returns.
+It runs the user's program like the trainers, with one replica and outside their cluster. Its k-th
+call of ``fit`` builds the model too, but waits for the checkpoints of the trainers' k-th call,
+evaluates them on the call's validation data, and returns the same result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(task: Task, termination: Termination) -> None:
-    """Evaluate the checkpoints of a job until its trainers are through the script."""
+    """Evaluate the checkpoints of a job until its trainers have finished the script."""
     settings = task.spec.settings
     devices.configure_evaluator(
         devices.Place(*task.cluster.neighbours),
@@ -79,7 +79,7 @@ def run(task: Task, termination: Termination) -> None:
 
 
 def wanted_by(settings: Settings, job_dir: Path) -> Wanted:
-    """Return what follows from the results, by the options of the job."""
+    """Return how to use the results, given the options of the job."""
     best = parse_best(settings.checkpoints.keep_best)
 
     def ask_to_stop(fit: int) -> None:

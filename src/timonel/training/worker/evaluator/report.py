@@ -1,4 +1,4 @@
-"""Telling a run what an evaluator has found, each result once."""
+"""Report an evaluator's results to a run, each once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from timonel.training.worker.reports.summaries import Summaries
 
 
 class Report:
-    """Tells a run of evaluations, each once.
+    """Reports evaluations to a run, each once.
 
     Args:
-        run: The run's writer.
-        task_id: The evaluator's name.
-        summaries: TensorBoard's event files.
+        run: Writer of the run.
+        task_id: Task ID of the evaluator.
+        summaries: TensorBoard event files.
     """
 
     def __init__(self, run: RunWriter, task_id: str, summaries: Summaries) -> None:
@@ -32,15 +32,15 @@ class Report:
         self._is_shared = False
 
     def fit_begins(self, *, is_shared: bool) -> None:
-        """Note that a call begins.
+        """Record the start of a call.
 
         Args:
-            is_shared: The trainers validate too at the ends of its epochs, and tell the run.
+            is_shared: Whether the trainers also validate at epoch ends, and report to the run.
         """
         self._is_shared = is_shared
 
     def tell(self, fit: int, done: Evaluated) -> None:
-        """Record the metrics of a checkpoint, unless they are recorded."""
+        """Report the metrics of a checkpoint, unless they have been reported."""
         self._look()
         if (fit, done.checkpoint) in self._told:
             return
@@ -67,12 +67,12 @@ class Report:
         self._summaries.evaluation(values, done.step)
 
     def saved(self, fit: int) -> set[str]:
-        """Return the names of the checkpoints of a call that were reported as saved."""
+        """Return the names of a call's checkpoints that were reported as saved."""
         self._look()
         return self._saved.get(fit, set())
 
     def fit_ends(self, final: Checkpoint) -> None:
-        """Note that a call is finished: epochs of the next ones are counted on from it."""
+        """Record the end of a call, whose epochs offset those of the next calls."""
         self._epochs_before += final.progress.next_epoch
 
     def _look(self) -> None:

@@ -1,1 +1,1 @@
-"""In which numbers a job computes, and what becomes of its gradients."""
+"""Numerics of a job: precision, gradients and learning rate."""

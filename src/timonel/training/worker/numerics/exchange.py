@@ -1,9 +1,11 @@
-"""How gradients travel between replicas: how many in one message, and in which type.
+"""Exchange gradients between replicas: message sizes and data type.
 
-A message is a collective operation. Of several workers each large gradient makes one, so that it
-can leave while others are still computed and need not be copied next to them; small ones share
-messages. TensorFlow by itself copies all of them into one: for 25 million parameters and two
-workers on one machine a step took twice as long so.
+A message is a collective operation. Between workers, each large gradient has its own message, which
+leaves while others are still being computed and needs no copy; small ones share messages.
+TensorFlow
+by default copies all into one: for 25 million parameters and two workers on one machine, a step
+then
+took twice as long.
 """
 
 from __future__ import annotations
@@ -17,23 +19,23 @@ Gradients = list[Any]
 Reduce = Callable[[Gradients], Gradients]
 
 _ALONE = 2**20
-"""Bytes from which on a gradient is a message of its own."""
+"""Size in bytes from which a gradient gets its own message."""
 _TOGETHER = 2**22
-"""Bytes at which a message of small ones is full."""
+"""Size in bytes of a full message of small gradients."""
 _HALF_OF_FLOAT16 = 2.0**15
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -100.0, 100.0
 
 
 def is_between_workers() -> bool:
-    """Whether the replicas of the present strategy are in several processes."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Whether the replicas of the current strategy are in several processes."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     return isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def between_workers(values: Gradients) -> Gradients:
-    """Return the sums of tensors or ``tf.IndexedSlices`` over all workers; called on each."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Return the sums of tensors or ``tf.IndexedSlices`` over all workers. Collective."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     if not values:
         return []
@@ -51,14 +53,14 @@ def between_workers(values: Gradients) -> Gradients:
 
 
 def compressed(gradients: Gradients, compression: Compression, reduce: Reduce) -> Gradients:
-    """Return the sums of gradients, of which those in float32 travel in a smaller type.
+    """Return the sums of gradients; float32 tensors are sent in a smaller type.
 
-    Slices, which are what embeddings have for gradients, travel as they are.
+    Slices, the gradients of embeddings, are sent unchanged.
 
     Args:
         gradients: Tensors or ``tf.IndexedSlices``.
-        compression: The type.
-        reduce: Adds a list of tensors up over all replicas.
+        compression: Type to send.
+        reduce: Sums a list of tensors over all replicas.
     """
     smaller = [place for place, found in enumerate(gradients) if _travels_smaller(found)]
     if not smaller:
@@ -72,7 +74,7 @@ def compressed(gradients: Gradients, compression: Compression, reduce: Reduce) -
 def _reduced_as(
     gradients: Gradients, smaller: list[int], dtype: str, scales: Gradients | None, reduce: Reduce
 ) -> Gradients:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     sent = list(gradients)
     for number, place in enumerate(smaller):
@@ -81,22 +83,23 @@ def _reduced_as(
     sums = reduce(sent)
     for number, place in enumerate(smaller):
         total = tf.cast(sums[place], gradients[place].dtype)
-        # A power of two: dividing by it loses nothing.
+        # A power of two: the division is exact.
         sums[place] = total if scales is None else total / scales[number]
     return sums
 
 
 def _scales(gradients: Gradients, reduce: Reduce) -> Gradients:
-    """Return what gradients are multiplied by for float16, whose largest number is 65504.
+    """Return the scales of gradients for float16, whose largest number is 65504.
 
-    The replicas add up the largest magnitude of each tensor: no sum in it is larger. It is
-    multiplied by the power of two that brings this bound to half of float16's range, so that as
-    little as possible is lost at its lower end either. A gradient that is no finite number stays
-    one.
+    The replicas sum the largest magnitude of each tensor, which bounds every sum in it. The scale
+    is the
+    power of two that brings this bound to half of float16's range, which also loses as little as
+    possible
+    at the lower end. A non-finite gradient stays non-finite.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
-    # Of these two none makes another tensor of that size, as the magnitudes would be.
+    # Unlike the magnitudes, neither of these creates a tensor of that size.
     largest = [tf.maximum(tf.reduce_max(found), -tf.reduce_min(found)) for found in gradients]
     (bounds,) = reduce([tf.stack(largest)])
     exponents = tf.floor(tf.math.log(_HALF_OF_FLOAT16 / bounds) / tf.math.log(2.0))
@@ -107,13 +110,13 @@ def _scales(gradients: Gradients, reduce: Reduce) -> Gradients:
 
 
 def _travels_smaller(gradient: Any) -> bool:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     return not isinstance(gradient, tf.IndexedSlices) and gradient.dtype == tf.float32
 
 
 def _is_large(value: Any) -> bool:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     count = None if isinstance(value, tf.IndexedSlices) else value.shape.num_elements()
     return count is not None and count * value.dtype.size >= _ALONE

@@ -1,9 +1,9 @@
-"""What happens to gradients between a model and its optimizer: added up over batches and replicas.
+"""Sum gradients over batches and replicas, between model and optimizer.
 
-Each update is made of the gradients of one batch, or of several (`Plan.accumulate`), of which only
-their sum travels between replicas, in a smaller type where that is wanted (`Plan.compression`).
-Both hold for ``fit`` and for loops of one's own: `private.optimizers` calls them from inside the
-optimizers of both Kerases.
+Each update uses the gradients of one batch or of several (`Plan.accumulate`), of which only the sum
+is sent between replicas, optionally in a smaller type (`Plan.compression`). Both apply to ``fit``
+and
+to custom loops: `private.optimizers` calls them from inside both Kerases' optimizers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from timonel.training.worker.numerics import exchange
 from timonel.training.worker.numerics.exchange import Gradients, Reduce
 
 before_reduce: list[Callable[[Gradients], Gradients]] = []
-"""Called on each replica, while a step is traced, with the gradients that are about to travel;
-each gives them back, with operations of its own in their way."""
+"""Hooks called on each replica, while a step is traced, with the gradients before they are sent.
+
+Each returns them, possibly with operations added.
+"""
 after_reduce: list[Callable[[Gradients], Gradients]] = []
-"""The same, with the sums that have come."""
+"""Hooks called likewise with the received sums."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to gradients.
+    """Processing of gradients.
 
     Attributes:
-        compression: The type in which they travel; None for their own.
-        accumulate: Batches whose gradients make up one update.
+        compression: Type in which they are sent; None: their own.
+        accumulate: Number of batches per update.
     """
 
     compression: Compression | None = None
@@ -39,13 +41,12 @@ class Plan:
 def reduced(gradients: Gradients, compression: Compression | None, reduce: Reduce) -> Gradients:
     """Return the sums of gradients over all replicas.
 
-    Called on each replica. Slices, which are what embeddings have for gradients, travel as they
-    are.
+    Called on each replica. Slices, the gradients of embeddings, are sent unchanged.
 
     Args:
         gradients: Tensors or ``tf.IndexedSlices``.
-        compression: The type in which they travel.
-        reduce: Adds a list of tensors up over all replicas.
+        compression: Type to send.
+        reduce: Sums a list of tensors over all replicas.
     """
     for hook in before_reduce:
         gradients = hook(gradients)
@@ -68,18 +69,18 @@ def accumulated(
     every: int,
     update: Callable[[Gradients], None],
 ) -> None:
-    """Add gradients up, and call ``update`` with the mean of every ``every`` batches.
+    """Sum gradients, and call ``update`` with the mean of every ``every`` batches.
 
     Called on each replica.
 
     Args:
-        sums: A variable for each gradient, on each replica its own.
-        count: A variable that counts batches, the same on all replicas.
-        gradients: Of this batch.
-        every: Batches that make up one update.
-        update: Is called on each replica.
+        sums: A variable for each gradient, with a value per replica.
+        count: Variable that counts batches, equal on all replicas.
+        gradients: Gradients of this batch.
+        every: Batches per update.
+        update: Called on each replica.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     for total, gradient in zip(sums, gradients, strict=True):
         total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
@@ -91,7 +92,7 @@ def accumulated(
             total.assign(tf.zeros(total.shape, total.dtype))
 
     def across_replicas(strategy: Any) -> None:
-        # A condition around what talks to other replicas has to stand above all of them.
+        # A condition around communication between replicas must enclose all of them.
         tf.cond(
             tf.equal(tf.convert_to_tensor(count) % every, 0),
             lambda: _without_result(strategy.extended.call_for_each_replica(make_update)),
@@ -102,12 +103,12 @@ def accumulated(
 
 
 def _without_result(_: Any) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     return tf.constant(0)
 
 
 def _replicas() -> int:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     return int(tf.distribute.get_strategy().num_replicas_in_sync)

@@ -1,8 +1,9 @@
-"""The learning rate that a job trains with: the script's own, scaled and warmed up.
+"""Learning rate of a job: the script's own, scaled and warmed up.
 
-What a script and its callbacks read and set is the learning rate as they know it. While an update
-is made, and only then, the optimizer sees it multiplied by `Rule.factor`: a function of the number
-of updates and of nothing else, so that it is the same after a restart.
+Scripts and callbacks read and set the unscaled rate. Only during an update, the optimizer sees it
+multiplied by `Rule.factor`, a function of the number of updates only, so that it is the same after
+a
+restart.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from timonel.training.settings import LearningRateRule
 
 @dataclass(frozen=True)
 class Rule:
-    """How the learning rate follows from the script's own.
+    """Scaling rule of the learning rate.
 
     Attributes:
-        scale: What it is multiplied by.
-        warmup: Updates in which it grows to its value, evenly: update ``n``, counting from 1, has
-            ``n / warmup`` of it.
+        scale: Factor.
+        warmup: Updates of a linear warm-up: update ``n``, from 1, uses ``n / warmup`` of the rate.
     """
 
     scale: float = 1.0
@@ -29,20 +29,20 @@ class Rule:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the script's own learning rate is the one."""
+        """Whether the script's own learning rate is used unchanged."""
         return self.scale == 1.0 and self.warmup <= 1
 
     def factor(self, updates: Any) -> Any:
-        """Return what the learning rate is multiplied by after ``updates`` updates.
+        """Return the factor of the learning rate after ``updates`` updates.
 
         Args:
-            updates: A number, or a tensor of an integer type.
+            updates: An int, or an integer tensor.
         """
         if self.warmup <= 1:
             return self.scale
         if isinstance(updates, int):
             return self.scale * min(1.0, (updates + 1) / self.warmup)
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         part = tf.cast(updates + 1, tf.float32) / float(self.warmup)
         return self.scale * tf.minimum(1.0, part)
@@ -52,16 +52,16 @@ def rule(name: LearningRateRule, *, replicas: int, warmup: int) -> Rule:
     """Return the rule of a job.
 
     Args:
-        name: How the learning rate grows with the replicas.
-        replicas: How many train together.
-        warmup: Updates in which it grows to its value.
+        name: How the learning rate scales with the replicas.
+        replicas: Number of replicas.
+        warmup: Updates of the warm-up.
     """
     scales = {"none": 1.0, "linear": float(replicas), "sqrt": math.sqrt(replicas)}
     return Rule(scales[name], warmup)
 
 
 def described(used: Rule, name: LearningRateRule, replicas: int) -> str:
-    """Return in words what becomes of the script's learning rate."""
+    """Describe the changes to the script's learning rate."""
     parts = []
     if name != "none":
         parts.append(f"multiplied by {used.scale:g} ({name} in {replicas} replicas)")

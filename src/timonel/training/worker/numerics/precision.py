@@ -1,4 +1,4 @@
-"""In which numbers, how compiled and how reproducibly a job's scripts compute; both Kerases."""
+"""Precision, XLA and determinism of a job's scripts, for both Kerases."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 
 
 def configure(keras: Any, settings: Numerics) -> None:
-    """Set what has to be set before the script makes its first layer; the seed is set already."""
+    """Apply settings that must precede the script's first layer; the seed is set already."""
     if settings.deterministic:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         tf.config.experimental.enable_op_determinism()
     if settings.precision != "float32":
@@ -24,7 +24,7 @@ def configure(keras: Any, settings: Numerics) -> None:
 
 
 def warn_of_own_policy(keras: Any, settings: Numerics) -> str:
-    """Return the policy that is in force, with a warning where the script has set another."""
+    """Return the current policy; warn if the script has set another."""
     wanted, found = _POLICIES[settings.precision], policy_of(keras)
     if found != wanted and settings.precision != "float32":
         logger.warning(
@@ -36,7 +36,7 @@ def warn_of_own_policy(keras: Any, settings: Numerics) -> str:
 
 
 def policy_of(keras: Any) -> str:
-    """Return the name of the precision policy that new layers get."""
+    """Return the name of the precision policy for new layers."""
     policy = (
         keras.config.dtype_policy()
         if keras.__name__ == "keras"
@@ -46,7 +46,7 @@ def policy_of(keras: Any) -> str:
 
 
 def record(keras: Any, name: StrategyName, strategy: Any, settings: Settings) -> dict[str, Any]:
-    """Return over what and how a job computes, as the run's record holds it."""
+    """Return strategy and numerics of a job for the run's record."""
     asked = settings.distribution
     known = {
         "strategy": name.value,
@@ -62,9 +62,9 @@ def record(keras: Any, name: StrategyName, strategy: Any, settings: Settings) ->
 
 
 def compile_with_xla(model: Any) -> None:
-    """Let XLA compile what ``fit``, ``evaluate`` and ``predict`` run.
+    """Compile ``fit``, ``evaluate`` and ``predict`` of a model with XLA.
 
-    Keras 3 leaves XLA off where there is no GPU.
+    Keras 3 leaves XLA off without a GPU.
 
     Raises:
         TimonelError: The model cannot be compiled.
@@ -83,7 +83,7 @@ def compile_with_xla(model: Any) -> None:
             f"{', '.join(_unsupported(model)) or model.name}",
             hint="leave out --xla",
         )
-    # An earlier fit of this model was compiled without.
+    # An earlier fit of this model was compiled without XLA.
     model.train_function = model.test_function = model.predict_function = None
 
 

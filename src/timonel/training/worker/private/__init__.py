@@ -1,1 +1,1 @@
-"""Every private name of TensorFlow and Keras that training leans on, and nothing else."""
+"""Uses of private names of TensorFlow and Keras."""

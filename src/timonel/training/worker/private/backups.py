@@ -1,10 +1,10 @@
-"""Copies of a model's state that Keras and TensorFlow make themselves.
+"""Redirect model backups made by Keras and TensorFlow.
 
-The Kerases' own ``BackupAndRestore`` goes on saving, and restores nothing where a job resumes.
+The Kerases' own ``BackupAndRestore`` keeps saving, but restores nothing when a job resumes.
 
-Its copy and our checkpoint are of different steps where a process was killed between the two. Its
-weights would be overwritten by ours while its number of epochs stood, so that an epoch would never
-be trained; and a copy that the kill broke off would be an error.
+If a process was killed between the two, its backup and our checkpoint are of different steps. Ours
+would overwrite its weights but not its epoch count, so that an epoch would never be trained; and an
+incomplete backup would be an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 def checkpoint_saver() -> Any:
     """Return the class whose ``save`` writes every TensorFlow checkpoint.
 
-    ``tf.train.Checkpoint`` and CheckpointManager record the path that they gave to it.
+    ``tf.train.Checkpoint`` and CheckpointManager record the path that they passed to it.
     """
     from tensorflow.python.checkpoint import checkpoint  # noqa: PLC0415 - TensorFlow loads here
 
@@ -27,7 +27,7 @@ def checkpoint_saver() -> Any:
 
 @contextlib.contextmanager
 def not_restored(keras: Any) -> Iterator[None]:
-    """Let ``BackupAndRestore`` of this Keras begin as if there were no copy, within the block."""
+    """Make ``BackupAndRestore`` of this Keras start without a backup, within the block."""
     if keras.__name__ == "keras":
         holder, name = keras.callbacks.BackupAndRestore, "_load_model"
     else:
@@ -44,17 +44,17 @@ def not_restored(keras: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def moved(callback: Any, place: Callable[[Any], Any]) -> Iterator[None]:
-    """Let Keras 3's ``BackupAndRestore`` work on a copy of its folder within the block.
+    """Make Keras 3's ``BackupAndRestore`` use a copy of its folder within the block.
 
     Args:
-        callback: The callback.
-        place: Returns the folder of the copy.
+        callback: Callback to redirect.
+        place: Returns the path of the copy.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     folder = os.fspath(callback.backup_dir).rstrip("/")
     copy = place(folder)
-    # A backup of an earlier job: all tasks must begin at the same epoch.
+    # A backup of an earlier job: all tasks must start at the same epoch.
     for parent, _, names in tf.io.gfile.walk(folder):
         target = f"{copy}/{parent[len(folder) :]}"
         tf.io.gfile.makedirs(target)

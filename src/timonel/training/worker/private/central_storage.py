@@ -1,9 +1,10 @@
-"""The private names that Keras 3 needs replaced under CentralStorageStrategy, and nothing else.
+"""Fix Keras 3's metrics under CentralStorageStrategy.
 
-There all replicas share one copy of each variable, and what they assign is added up or averaged.
-Keras 3 adds to a variable by assigning its value and something more: two replicas then double what
-a metric has counted so far at every step. Metrics were wrong from the second step on, and
-infinite after 128.
+All replicas share one copy of each variable there, and TensorFlow sums or averages their
+assignments. Keras 3 adds to a variable by assigning its value plus the increment, so two replicas
+double a metric's total at every step. Metrics were wrong from the second step on, and infinite
+after
+128.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 
 def missing_names() -> list[str]:
-    """Return the private names that are needed and that are not there."""
+    """Return the required private names that are missing."""
     from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
 
     wanted = ("assign_add", "_direct_assign", "_convert_to_tensor")
@@ -21,7 +22,7 @@ def missing_names() -> list[str]:
 
 
 def add_in_place() -> None:
-    """Let replicas that share a variable add to it what is new, and no more. Idempotent."""
+    """Make replicas that share a variable add only their increments to it. Idempotent."""
     from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
     from tensorflow.python.distribute.ps_values import AggregatingVariable  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""The file ``checkpoint`` that lists TensorFlow's checkpoints, and the deletion of old ones.
+"""Redirect TensorFlow's ``checkpoint`` lists and the deletion of old checkpoints.
 
-``tf.train.Checkpoint.save`` rewrites the list of its folder; ``tf.train.CheckpointManager`` does so
-and deletes the checkpoints beyond ``max_to_keep``. Both open those files by themselves.
+``tf.train.Checkpoint.save`` rewrites the list in its folder; ``tf.train.CheckpointManager`` also
+deletes the checkpoints beyond ``max_to_keep``. Both open those files themselves.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Place = Callable[[Any], Any]
-"""Returns the path to use instead of a path."""
+"""Maps a path to the path to use instead."""
 
 
 def missing_names() -> list[str]:
-    """Return the names of TensorFlow that are needed and that are not there."""
+    """Return the required names of TensorFlow that are missing."""
     wanted = (
         "update_checkpoint_state_internal",
         "_GetCheckpointFilename",
@@ -28,13 +28,13 @@ def missing_names() -> list[str]:
 
 @contextlib.contextmanager
 def redirected(for_writing: Place, for_reading: Place) -> Iterator[None]:
-    """Keep lists, and delete checkpoints, at other paths within the block.
+    """Write lists and delete checkpoints at other paths, within the block.
 
-    Lists hold the script's own paths, so ``tf.train.latest_checkpoint`` returns one of those.
+    Lists contain the script's own paths, so ``tf.train.latest_checkpoint`` returns one of those.
 
     Args:
-        for_writing: Returns where to write a list, and where to delete files.
-        for_reading: Returns where to read a list, and where to look for a checkpoint.
+        for_writing: Maps the path of a list to write, or of a file to delete.
+        for_reading: Maps the path of a list or checkpoint to read.
     """
     management = _management()
     update = management.update_checkpoint_state_internal
@@ -44,7 +44,7 @@ def redirected(for_writing: Place, for_reading: Place) -> Iterator[None]:
 
     @functools.wraps(update)
     def updated(save_dir: Any, *args: Any, latest_filename: Any = None, **kwargs: Any) -> None:
-        # TensorFlow joins the folder and the name, and an absolute name stays what it is.
+        # TensorFlow joins folder and name; an absolute name stays as it is.
         place = for_writing(list_of(save_dir, latest_filename))
         update(save_dir, *args, latest_filename=place, **kwargs)
 

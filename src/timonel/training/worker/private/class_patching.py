@@ -1,4 +1,4 @@
-"""Changing classes of a Keras in place, and what both Kerases' optimizers are changed by."""
+"""Patch Keras classes in place; helpers for patching both Kerases' optimizers."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from timonel.training.worker.numerics.gradients import Plan
 from timonel.training.worker.numerics.learning_rate import Rule
 
 WRAPPED = "_timonel_wrapped"
-"""Marks optimizers that are wrapped in another, which has done all that is to be done."""
+"""Marks optimizers inside another optimizer, which does all the work for them."""
 _DEPTH = "_timonel_updating"
 _originals: list[tuple[Any, str, Any]] = []
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
-    """Put ``value`` in the place of what a class has under a name."""
+    """Replace an attribute of a class."""
     _originals.append((owner, name, owner.__dict__[name]))
     setattr(owner, name, value)
 
 
 def restore() -> None:
-    """Put everything back."""
+    """Restore all replaced attributes."""
     for owner, name, original in reversed(_originals):
         setattr(owner, name, original)
     _originals.clear()
 
 
 def is_changed(value: Any) -> bool:
-    """Whether something is of a class that was changed."""
+    """Whether a value is an instance of a patched class."""
     return any(isinstance(value, owner) for owner, _, _ in _originals)
 
 
 def mark_what_is_wrapped_by(scaler: Any) -> None:
-    """Let a loss-scaling optimizer mark its inner one, which has nothing left to reduce."""
+    """Make a loss-scaling optimizer mark its inner one, which must not reduce again."""
     original = scaler.build
 
     @functools.wraps(original)
@@ -54,7 +54,7 @@ def reduced(
     plan: Plan,
     reduce: Callable[[Any, Any], Any],
 ) -> list[Any]:
-    """Return the gradients' sums over replicas; what is none, or no gradient, stays as it is."""
+    """Return gradients summed over replicas; None and overwritten values are unchanged."""
     travels = [
         gradient is not None and not _is_overwritten(variable)
         for gradient, variable in zip(found, variables, strict=True)
@@ -66,8 +66,9 @@ def reduced(
     def reduce_list(values: list[Any]) -> list[Any]:
         if exchange.is_between_workers():
             return exchange.between_workers(values)
-        # Where fewer values travel than there are gradients, whose variables they are given is
-        # of no account: these only say on which devices the sums are wanted.
+        # Compression may send fewer values than there are gradients. The variables only tell on
+        # which
+        # devices the sums are needed, so any of them will do.
         pairs = reduce(optimizer, list(zip(values, theirs, strict=False)))
         return [value for value, _ in pairs]
 
@@ -82,12 +83,12 @@ def reduced(
 
 
 def _is_overwritten(variable: Any) -> bool:
-    # The scales of float8 layers: Keras assigns their gradient instead of applying it.
+    # Scales of float8 layers: Keras assigns their gradient instead of applying it.
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def while_updating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of an optimizer that lets `scaled` know that an update is made."""
+    """Wrap a method of an optimizer so that `scaled` knows that an update is running."""
 
     @functools.wraps(original)
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +100,7 @@ def while_updating(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _updating(optimizer: Any) -> Iterator[None]:
-    # Replicas are traced in threads of which one runs at a time, so counting is enough.
+    # Replicas are traced in threads that run one at a time, so a counter suffices.
     optimizer.__dict__[_DEPTH] = optimizer.__dict__.get(_DEPTH, 0) + 1
     try:
         yield
@@ -108,14 +109,14 @@ def _updating(optimizer: Any) -> Iterator[None]:
 
 
 def scaled(original: Callable[[Any], Any], rule: Rule) -> Callable[[Any], Any]:
-    """Return what gives a learning rate: the script's own, scaled while an update is made."""
+    """Wrap a learning-rate getter so that it returns the scaled rate during updates."""
 
     @functools.wraps(original)
     def current(optimizer: Any) -> Any:
         own = original(optimizer)
         if rule.changes_nothing or not optimizer.__dict__.get(_DEPTH):
             return own
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         own = tf.convert_to_tensor(own)
         return own * tf.cast(rule.factor(tf.convert_to_tensor(optimizer.iterations)), own.dtype)

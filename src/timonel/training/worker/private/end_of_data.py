@@ -1,7 +1,7 @@
-"""The private name of TensorFlow that the measuring of steps leans on, pinned by a test.
+"""Observe when workers have their batches, by a private name of TensorFlow.
 
-Where a dataset has an end, workers tell each other before each step whether they have a batch
-still: whoever gets its batch late holds up the others there already.
+For datasets that end, workers exchange before each step whether they have a batch, so a worker that
+gets its batch late delays the others there. A test pins the name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ NAME = "_calculate_replicas_with_values"
 
 
 def watch_batches(before: Look, after: Look) -> Callable[[], None]:
-    """Have a look at what tells that a worker's batch is there, and that all others' are.
+    """Call observers when this worker has its batch, and when all workers have theirs.
 
     Args:
-        before: Gets tensors that are there once this worker has its batch.
-        after: Gets tensors that are there once all have told that they have theirs.
+        before: Gets tensors that are available once this worker has its batch.
+        after: Gets tensors that are available once all workers have reported theirs.
 
     Returns:
-        What puts everything back.
+        A function that undoes the change.
     """
     from tensorflow.python.distribute import input_lib  # noqa: PLC0415 - TensorFlow loads here
 

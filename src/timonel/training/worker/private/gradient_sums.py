@@ -1,7 +1,8 @@
-"""Where the optimizers of both Kerases keep the gradients of several batches, until an update.
+"""Accumulate gradients of several batches in both Kerases' optimizers.
 
-The sums are variables of the innermost optimizer, as its own are, and each replica has its own:
-checkpoints hold them replica by replica (`named_sums`).
+The sums are variables of the innermost optimizer, like its own, and each replica has its own
+values:
+checkpoints store them per replica (`named_sums`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def with_accumulation(
     plan: Plan,
     update: Callable[[list[Any]], None],
 ) -> Any:
-    """Call ``update`` with the gradients of this batch, or with the means of several when due."""
+    """Call ``update`` with this batch's gradients, or the means of several when due."""
     if plan.accumulate == 1:
         return update(found)
     inner = innermost(optimizer)
@@ -47,13 +48,13 @@ def with_accumulation(
 
 
 def named_sums(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the sums of an optimizer, which each replica has of its own, with a name for each."""
+    """Yield an optimizer's gradient sums, which differ between replicas, with names."""
     for number, total in enumerate(getattr(innermost(optimizer), _SUMS, ())):
         yield f"{PREFIX}{number}", total
 
 
 def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
-    """Give an optimizer of Keras 3 its sums, when it is built."""
+    """Add gradient sums to an optimizer of Keras 3 when it is built."""
     from keras.src import backend  # noqa: PLC0415 - TensorFlow loads here
 
     def zeros(shape: Any, dtype: str, name: str, **kind: str) -> Any:
@@ -63,7 +64,7 @@ def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
 
     count = zeros((), "int", "batches", aggregation="only_first_replica")
     sums = [
-        # Each replica adds up its own; whoever reads it from outside gets their mean.
+        # Each replica adds up its own gradients; reads from outside return their mean.
         zeros(found.shape, found.dtype, "sum", aggregation="mean", synchronization="on_read")
         for found in variables
     ]
@@ -71,8 +72,8 @@ def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
 
 
 def add_sums_tf_keras(optimizer: Any, variables: list[Any]) -> None:
-    """Give an optimizer of tf-keras its sums, when it is built."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Add gradient sums to an optimizer of tf-keras when it is built."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     if _SUMS in optimizer.__dict__:
         return
@@ -97,7 +98,7 @@ def add_sums_tf_keras(optimizer: Any, variables: list[Any]) -> None:
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return the optimizer that others, which scale the loss, are wrapped around."""
+    """Return the optimizer inside loss-scaling wrappers."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     return optimizer

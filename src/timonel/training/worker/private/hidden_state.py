@@ -1,6 +1,6 @@
-"""Private names of TensorFlow and the Kerases in which state is held that cannot be seen otherwise.
+"""Access state that TensorFlow and both Kerases keep under private names.
 
-`missing_names` lists those that a release has moved; a test calls it and tries each one out.
+`missing_names` lists those that a release has moved; a test calls it and exercises each one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def missing_names() -> list[str]:
-    """Return the private names that are not there."""
+    """Return the required private names that are missing."""
     import tf_keras.src.backend as tf_keras_backend  # noqa: PLC0415 - TensorFlow loads here
     from keras.src.backend.common import global_state  # noqa: PLC0415
     from keras.src.random import seed_generator  # noqa: PLC0415
@@ -33,14 +33,14 @@ def missing_names() -> list[str]:
 
 
 def global_seed() -> int:
-    """Return the seed that ``tf.random.set_seed`` was given last; 0 without one."""
+    """Return the last seed of ``tf.random.set_seed``; 0 without one."""
     from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
 
     return int(context.global_seed() or 0)
 
 
 def op_seed_state() -> Any:
-    """Return the state from which operations without a seed are given theirs; None without one."""
+    """Return the generator state for seeds of unseeded operations; None without one."""
     from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
 
     generator = getattr(context.context(), "_rng", None)
@@ -48,7 +48,7 @@ def op_seed_state() -> Any:
 
 
 def set_op_seed_state(state: Any) -> None:
-    """Give back what `op_seed_state` has found."""
+    """Restore the state from `op_seed_state`."""
     from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
 
     generator = getattr(context.context(), "_rng", None)
@@ -57,30 +57,30 @@ def set_op_seed_state(state: Any) -> None:
 
 
 def tf_keras_seed_state() -> Any:
-    """Return the state from which tf-keras makes seeds; None where it is not used or has none."""
+    """Return the state of tf-keras' seed generator; None if unused."""
     generator = _tf_keras_seed_generator()
     return None if generator is None else generator.getstate()
 
 
 def set_tf_keras_seed_state(state: Any) -> None:
-    """Give back what `tf_keras_seed_state` has found."""
+    """Restore the state from `tf_keras_seed_state`."""
     generator = _tf_keras_seed_generator()
     if generator is not None and state is not None:
         generator.setstate(state)
 
 
 def make_generators_restorable(keras: Any) -> None:
-    """Let layers of tf-keras draw from generators whose state is a variable, as Keras 3's do."""
+    """Make tf-keras layers keep generator state in variables, as Keras 3 does."""
     if keras.__name__ == "tf_keras":
         keras.backend.experimental.enable_tf_random_generator()
 
 
 def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of generators that are none of the model's own variables, with a name.
+    """Yield the variables of random generators outside the model's variables, with names.
 
     Args:
-        model: What is trained.
-        create: Make Keras 3's global generator if it was not needed yet.
+        model: Model in training.
+        create: Create Keras 3's global generator if it does not exist yet.
     """
     from tensorflow.python.ops import stateful_random_ops  # noqa: PLC0415 - TensorFlow loads here
 
@@ -100,10 +100,11 @@ def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str,
 
 
 def generator_for_threads(model: Any) -> Callable[[], None]:
-    """Make Keras 3's global generator; return what lets another thread draw from it as well.
+    """Create Keras 3's global generator; return a function that shares it with a thread.
 
-    Keras keeps it per thread, and replicas are traced in threads that cannot make variables. Its
-    seed comes from Python's generator, which others draw from too: that stays as it was.
+    Keras keeps one per thread, and replicas are traced in threads that cannot create variables. It
+    is
+    seeded from Python's generator, whose state is preserved for other users.
     """
     if _is_tf_keras(model):
         return lambda: None
@@ -118,37 +119,37 @@ def generator_for_threads(model: Any) -> Callable[[], None]:
 
 
 def schedule_variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a learning rate that callbacks change; tf-keras leaves it out of its variables."""
+    """Yield the learning rate that callbacks change; tf-keras omits it from its variables."""
     rate = getattr(getattr(model, "optimizer", None), "_learning_rate", None)
     if _is_tf_keras(model) and hasattr(rate, "assign"):
         yield "learning-rate", rate
 
 
 def tensor_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable of a Keras variable; others are that already."""
+    """Return the TensorFlow variable of a Keras variable; others are returned as they are."""
     return getattr(variable, "_value", variable) if _is_keras_3(variable) else variable
 
 
 def metric_variables(model: Any) -> list[Any]:
-    """Return the variables of the metrics that ``fit`` resets at the begin of an epoch."""
+    """Return the variables of the metrics that ``fit`` resets at the start of an epoch."""
     found = [variable for metric in model.metrics for variable in metric.variables]
     return list({id(variable): variable for variable in found}.values())
 
 
 def count_steps(model: Any, steps: int) -> None:
-    """Let tf-keras, whose callbacks number their steps by it, have counted so many of a ``fit``."""
+    """Set tf-keras' step counter of a ``fit``, which its callbacks use."""
     counter = getattr(model, "_train_counter", None)
     if counter is not None:
         counter.assign(steps)
 
 
 def build_metrics(keras: Any, model: Any, spec: Any) -> None:
-    """Make the variables of a built model's metrics, which Keras makes in the first step.
+    """Create the metrics' variables of a built model, as Keras does in the first step.
 
     Args:
-        keras: The Keras of the model.
-        model: A built and compiled model.
-        spec: The ``tf.TypeSpec`` of the batches that it is trained on.
+        keras: Keras of the model.
+        model: Built and compiled model.
+        spec: ``tf.TypeSpec`` of the training batches.
     """
     import tensorflow as tf  # noqa: PLC0415 - TensorFlow loads here
 

@@ -1,9 +1,9 @@
-"""Every private name of TensorFlow and Keras that training leans on, and nothing else.
+"""Private names of TensorFlow and Keras that distributed ``fit`` relies on.
 
-Keras 3's ``fit`` fails under MultiWorkerMirroredStrategy in two places: the symbolic build is
-given a batch that is still spread over replicas, and step results of rank 0 are gathered along an
-axis they do not have. Both are replaced. A test calls `missing_names` and pins the signatures, so
-that a release that moves something fails there and not in a user's job.
+Keras 3's ``fit`` fails under MultiWorkerMirroredStrategy in two places: the symbolic build gets a
+batch that is still distributed over replicas, and step results of rank 0 are gathered along an axis
+that they do not have. Both are replaced. A test calls `missing_names` and pins the signatures, so
+that an incompatible release fails there and not in a user's job.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SUPPORTED_KERAS = ("3.15",)
 SUPPORTED_TF_KERAS = ("2.21",)
 
 HEARTBEAT_TIMEOUT_MS = 5000
-"""A task that hangs is found after about this; TensorFlow's default took 8.6 s."""
+"""Approximate time to detect a hung task; TensorFlow's default took 8.6 s."""
 
 
 def configure_coordination(cluster: Cluster) -> None:
-    """Set up the coordination service with a heartbeat that finds a hung peer early."""
+    """Configure the coordination service to detect hung peers early."""
     from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
 
     role, index = cluster.leader
@@ -44,7 +44,7 @@ def require_supported(flavour: str, version: str) -> None:
     """Check that distributed ``fit`` was verified with this release of Keras.
 
     Raises:
-        TimonelError: It was not.
+        TimonelError: The release is not supported.
     """
     supported = SUPPORTED_KERAS if flavour == "keras" else SUPPORTED_TF_KERAS
     if ".".join(version.split(".")[:2]) not in supported:
@@ -56,7 +56,7 @@ def require_supported(flavour: str, version: str) -> None:
 
 
 def missing_names() -> list[str]:
-    """Return the private names of Keras 3 that the hooks need and that are not there."""
+    """Return the private names of Keras 3 that the hooks need and that are missing."""
     from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
 
     owner = trainer.TensorFlowTrainer
@@ -70,7 +70,7 @@ def missing_names() -> list[str]:
 
 
 def install_keras_hooks() -> None:
-    """Make Keras 3's fit, evaluate and predict work under several replicas. Idempotent."""
+    """Make Keras 3's fit, evaluate and predict work with several replicas. Idempotent."""
     from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
 
     if getattr(trainer.reduce_per_replica, "is_timonels", False):
@@ -82,14 +82,14 @@ def install_keras_hooks() -> None:
 
 
 def is_deterministic() -> bool:
-    """Tell whether TensorFlow was told to use deterministic operations only."""
+    """Whether TensorFlow uses only deterministic operations."""
     from tensorflow.python.framework import config  # noqa: PLC0415 - TensorFlow loads here
 
     return bool(config.is_op_determinism_enabled())
 
 
 def compute_batch_size(dataset: Any) -> int | None:
-    """Return the batch size that a dataset's own graph shows, if it does."""
+    """Return the batch size from a dataset's graph; None if unknown."""
     from tensorflow.python.data.experimental.ops import distribute  # noqa: PLC0415
 
     size = int(distribute.compute_batch_size(dataset))
@@ -97,18 +97,18 @@ def compute_batch_size(dataset: Any) -> int | None:
 
 
 def dataset_inputs(dataset: Any) -> list[Any]:
-    """Return the datasets that a dataset was made from; none of what is no dataset."""
+    """Return the input datasets of a dataset; empty for other values."""
     inputs = getattr(dataset, "_inputs", None)
     return list(inputs()) if callable(inputs) else []
 
 
 def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
-    """Build the model, its metrics and its optimizer from what one local replica would see."""
+    """Build the model, its metrics and its optimizer from one local replica's batch."""
     import keras  # noqa: PLC0415 - TensorFlow loads here
 
     strategy = model._distribute_strategy
     if strategy is None or type(model).call is keras.Model.call:
-        return  # without a call(), as GANs are: its parts are models that are built
+        return  # a model without call(), such as a GAN: its parts are built models
     if iterator is not None:
         data_batch = _first_local_batch(strategy, iterator)
     with strategy.scope():
@@ -127,7 +127,7 @@ def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
 
 
 def _with_results_of_all(original: Any) -> Any:
-    """Take the results of metrics over all replicas for logs that are these results, nested too."""
+    """Return the metrics' results over all replicas if the logs, also nested, are these results."""
 
     def results_or_logs(model: Any, logs: Any) -> Any:
         results = model.get_metrics_result()
@@ -160,8 +160,7 @@ def _with_mean_over_workers(original: Any) -> Any:
 def _mean(values: Any, strategy: Any) -> Any:
     """Return the mean of each value over all replicas.
 
-    Scalars, which is what losses and metrics are, go over the network together: one message a
-    step instead of one for each.
+    Scalars, such as losses and metrics, share one message per step instead of one each.
     """
     if not isinstance(values, Mapping):
         return _mean_of_each(values, strategy)

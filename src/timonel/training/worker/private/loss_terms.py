@@ -8,26 +8,26 @@ from collections.abc import Callable
 from typing import Any
 
 _present = threading.local()
-"""Each replica is traced in a thread of its own."""
+"""Each replica is traced in its own thread."""
 
 
 def begin(model: Any) -> None:
-    """Begin to watch the ``train_step`` of a model that this thread traces."""
+    """Start watching the ``train_step`` of a model that this thread traces."""
     _present.model, _present.scaled = model, set()
     _present.is_scaled, _present.is_mixed = False, False
 
 
 def end() -> bool:
-    """Stop watching; return whether the step took gradients of a term that was not scaled.
+    """Stop watching; return whether the step took gradients of an unscaled term.
 
-    A term in a function that the step calls cannot be seen, and is taken for scaled.
+    Terms in functions that the step calls are invisible, and count as scaled.
     """
     _present.model = None
     return not _present.is_scaled or _present.is_mixed
 
 
 def note_scaled(value: Any) -> Any:
-    """Note that a loss has been scaled, and return it."""
+    """Record a scaled loss, and return it."""
     if getattr(_present, "model", None) is not None:
         _present.is_scaled = True
         if hasattr(value, "graph"):
@@ -36,8 +36,8 @@ def note_scaled(value: Any) -> Any:
 
 
 def watch_tapes() -> None:
-    """Have ``GradientTape.gradient`` look at the loss it is given, for good."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Patch ``GradientTape.gradient`` permanently to inspect its loss."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     tf.GradientTape.gradient = _looking(tf.GradientTape.gradient)
 
@@ -54,7 +54,7 @@ def _looking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reaches_variables(target: Any, model: Any) -> bool:
-    """Tell whether a loss depends on a trained variable other than through a scaled loss."""
+    """Whether a loss depends on a trained variable other than through a scaled loss."""
     trained = {target.graph.capture(_handle(found)).name for found in model.trainable_variables}
     waiting, seen = [target], set()
     while waiting:
@@ -70,5 +70,5 @@ def _reaches_variables(target: Any, model: Any) -> bool:
 
 
 def _handle(variable: Any) -> Any:
-    """Return the resource of a variable of either Keras on this replica."""
+    """Return the resource handle of a variable of either Keras on this replica."""
     return variable.handle if hasattr(variable, "handle") else variable.value.handle

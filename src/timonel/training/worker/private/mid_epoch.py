@@ -1,8 +1,8 @@
-"""How the Kerases' ``fit`` loops are entered in the middle of an epoch, by private names.
+"""Enter the Kerases' ``fit`` loops in the middle of an epoch, by private names.
 
-Keras 3 numbers the steps of an epoch in `EpochIterator._enumerate_iterator`; in its place comes one
-that can begin later, once. tf-keras has a place of its own for that, which its fault tolerance
-uses: `DataHandler._initial_step`. Tests pin both sources.
+In Keras 3, `EpochIterator._enumerate_iterator` numbers the steps of an epoch; its replacement can
+start later, once. tf-keras has `DataHandler._initial_step` for its own fault tolerance. Tests pin
+both sources.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 @dataclass
 class Entrance:
-    """Where the next epoch of Keras is entered, and whether its steps are all done already."""
+    """Entry point of the next epoch, and whether its steps are already complete."""
 
     pending: tuple[int, int] | None = None
     stands_in: bool = False
 
     def at(self, step: int, seen: int, is_done: bool) -> None:
-        """Let the next epoch that is enumerated begin with ``step``.
+        """Start the next enumerated epoch at ``step``.
 
-        A call that was left when all steps of an epoch were done, before its validation, cannot be
-        entered behind the last step: Keras wants a result of one. So the last one is gone through
-        without training, and without any callback being told.
+        Keras needs the result of at least one step. So for a call that was interrupted after all
+        steps of an
+        epoch, before its validation, the last step runs again without training or callbacks.
 
         Args:
-            step: Steps of the epoch that are done.
-            seen: Steps of the present pass over the data that are done.
-            is_done: These are all steps of the epoch.
+            step: Completed steps of the epoch.
+            seen: Completed steps of the current pass over the data.
+            is_done: Whether these are all steps of the epoch.
         """
         self.stands_in = is_done
         self.pending = (step - 1, max(0, seen - 1)) if is_done else (step, seen)
@@ -40,16 +40,16 @@ _entrance = Entrance()
 
 
 def begin_at(step: int, seen: int, is_done: bool) -> None:
-    """See `Entrance.at`; there is one ``fit`` at a time in a process."""
+    """Call `Entrance.at`; a process runs one ``fit`` at a time."""
     _entrance.at(step, seen, is_done)
 
 
 @contextlib.contextmanager
 def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
-    """Call ``before`` ahead of each training step of ``model`` in the block.
+    """Call ``before`` ahead of each training step of ``model``, within the block.
 
     Args:
-        model: A Keras model of either kind.
+        model: Model of either Keras.
         before: May raise, which ends ``fit``.
     """
     make = model.make_train_function
@@ -65,7 +65,7 @@ def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
             before()
             return step(iterator)
 
-        hooked.is_hook_for = step  # type: ignore[attr-defined] # taken away again by _unhook
+        hooked.is_hook_for = step  # type: ignore[attr-defined] # removed by _unhook
         model.train_function = hooked
         return hooked
 
@@ -79,7 +79,7 @@ def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def entering(keras: Any) -> Iterator[None]:
-    """Let ``fit`` of this Keras be entered where `begin_at` says, within the block."""
+    """Enter ``fit`` of this Keras at the position of `begin_at`, within the block."""
     _install_quiet_callbacks(keras)
     if keras.__name__ == "keras":
         _install_enumeration()
@@ -96,7 +96,7 @@ def _unhook(model: Any) -> None:
 
 
 def _install_quiet_callbacks(keras: Any) -> None:
-    """Tell no callback of a step that only stands in for one that was done before."""
+    """Suppress callbacks for a repeated step."""
     kind = keras.callbacks.CallbackList
     if getattr(kind.on_train_batch_end, "is_timonels", False):
         return
@@ -151,7 +151,7 @@ def _install_enumeration() -> None:
 
 
 def _enumerate_from(iterator: Any, first: int, seen: int) -> Iterator[tuple[int, int, Any]]:
-    """Do what `EpochIterator._enumerate_iterator` does, from the step ``first`` on."""
+    """Run `EpochIterator._enumerate_iterator` from the step ``first`` on."""
     iterator.data_adapter.on_epoch_begin()
     size = iterator.steps_per_execution
     steps = iterator.steps_per_epoch or iterator._num_batches

@@ -1,16 +1,17 @@
-"""Every way in which training changes the optimizers of both Kerases.
+"""Patch the optimizers of both Kerases for training.
 
-They are changed as classes, so that whatever optimizer a script makes, for ``fit`` or for a loop
-of its own, does what the job asks:
+Classes are patched, so that every optimizer that a script creates, for ``fit`` or for its own loop,
+follows the job's options:
 
-- Gradients are summed over replicas before anything else is done with them. Keras 3 does this last
-  of all: it clips the gradients of each replica apart, and lets each decide for itself whether its
-  gradients are finite (float16), so that workers that disagree wait for each other for ever.
-- The sums can be over several batches, and travel in a smaller type (`gradients`).
-- The learning rate can be scaled while an update is made (`learning_rate`).
+- Gradients are summed over replicas before all other processing. Keras 3 does this last: it clips
+  each replica's gradients separately, and lets each decide whether its gradients are finite
+  (float16), so that workers that disagree wait for each other forever.
+- Sums can span several batches, and use a smaller type for communication (`gradients`).
+- The learning rate can be scaled during updates (`learning_rate`).
 
-A test calls `missing_names` and pins the signatures, so that a release that moves something fails
-there and not in a user's job.
+A test calls `missing_names` and pins the signatures, so that an incompatible release fails there
+and
+not in a user's job.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from timonel.training.worker.private.gradient_sums import innermost
 
 
 def missing_names() -> list[str]:
-    """Return the private names that are needed and that are not there, of both Kerases."""
+    """Return the required private names of both Kerases that are missing."""
     return [*optimizers_keras3.missing_names(), *optimizers_tf_keras.missing_names()]
 
 
 def install(keras: Any, plan: Plan, rule: Rule) -> None:
-    """Change the optimizers of ``keras``, once: a second call takes the place of the first."""
+    """Patch the optimizers of ``keras``; a second call replaces the first."""
     class_patching.restore()
     if keras.__name__ == "keras":
         optimizers_keras3.install(plan, rule)
@@ -39,7 +40,7 @@ def install(keras: Any, plan: Plan, rule: Rule) -> None:
 
 
 def learning_rate(optimizer: Any, rule: Rule) -> float | None:
-    """Return the learning rate of the next update; None if the optimizer shows none."""
+    """Return the learning rate of the next update; None if the optimizer has none."""
     inner = innermost(optimizer)
     own, updates = getattr(inner, "learning_rate", None), getattr(inner, "iterations", None)
     if own is None or updates is None:
@@ -48,15 +49,15 @@ def learning_rate(optimizer: Any, rule: Rule) -> float | None:
 
 
 def accumulates_by_itself(optimizer: Any) -> bool:
-    """Whether the script has asked its optimizer itself to add up gradients of several batches."""
+    """Whether the script's optimizer accumulates gradients itself."""
     return bool(getattr(innermost(optimizer), "gradient_accumulation_steps", None))
 
 
 def require_supported(optimizer: Any) -> None:
-    """Check that the job's options reach an optimizer.
+    """Check that the job's options apply to an optimizer.
 
     Raises:
-        SpecError: They do not.
+        SpecError: The optimizer is not supported.
     """
     if not class_patching.is_changed(innermost(optimizer)):
         raise SpecError(

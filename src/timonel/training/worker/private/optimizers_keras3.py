@@ -1,4 +1,4 @@
-"""The private names of Keras 3's optimizers, and how these are changed."""
+"""Patch Keras 3's optimizers, by private names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timonel.training.worker.private.gradient_sums import (
 
 
 def missing_names() -> list[str]:
-    """Return the private names that are needed and that are not there."""
+    """Return the required private names that are missing."""
     from keras.src import optimizers as of_keras3  # noqa: PLC0415 - TensorFlow loads here
     from keras.src.backend.tensorflow import optimizer as shell  # noqa: PLC0415
 
@@ -41,7 +41,7 @@ def missing_names() -> list[str]:
 
 
 def install(plan: Plan, rule: Rule) -> None:
-    """Change the optimizers of Keras 3."""
+    """Patch the optimizers of Keras 3."""
     from keras.src.backend.tensorflow.optimizer import TFOptimizer  # noqa: PLC0415
     from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: PLC0415
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: PLC0415

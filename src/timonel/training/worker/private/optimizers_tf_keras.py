@@ -1,4 +1,4 @@
-"""The private names of tf-keras' optimizers, and how these are changed."""
+"""Patch tf-keras' optimizers, by private names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timonel.training.worker.private.gradient_sums import add_sums_tf_keras, wit
 
 
 def missing_names() -> list[str]:
-    """Return the private names that are needed and that are not there; none without tf-keras."""
+    """Return the required private names that are missing; none without tf-keras."""
     try:
         from tf_keras.src.mixed_precision import loss_scale_optimizer  # noqa: PLC0415
         from tf_keras.src.optimizers import optimizer  # noqa: PLC0415
@@ -28,7 +28,7 @@ def missing_names() -> list[str]:
 
 
 def install(plan: Plan, rule: Rule) -> None:
-    """Change the optimizers of tf-keras."""
+    """Patch the optimizers of tf-keras."""
     from tf_keras.src.mixed_precision.loss_scale_optimizer import (  # noqa: PLC0415
         LossScaleOptimizerV3,
     )
@@ -44,7 +44,7 @@ def install(plan: Plan, rule: Rule) -> None:
                 return original(optimizer, pairs, *args, **kwargs)
             found, variables = [list(part) for part in zip(*pairs, strict=True)]
             if plan.accumulate > 1:
-                import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+                import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
                 with tf.init_scope():
                     optimizer.build(variables)

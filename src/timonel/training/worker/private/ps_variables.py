@@ -1,10 +1,11 @@
-"""Every private name of TensorFlow and Keras that parameter servers lean on, and nothing else.
+"""Private names of TensorFlow and Keras that parameter servers rely on.
 
-A step must change nothing by itself: a worker may be lost in it, or its gradient dropped. So state
-that a step changes besides its gradients (metrics, moving averages, counters) is given another
-handle while the step is traced, that of a variable which lives for one call of it.
+A step must have no side effects: its worker may be lost, or its gradient dropped. So state that a
+step changes besides its gradients (metrics, moving averages, counters) gets another handle while
+the
+step is traced: that of a variable that lives for one call of the step.
 
-A test pins what is used here, so that a release that moves something fails there.
+A test pins the names used here, so that an incompatible release fails there.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 _SEED_STATE = "seed_generator_state"
-"""The name of the state of Keras 3's random generators."""
+"""Name of the state of Keras 3's random generators."""
 
 
 def is_seed(variable: Any) -> bool:
-    """Tell whether a variable is the state of one of Keras 3's random generators."""
+    """Whether a variable is the state of a Keras 3 random generator."""
     return _SEED_STATE in variable.name
 
 
 @contextlib.contextmanager
 def as_scheduled(strategy: Any) -> Iterator[None]:
-    """Trace what is going to run where it belongs: TensorFlow would warn that it does not."""
+    """Trace as if scheduled on a worker, to suppress TensorFlow's warning."""
     extended = strategy.extended
     before, extended._being_scheduled = extended._being_scheduled, True
     try:
@@ -34,7 +35,7 @@ def as_scheduled(strategy: Any) -> Iterator[None]:
 
 
 def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
-    """Call ``warn`` at the first ``strategy.run`` that no worker is going to compute."""
+    """Call ``warn`` at the first ``strategy.run`` that is not scheduled on a worker."""
     original = strategy.run
     warned: list[bool] = []
 
@@ -48,22 +49,23 @@ def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
 
 
 def raw(variable: Any) -> Any:
-    """Return TensorFlow's own variable below those of Keras and of the strategy."""
+    """Return the TensorFlow variable inside wrappers of Keras and of the strategy."""
     inner = getattr(variable, "_value", variable)
-    # The strategy's own keep theirs in the one, tf-keras' AutoCastVariable in the other.
+    # The strategy's wrappers use the one name, tf-keras' AutoCastVariable the other.
     while below := getattr(inner, "__dict__", {}).keys() & {"_v", "_variable"}:
         inner = inner.__dict__[below.pop()]
     return inner
 
 
 def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
-    """Have a variable made within a context, also where Keras 3 puts that off.
+    """Create a variable within a context, even if Keras 3 defers its creation.
 
-    It does while a model is built symbolically, as for metrics that know their shape by then only.
+    Keras 3 defers it while a model is built symbolically, as for metrics whose shape is known only
+    then.
 
     Args:
-        variable: What ``add_weight`` has returned.
-        place: Makes the context.
+        variable: Result of ``add_weight``.
+        place: Returns the context.
     """
     original = getattr(variable, "_deferred_initialize", None)
     if original is None or getattr(variable, "_value", None) is not None:
@@ -79,11 +81,11 @@ def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
 
 @contextlib.contextmanager
 def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iterator[None]:
-    """Note what the metrics of a model return, while its step is traced.
+    """Record the results of a model's metrics while its step is traced.
 
     Args:
-        model: A model.
-        noted: Gets each tensor with its metric, and its key where that returns a dict.
+        model: Model to watch.
+        noted: Gets each tensor with its metric, and its key if the metric returns a dict.
     """
     before = [(metric, metric.__dict__.get("result")) for metric in model.metrics]
 
@@ -104,16 +106,16 @@ def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iter
         for metric, original in before:
             if original is None:
                 del metric.__dict__["result"]
-            else:  # tf-keras makes one for each metric
+            else:  # tf-keras sets one on each metric
                 metric.__dict__["result"] = original
 
 
 @contextlib.contextmanager
 def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
-    """Give variables other handles while a function is traced.
+    """Replace variables' handles while a function is traced.
 
     Args:
-        replaced: The handle by the id of each variable of TensorFlow's own, with the variable.
+        replaced: Variable and handle by the ID of each raw TensorFlow variable.
     """
     before = [(variable, variable._handle) for variable, _ in replaced.values()]
     for variable, handle in replaced.values():
@@ -126,26 +128,26 @@ def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
 
 
 def temporary(dtype: Any, shape: Any) -> Any:
-    """Return the handle of a new variable, made each time the traced function runs."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Return the handle of a variable that is created at each run of the traced function."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
     from tensorflow.python.eager import context  # noqa: PLC0415
 
     return tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=context.anonymous_name())
 
 
 def run_on_workers(coordinator: Any, function: Callable[[], Any], count: int) -> None:
-    """Call a Python function ``count`` times, each time in the thread of a worker that is free.
+    """Call a Python function ``count`` times in the threads of free workers.
 
-    What it calls runs on that worker. If the worker is lost meanwhile the function raises, and is
-    called again once there is a free worker. The coordinator's public ``schedule`` takes traced
-    functions only.
+    Its operations run on that worker. If the worker is lost, the function raises and is called
+    again
+    once a worker is free. The coordinator's public ``schedule`` accepts traced functions only.
     """
     for _ in range(count):
         coordinator._cluster.schedule(function, (), {})
 
 
 def worker_index() -> int:
-    """Return which worker the present thread of the coordinator works for."""
+    """Return the worker index of the coordinator's current thread."""
     from tensorflow.python.distribute.coordinator import coordinator_context  # noqa: PLC0415
 
     return int(coordinator_context.get_current_dispatch_context().worker_index)
@@ -153,7 +155,7 @@ def worker_index() -> int:
 
 @contextlib.contextmanager
 def outside_scope() -> Iterator[None]:
-    """Leave all strategies' scopes for a while: what runs here is one process's own."""
+    """Leave all strategy scopes within the block, for work local to this process."""
     from tensorflow.python.framework import ops  # noqa: PLC0415
 
     graph = ops.get_default_graph()
@@ -167,14 +169,14 @@ def outside_scope() -> Iterator[None]:
 
 @contextlib.contextmanager
 def inside_scope(strategy: Any) -> Iterator[None]:
-    """Enter the scope of ``strategy`` wherever one is, also within another one's."""
+    """Enter the scope of ``strategy``, even within another strategy's scope."""
     with outside_scope(), strategy.scope(), as_scheduled(strategy):
         yield
 
 
 @contextlib.contextmanager
 def detached(model: Any) -> Iterator[None]:
-    """Let a model run in this process alone, with its variables where they are."""
+    """Run a model in this process alone, with its variables in place."""
     name = strategy_attribute(model)
     strategy = getattr(model, name)
     setattr(model, name, None)
@@ -186,22 +188,23 @@ def detached(model: Any) -> Iterator[None]:
 
 
 def strategy_attribute(model: Any) -> str:
-    """Return where a model of either Keras keeps its strategy."""
+    """Return the name of the attribute in which a model keeps its strategy."""
     return "_distribute_strategy" if hasattr(model, "_symbolic_build") else "_distribution_strategy"
 
 
 def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str) -> None:
-    """Make variables that ``is_local`` chooses on ``device``, others on the parameter servers.
+    """Place variables that ``is_local`` selects on ``device``, others on parameter servers.
 
-    Each goes to the parameter server that holds the least: in turns, as TensorFlow does it, all
-    large ones may come to lie on the same.
+    Each goes to the parameter server with the least data: with TensorFlow's round-robin placement,
+    all
+    large variables may end up on the same server.
 
     Args:
         strategy: A ParameterServerStrategy.
-        is_local: Takes the shape of a variable that is about to be made.
-        device: A device of this process.
+        is_local: Takes the shape of a variable to create.
+        device: Device of this process.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     extended = strategy.extended
     original = extended._create_variable
@@ -210,7 +213,7 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
     def spread(next_creator: Callable[..., Any], **options: Any) -> Any:
         extended._variable_count = min(held, key=held.__getitem__)
         made = original(next_creator, **options)
-        # Slots go where their variable is, whatever was said here.
+        # Optimizer slots are colocated with their variable in any case.
         task = tf.DeviceSpec.from_string(made.device).task
         held[task] += made.dtype.size * (made.shape.num_elements() or 0)
         return made
@@ -234,10 +237,11 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
 
 @contextlib.contextmanager
 def as_one_replica(strategy: Any) -> Iterator[None]:
-    """Let an optimizer update variables within conditions: there is one replica to agree with.
+    """Let an optimizer update variables within conditions, as if on one replica.
 
-    Keras 3 updates in conditions (gradient accumulation, moving averages of weights), in which
-    this strategy cannot gather its replicas, as there is nothing to gather.
+    Keras 3 updates within conditions (gradient accumulation, moving averages of weights), where
+    this
+    strategy cannot merge its replicas. It has only one, so nothing needs merging.
     """
     extended = strategy.extended
 
@@ -265,9 +269,9 @@ def as_one_replica(strategy: Any) -> Iterator[None]:
 
 
 def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
-    """Build a model's layers, loss and metrics from a batch, without training on it.
+    """Build a model's layers, loss and metrics from a batch without training on it.
 
-    What metrics have counted already stays: an epoch that was broken off may go on here.
+    Metrics keep their values: an interrupted epoch may continue here.
     """
     if hasattr(model, "_symbolic_build"):  # Keras 3
         batch = (x, y) if sample_weight is None else (x, y, sample_weight)
@@ -277,7 +281,7 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
     values = [variable.numpy() for variable in counted]
     predicted = model(x, training=False)
     if getattr(model, "compiled_loss", None) is not None and y is not None:
-        # A model's own may leave out what makes the metric of the loss.
+        # A model's own step may skip what creates the loss metric.
         model.compute_loss(x, y, predicted, sample_weight)
     if getattr(model, "compiled_metrics", None) is not None and y is not None:
         model.compiled_metrics.update_state(y, predicted, sample_weight)
@@ -287,13 +291,13 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 
 
 def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
-    """Leave the loss out of tf-keras' metrics where the model's own step does not count it.
+    """Remove the loss from tf-keras' metrics if the model's own step does not update it.
 
-    Its ``fit`` would show the metric, nought, in place of what the step has returned as its loss.
+    Otherwise ``fit`` would show this metric, 0, instead of the loss that the step returns.
 
     Args:
-        model: A model, after `build_compiled`.
-        used: The ids of the variables, as of `raw`, that its step changes.
+        model: Model, after `build_compiled`.
+        used: IDs of the variables, as of `raw`, that its step changes.
     """
     loss = getattr(model, "compiled_loss", None)
     if loss is None or train_counter(model) is None:
@@ -304,7 +308,7 @@ def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
 
 
 def masked_outputs(model: Any) -> list[str]:
-    """Return the outputs of a functional model over whose masks a loss is averaged."""
+    """Return the outputs of a functional model that have masks."""
     outputs = getattr(model, "outputs", None) or []
     names = getattr(model, "output_names", None) or [output.name for output in outputs]
     masked = (hasattr(output, "_keras_mask") for output in outputs)
@@ -312,13 +316,13 @@ def masked_outputs(model: Any) -> list[str]:
 
 
 def ignores_rows(loss: Any) -> bool:
-    """Tell whether a loss leaves the rows of a class out of its mean."""
+    """Whether a loss excludes rows of a class from its mean."""
     kept = getattr(loss, "_fn_kwargs", {})  # tf-keras
     return getattr(loss, "ignore_class", kept.get("ignore_class")) is not None
 
 
 def steps_per_execution(model: Any) -> int:
-    """Return how many steps a call of a model's train function makes."""
+    """Return the number of steps per call of a model's train function."""
     found: Any = getattr(model, "steps_per_execution", None)
     if found is None:  # tf-keras
         found = model._steps_per_execution
@@ -326,11 +330,11 @@ def steps_per_execution(model: Any) -> int:
 
 
 def whole_executions(model: Any, steps: int) -> int:
-    """Return the steps that ``fit`` makes for so many: Keras 3 ends no execution before its end."""
+    """Round ``steps`` up to whole executions, as Keras 3's ``fit`` does."""
     at_once = 1 if train_counter(model) is not None else steps_per_execution(model)
     return -(-steps // at_once) * at_once
 
 
 def train_counter(model: Any) -> Any:
-    """Return tf-keras' count of a model's steps, which its callbacks read; None in Keras 3."""
+    """Return tf-keras' step counter of a model, read by callbacks; None in Keras 3."""
     return getattr(model, "_train_counter", None)

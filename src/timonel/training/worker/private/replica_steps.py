@@ -1,14 +1,18 @@
-"""The steps of a Keras model on each replica: every row of a batch counts the same.
+"""Steps of a Keras model on replicas, weighing every row of a batch equally.
 
-A replica may have more rows than another, or none. Both Kerases average the losses of replicas as
-if all had equally many, and let the step see its part of that average: a ``train_step`` of the
-script that tracks ``loss`` reports half of it with two replicas. Inside ``fit`` and ``evaluate`` a
-loss has the value of the replica's rows here, times their share of the batch where shares differ,
-and its gradient is divided by the number of replicas. The share is that of what a mean is divided
-by: the rows, the entries that a mask leaves, or the weights (``mean_with_sample_weight``).
+Replicas may have different numbers of rows, or none. Both Kerases average the losses of replicas as
+if all had the same number, and the step sees its part of that average: a script's ``train_step``
+that
+tracks ``loss`` reports half of it with two replicas. Here, inside ``fit`` and ``evaluate``, a loss
+has the value of the replica's rows, times their share of the batch if shares differ, and its
+gradient
+is divided by the number of replicas. The share is that of a mean's divisor: the rows, the entries
+that a mask leaves, or the weights (``mean_with_sample_weight``).
 
-In evaluation and prediction a replica without rows computes one row of zeros, which does not
-count: operations that refuse an empty batch would fail there alone, in the middle of a collective.
+In evaluation and prediction, a replica without rows computes one row of zeros, which does not
+count:
+operations that reject an empty batch would fail on that replica only, in the middle of a
+collective.
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ logger = logging.getLogger(__name__)
 Step = Callable[[Any], Any]
 
 _present = threading.local()
-"""Each replica is traced in a thread of its own; ``weight`` is that of its rows."""
+"""Each replica is traced in its own thread; ``weight`` is that of its rows."""
 
 
 def missing_names() -> list[str]:
-    """Return the private names of both Kerases that are needed and that are not there."""
+    """Return the required private names of both Kerases that are missing."""
     from keras.src.losses import loss as of_keras3  # noqa: PLC0415 - TensorFlow loads here
     from tf_keras.src.utils import losses_utils as of_tf_keras  # noqa: PLC0415
 
@@ -49,11 +53,11 @@ def missing_names() -> list[str]:
 
 
 def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
-    """Have ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent.
+    """Make ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent.
 
     Args:
-        keras: The Keras module that the script uses.
-        warn: Shows the user a line; called once for each line.
+        keras: Keras module of the script.
+        warn: Shows a line to the user; called once for each line.
     """
     if getattr(keras.Model.predict, "is_timonels", False):
         return
@@ -78,7 +82,7 @@ def _module_of_losses(keras: Any) -> ModuleType:
 
 
 def with_a_row(data: Any) -> Any:
-    """Return a batch with a row of zeros where it may have none: some layers refuse empty ones."""
+    """Return a batch with a row of zeros if it may be empty: some layers reject empty batches."""
     tf = _tf()
     rows = _rows(data)
     if not _may_be_none(rows):
@@ -108,7 +112,7 @@ def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> 
 
 
 def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
-    """Run one step at a time: TensorFlow fails in Keras 3's loop of steps with several replicas."""
+    """Run one step at a time: with several replicas, TensorFlow fails in Keras 3's loop."""
     steps = getattr(model, "steps_per_execution", None)
     if isinstance(steps, int) and steps > 1:
         warn(
@@ -119,7 +123,7 @@ def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
 
 
 def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``predict_on_batch`` with each row once: every replica computes all of them."""
+    """Make ``predict_on_batch`` return each row once: every replica computes all rows."""
 
     @functools.wraps(original)
     def predict_on_batch(model: Any, x: Any) -> Any:
@@ -133,7 +137,7 @@ def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _steps_of(model: Any, warn: Callable[[str], object]) -> Iterator[None]:
-    """Put our steps around a model's own for a while; Keras validates within ``fit``."""
+    """Wrap a model's steps within the block; Keras also validates within ``fit``."""
     trained = functools.partial(_trained, warn=warn)
     makers: dict[str, Callable[[Any, Step], Step]] = {
         "train_step": trained,
@@ -148,7 +152,7 @@ def _steps_of(model: Any, warn: Callable[[str], object]) -> Iterator[None]:
     for name, make in makers.items():
         step = make(model, _with_generator(getattr(model, name), draws))
         step.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
-        object.__setattr__(model, name, step)  # Keras would track what is assigned to a model
+        object.__setattr__(model, name, step)  # bypasses Keras' tracking of assigned attributes
     try:
         yield
     finally:
@@ -220,7 +224,7 @@ def _predicted(_: Any, original: Step) -> Step:
 
 @contextlib.contextmanager
 def _weighted(rows: Any) -> Iterator[None]:
-    """Let losses weigh as much as the replica's rows: 1 where all replicas have equally many."""
+    """Weigh losses by the replica's share of rows; 1 if all shares are equal."""
     before = getattr(_present, "weight", None)
     _present.weight = None if rows is None else _weight(rows)
     try:
@@ -230,7 +234,7 @@ def _weighted(rows: Any) -> Iterator[None]:
 
 
 def _weight(rows: Any) -> Any:
-    """Return a replica's part of the replicas' sum, times their number."""
+    """Return a replica's share of the rows, times the number of replicas."""
     tf = _tf()
     context = tf.distribute.get_replica_context()
     mine = tf.cast(rows, tf.float32)
@@ -264,7 +268,7 @@ def _replace_scaling(losses: ModuleType) -> None:
 
 
 def _replace_reduction(losses: ModuleType) -> None:
-    """Scale what Keras 3 leaves alone: a sum, and the result of a function that means itself."""
+    """Scale the reductions that Keras 3 does not: sums, and functions that return a mean."""
     original = losses.reduce_values
 
     @functools.wraps(original)
@@ -276,7 +280,7 @@ def _replace_reduction(losses: ModuleType) -> None:
         if weight is None or reduction in {None, "none"}:
             return loss
         if reduction == "sum":
-            # All replicas' sum is wanted, and what is reported is the mean of their values.
+            # The goal is the sum over all replicas; the reported value is the replicas' mean.
             tf = _tf()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             return loss_terms.note_scaled(_scaled(loss, replicas * tf.cast(weight > 0, tf.float32)))
@@ -290,7 +294,7 @@ def _replace_reduction(losses: ModuleType) -> None:
 
 
 def _replace_masking(losses: ModuleType) -> None:
-    """Weigh a mean over the entries that a mask leaves by their number, in both Kerases."""
+    """Weigh a masked mean by its number of unmasked entries, in both Kerases."""
     name = "apply_mask" if hasattr(losses, "reduce_values") else "apply_valid_mask"
     original = getattr(losses, name)
     parameters = inspect.signature(original)
@@ -308,14 +312,14 @@ def _replace_masking(losses: ModuleType) -> None:
 
 
 def _share(counts: Any, dtype: Any) -> Any:
-    """Return the weight of a replica by what it counts, relative to its weight by rows."""
+    """Return a replica's weight by ``counts``, relative to its weight by rows."""
     tf = _tf()
     count = tf.stop_gradient(tf.reduce_sum(tf.cast(counts, tf.float32)))
     return tf.cast(tf.math.divide_no_nan(_weight(count), _present.weight), dtype)
 
 
 def _scaled(value: Any, weight: Any) -> Any:
-    """Return a loss times its weight, whose gradient is that of the mean over replicas."""
+    """Scale a loss by ``weight``, with the gradient of the mean over replicas."""
     tf = _tf()
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
 
@@ -328,7 +332,7 @@ def _scaled(value: Any, weight: Any) -> Any:
 
 
 def _rows(data: Any) -> Any:
-    """Return the rows of a replica's part, an int where it is known; None if it has no rows."""
+    """Return the row count of a replica's data, as an int if static; None for scalars."""
     tf = _tf()
     first = next((found for found in tf.nest.flatten(data) if found is not None), None)
     if isinstance(first, tf.RaggedTensor):
@@ -345,17 +349,18 @@ def _may_be_none(rows: Any) -> bool:
 
 
 def _as_tensors(logs: Any) -> Any:
-    """Return logs with the replica's values of variables, which some metrics have as result."""
+    """Replace variables in logs, which some metrics return, by this replica's values."""
     return _tf().nest.map_structure(
         lambda value: _value(value) if hasattr(value, "assign") else value, logs
     )
 
 
 def _restoring(model: Any, rows: Any) -> Callable[[], None]:
-    """Return what gives metrics their states of now back if the replica has no rows.
+    """Return a function that resets metrics to their current state if there are no rows.
 
-    A mean of losses, which a step of the script's own tracks by batch, counts the batch on each
-    replica: the loss of no rows is 0 there, and stays.
+    A mean of losses that the script's own step tracks per batch counts the batch on each replica:
+    its
+    value without rows is 0, and is kept.
     """
     tf = _tf()
     before = [
@@ -374,7 +379,7 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
 
 
 def _is_own(model: Any, name: str) -> bool:
-    """Tell whether the step of that name is the script's, not Keras' own."""
+    """Whether the script overrides the step of that name."""
     return not getattr(type(model), name).__module__.startswith(("keras.", "tf_keras."))
 
 
@@ -383,6 +388,6 @@ def _value(variable: Any) -> Any:
 
 
 def _tf() -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     return tf

@@ -1,7 +1,7 @@
-"""What a ``tf.data`` pipeline is made of, by TensorFlow's private names.
+"""Analyse ``tf.data`` pipelines, by TensorFlow's private names.
 
-The classes of datasets are known by their names, without the underscore that most begin with. A
-class that is not known is taken for one that may do anything. A test makes one of each.
+Dataset classes are known by their names, without the usual leading underscore. An unknown class may
+do anything. A test creates one of each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from timonel.data import session
 from timonel.training.worker.private import keras_fit
 
 _ONE_TO_ONE = ("Map", "ParallelMap", "Prefetch", "Options")
-"""An element of these is made of one element before."""
+"""Datasets that make each element from one input element."""
 
 _ONE_PASS = (
     *_ONE_TO_ONE,
@@ -32,7 +32,7 @@ _ONE_PASS = (
     "Unbatch",
     "Zip",
 )
-"""One pass over these begins one pass over what is before, at once."""
+"""Datasets of which a pass begins exactly one pass over the input, at once."""
 
 _RANDOM = ("Random", "Multinomial", "StatefulUniform", "TruncatedNormal", "ParameterizedTruncated")
 _ENDLESS = -1
@@ -42,13 +42,13 @@ _CHANGING = ("Assign", "PyFunc")
 
 @dataclass(frozen=True)
 class Memory:
-    """What a pipeline remembers from one pass to the next.
+    """State that a pipeline keeps from one pass to the next.
 
     Attributes:
-        shuffles: How many shuffles draw a seed for each pass.
-        streams: The positions of the loads that it comes from.
-        must_be_read: A pass has to be read to leave it as it does.
-        has_random_functions: Functions in it draw random numbers in no fixed order.
+        shuffles: Number of shuffles that draw a seed for each pass.
+        streams: Positions of the loads in the pipeline.
+        must_be_read: Whether a pass must be read to advance the state.
+        has_random_functions: Whether its functions draw random numbers in no fixed order.
     """
 
     shuffles: int
@@ -58,12 +58,12 @@ class Memory:
 
     @property
     def is_any(self) -> bool:
-        """Whether it remembers anything."""
+        """Whether the pipeline keeps any state."""
         return bool(self.shuffles or self.streams or self.must_be_read)
 
 
 def memory_of(dataset: Any) -> Memory:
-    """Return what a pipeline remembers."""
+    """Return the state that a pipeline keeps between passes."""
     found = list(_ancestors(dataset, direct=True))
     shuffles = [(node, direct) for node, direct in found if _reshuffles(node)]
     streams = [(stream, direct) for node, direct in found if (stream := _stream_of(node))]
@@ -76,7 +76,7 @@ def memory_of(dataset: Any) -> Memory:
 
 
 def stream_behind_maps(dataset: Any) -> session.Stream | None:
-    """Return the stream of a load whose steps are the pipeline's, one to one."""
+    """Return the stream of a load whose steps map one to one to the pipeline's."""
     while _kind(dataset) in _ONE_TO_ONE or _stream_of(dataset) is not None:
         stream = _stream_of(dataset)
         if stream is not None:
@@ -86,18 +86,18 @@ def stream_behind_maps(dataset: Any) -> session.Stream | None:
 
 
 def size_of(dataset: Any) -> int | None:
-    """Return the number of a pipeline's elements, if it has an end and that is known."""
+    """Return the number of a pipeline's elements; None if infinite or unknown."""
     size = int(dataset.cardinality())
     return size if size >= 0 else None
 
 
 def is_endless(dataset: Any) -> bool:
-    """Tell whether a pipeline is known to have no end."""
+    """Whether a pipeline is known to be infinite."""
     return int(dataset.cardinality()) == _ENDLESS
 
 
 def _ancestors(dataset: Any, *, direct: bool) -> Iterator[tuple[Any, bool]]:
-    """Yield a dataset and what it comes from, and whether its passes are those of the whole."""
+    """Yield a dataset and its inputs, each with whether its passes are those of the whole."""
     yield dataset, direct
     if _stream_of(dataset) is not None:
         return
@@ -114,13 +114,13 @@ def _stream_of(dataset: Any) -> session.Stream | None:
 
 
 def _reshuffles(dataset: Any) -> bool:
-    if _kind(dataset) == "Random":  # tf.data.Dataset.random draws a seed for each pass if asked to
+    if _kind(dataset) == "Random":  # tf.data.Dataset.random can draw a seed for each pass
         return bool(getattr(dataset, "_rerandomize", True))
     return _kind(dataset) == "Shuffle" and bool(getattr(dataset, "_reshuffle_each_iteration", True))
 
 
 def _draws(dataset: Any) -> bool:
-    """Tell whether a function of a dataset draws random numbers that a replay does not repeat."""
+    """Whether a dataset's functions draw random numbers that a replay does not repeat."""
     functions: list[Any] = getattr(dataset, "_functions", list)()
     names = {
         operation.type
@@ -129,5 +129,5 @@ def _draws(dataset: Any) -> bool:
     }
     if any(name.startswith(_CHANGING) for name in names):
         return _kind(dataset) != "FlatMap" and any(name.startswith("Assign") for name in names)
-    # One after the other, each pass begins the same sequence; in parallel, it depends on timing.
+    # Sequentially, each pass repeats the same sequence; in parallel, it depends on timing.
     return _kind(dataset) == "ParallelMap" and any(name.startswith(_RANDOM) for name in names)

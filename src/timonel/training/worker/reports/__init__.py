@@ -1,1 +1,1 @@
-"""What a job tells of its training while it runs."""
+"""Reports of a job's training: progress, metrics, pace and profiles."""

@@ -1,10 +1,10 @@
-"""What each task computes a step and what it waits for the others: measured, told now and then.
+"""Measure and report each task's compute and wait time per step.
 
-A step of several workers takes as long for each of them. So the moments are noted, inside its
-graph, in which workers meet: when a task comes there, and when all others have come. They meet
-where each has its batch (if the data has an end) and where each has its gradients. Up to a meeting
-a task works, in it it waits. The sums stay in two small variables, which are read every other
-second; a step costs a few scalar operations.
+With several workers, a step takes equally long for each of them. So the graph records when a task
+arrives at a synchronization point, and when all others have arrived. Workers synchronize when they
+have their batches (if the data has an end) and their gradients. Time before such a point is work,
+time in it is waiting. The sums are in two small variables, which are read every two seconds; a step
+costs a few scalar operations.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from timonel.training.worker.private import keras_fit
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
-"""The least time between two reports of a task."""
+"""Minimum seconds between two reports of a task."""
 _ALL_WAIT = ": every step waits for it"
 _WORK, _WAIT = (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)
-"""What a stopwatch adds the time since the last moment to."""
+"""Which sums of a stopwatch the time since the last moment is added to."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was measured since the last reading.
+    """Measurements since the last reading.
 
     Attributes:
-        steps: Steps that were taken.
-        work_s: What the task computed in them.
-        wait_s: What it waited for the others, or for what travels.
+        steps: Number of steps.
+        work_s: Compute time of the task.
+        wait_s: Time the task waited for others, or for communication.
     """
 
     steps: int
@@ -47,65 +47,66 @@ class Reading:
 
 
 class Stopwatch:
-    """Takes the time of steps inside their graph. Made outside any strategy's scope.
+    """Measures steps inside their graph. Create it outside any strategy's scope.
 
-    Its methods may be called on several replicas and for several graphs; in each graph the replica
-    that comes first is measured; none where TensorFlow is told to be deterministic.
+    Its methods may be called on several replicas and for several graphs; in each graph, the first
+    replica
+    is measured. Nothing is measured if TensorFlow is deterministic.
     """
 
     def __init__(self) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         self._tf = tf
         with tf.device("CPU:0"):
-            # Of this step: the last moment, work, waiting, and whether its beginning is known.
+            # Of this step: last moment, work, waiting, and whether its start is known.
             self._state = tf.Variable([0.0] * 4, trainable=False, dtype=tf.float64)
             self._sums = tf.Variable([0.0] * 3, trainable=False, dtype=tf.float64)
         self._seen: dict[str, WeakSet[Any]] = defaultdict(WeakSet)
         self._read: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def has_batch(self, tensors: list[Any]) -> None:
-        """Note when a task has its batch: when these are there."""
+        """Record when this task has its batch, given its tensors."""
         if self._is_first("batch"):
             self._note(tensors, _WORK)
 
     def have_batches(self, tensors: list[Any]) -> None:
-        """Note when all others have theirs."""
+        """Record when all other tasks have their batches."""
         if self._is_first("batches"):
             self._note(tensors, _WAIT)
 
     def arrive(self, gradients: list[Any]) -> list[Any]:
-        """Note when a task's own gradients are there; give them back as they are."""
+        """Record when this task's gradients are available; return them unchanged."""
         if self._is_first("gradients"):
             self._note(gradients, _WORK)
         return gradients
 
     def leave(self, sums: list[Any]) -> list[Any]:
-        """Note when the sums of all are there, and the step is over; give them back as they are."""
+        """Record when the sums are available and the step ends; return them unchanged."""
         tf = self._tf
         if self._is_first("sums"):
             now = self._note(sums, _WAIT)
             with tf.device("CPU:0"):
                 _, work, wait, is_known = tf.unstack(self._state.read_value())
-                # Of a step that began with a pause it is not known when.
+                # The start of a step after a pause is unknown.
                 self._sums.assign_add(tf.stack([tf.ones_like(now), work, wait]) * is_known)
                 nothing = tf.zeros_like(now)
                 self._state.assign(tf.stack([now, nothing, nothing, tf.ones_like(now)]))
         return sums
 
     def pause(self) -> None:
-        """Leave out the step that goes on: something other than steps is done."""
+        """Exclude the current step, as other work than steps follows."""
         self._state.assign([0.0] * 4)
 
     def read(self) -> Reading:
-        """Return what was measured since the last call."""
+        """Return the measurements since the last call."""
         sums = tuple(float(value) for value in self._sums.numpy())
         steps, work_s, wait_s = (now - then for now, then in zip(sums, self._read, strict=True))
         self._read = sums
         return Reading(round(steps), work_s, wait_s)
 
     def _note(self, tensors: list[Any], goes_to: tuple[float, ...]) -> Any:
-        """Count the time since the last moment; return the present one, when tensors are there."""
+        """Add the time since the last moment; return the moment when the tensors are available."""
         tf = self._tf
         with tf.control_dependencies([_dense(found) for found in tensors]), tf.device("CPU:0"):
             now = tf.timestamp()
@@ -115,7 +116,7 @@ class Stopwatch:
 
     def _is_first(self, place: str) -> bool:
         if keras_fit.is_deterministic():
-            return False  # a clock is not allowed then
+            return False  # deterministic operations exclude clocks
         if self._tf.executing_eagerly():
             return True
         graph = self._tf.compat.v1.get_default_graph()
@@ -125,15 +126,15 @@ class Stopwatch:
 
 
 class Teller:
-    """Writes what a stopwatch shows into the run. May be called from any thread.
+    """Reports the readings of a stopwatch to the run. Callable from any thread.
 
     Args:
-        run: The run's writer.
-        task: The task's name.
-        read: Returns what was measured since the last call.
-        share: The part of each batch that is this task's.
-        names_slowest: Whether this task looks at what all have told, and says who is slowest.
-        clock: Seconds that only grow.
+        run: Writer of the run.
+        task: Task ID.
+        read: Returns the measurements since the last call.
+        share: This task's share of each batch.
+        names_slowest: Whether this task compares all tasks and names the slowest.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Teller:
         self._slowest = Slowest(run, consequence=_ALL_WAIT) if names_slowest else None
 
     def tick(self) -> None:
-        """Report, if it is time."""
+        """Report if due."""
         now = self._clock()
         if now < self._due:
             return
@@ -181,11 +182,11 @@ class Teller:
 
 
 class Slowest:
-    """Warns once when one task holds up the others, from what all have told.
+    """Warns once if one task delays the others, based on the reports of all tasks.
 
     Args:
-        run: The run's writer.
-        consequence: What comes of it.
+        run: Writer of the run.
+        consequence: Text that follows the warning.
     """
 
     def __init__(self, run: RunWriter, *, consequence: str = "") -> None:
@@ -197,7 +198,7 @@ class Slowest:
         self._has_warned = False
 
     def look(self) -> None:
-        """Look at what was told since the last call."""
+        """Process the reports since the last call."""
         if self._has_warned:
             return
         for event in self._reader.read():
@@ -211,10 +212,10 @@ class Slowest:
 
 
 def callback_for(keras: Any, stopwatch: Stopwatch, teller: Teller) -> Any:
-    """Return a callback of ``keras`` that has the pace told."""
+    """Return a callback of ``keras`` that reports the pace."""
 
     class PaceCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
-        # It takes nothing from the device, and may be called beside the training loop.
+        # Safe beside the training loop: it reads nothing from the device.
         async_safe = True
         _supports_tf_logs = True
 
@@ -231,4 +232,4 @@ def callback_for(keras: Any, stopwatch: Stopwatch, teller: Teller) -> Any:
 
 
 def _dense(found: Any) -> Any:
-    return getattr(found, "values", found)  # of slices, what was computed
+    return getattr(found, "values", found)  # of slices, the computed values

@@ -1,8 +1,10 @@
-"""Profiling so many steps of the first ``fit`` call, in the form that TensorBoard opens.
+"""Profile a range of steps of the first ``fit`` call, for TensorBoard.
 
-A profile covers exactly the steps that were asked for, from before the first one to the end of the
-last, or there is none. Every task that trains writes one, under its own name, into one folder of
-the job: TensorBoard shows them as the hosts of one run.
+A profile covers exactly the requested steps, from before the first to the end of the last, or is
+not
+written. Every training task writes one under its own name into a folder of the job; TensorBoard
+shows
+them as hosts of one run.
 """
 
 from __future__ import annotations
@@ -21,24 +23,24 @@ from timonel.training.worker.reports.step_numbers import StepCount, Steps
 logger = logging.getLogger(__name__)
 
 _LAYOUT = Path("plugins", "profile")
-"""Where TensorBoard's plugin looks: ``<logdir>/plugins/profile/<name>/<host>.xplane.pb``."""
+"""TensorBoard's layout: ``<logdir>/plugins/profile/<name>/<host>.xplane.pb``."""
 _ENDING = ".xplane.pb"
 _COLLECTING = "collecting"
-"""A file that is there for as long as TensorFlow collects what was traced."""
+"""File that exists while TensorFlow collects the trace."""
 
 Tell = Callable[[str, dict[str, Any]], None]
 
 
 class Profiler:
-    """Profiles the steps of one ``fit`` call. Used by the thread that trains.
+    """Profiles steps of a ``fit`` call. Used by the training thread.
 
     Args:
-        steps: Which ones.
-        logdir: TensorBoard's folder of the job.
-        host: What this task is called there.
-        scratch: A folder that is this task's own, for the while.
-        tell: Is told of the profile, or why there is none: a message, and a profile's facts.
-        marks_steps: Whether nobody else marks in the profile where steps begin and end.
+        steps: Steps to profile.
+        logdir: TensorBoard folder of the job.
+        host: Name of this task in TensorBoard.
+        scratch: Temporary folder of this task.
+        tell: Reports the profile, or why there is none: a message, and the profile's fields.
+        marks_steps: Whether to mark step boundaries in the profile; False if others do.
     """
 
     def __init__(
@@ -62,12 +64,12 @@ class Profiler:
         self._is_over = False
 
     def begins(self, total: int | None, per_call: int, done: int | None) -> None:
-        """Note what the call is going to do, before its first step.
+        """Check the call's steps before the first one.
 
         Args:
-            total: The steps it will have, if that is known.
-            per_call: Steps that are taken at once.
-            done: Steps that an earlier generation has done; None if nobody knows.
+            total: Total number of steps, if known.
+            per_call: Steps per execution.
+            done: Steps completed by earlier generations; None if unknown.
 
         Raises:
             SpecError: These steps cannot be profiled.
@@ -91,23 +93,23 @@ class Profiler:
                 self._give_up(f"training went on after {at}")
 
     def step_begins(self, step: int) -> None:
-        """Note that the step of this number begins."""
+        """Record the start of a step."""
         if self._is_over:
             return
         if step == self._steps.first:
             self._start()
-        # Where others mark steps, these two are open when the profile begins and ends.
+        # If others mark steps, these two are still open when the profile starts and ends.
         if self._is_running and (
             self._marks_steps or step in {self._steps.first, self._steps.last}
         ):
             self._mark(step)
 
     def step_ends(self, step: int, finish: Callable[[], object]) -> None:
-        """Note that the step of this number was taken.
+        """Record the end of a step.
 
         Args:
-            step: Its number.
-            finish: Returns once it is done on the device too.
+            step: Number of the step.
+            finish: Waits until the step is complete on the device.
         """
         if not self._is_running:
             return
@@ -118,7 +120,7 @@ class Profiler:
             self._save()
 
     def ends(self) -> None:
-        """Note that the call is through, or broken off."""
+        """Record the end of the call, complete or not."""
         if self._is_over:
             return
         if self._is_running:
@@ -131,14 +133,15 @@ class Profiler:
         return self._logdir / _LAYOUT / self._steps.name / f"{self._host}{_ENDING}"
 
     def _start(self) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
-        # In a worker other than the first, TensorFlow can crash when it merges the two ends of what
-        # began in one thread and ended in another (`SplitEventTracker`). Once is enough.
+        # In a worker other than the first, TensorFlow can crash when it merges the two ends of an
+        # event
+        # that began in one thread and ended in another (`SplitEventTracker`). So try only once.
         if (self._scratch / _COLLECTING).exists():
             self._give_up("TensorFlow has crashed when it collected them")
             return
-        self._forget()  # of a task that was killed while it profiled
+        self._forget()  # of a task that was killed while profiling
         try:
             tf.profiler.experimental.start(str(self._scratch))
         except tf.errors.AlreadyExistsError:
@@ -149,7 +152,7 @@ class Profiler:
     def _mark(self, step: int) -> None:
         import tensorflow as tf  # noqa: PLC0415 - see above
 
-        # With these TensorBoard knows where a step begins and ends.
+        # TensorBoard takes step boundaries from these.
         self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
         self._trace.__enter__()
 
@@ -196,15 +199,16 @@ class Profiler:
 
 
 def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
-    """Return a callback of ``keras`` that has steps profiled.
+    """Return a callback of ``keras`` that profiles steps.
 
-    It is not safe to be called beside the training loop, so Keras waits for it: a step that is
-    profiled begins after the profile does.
+    It is not marked as safe beside the training loop, so Keras waits for it: a profiled step starts
+    after
+    the profile does.
 
     Args:
-        keras: The Keras module.
-        profiler: What profiles them.
-        initial_epoch: The epoch with which the call, as the script made it, begins.
+        keras: Keras module.
+        profiler: Profiler of the steps.
+        initial_epoch: Initial epoch of the call, as the script made it.
     """
     import numpy as np  # noqa: PLC0415 - TensorFlow has it
 
@@ -224,7 +228,7 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             count.last = count.at(batch)
-            # Whoever has the values has waited for the step.
+            # Reading the values waits for the step.
             profiler.step_ends(count.last, lambda: [np.asarray(v) for v in (logs or {}).values()])
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
@@ -234,11 +238,11 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
             profiler.ends()
 
         def get_state(self) -> dict[str, Any]:
-            """Return what is kept with a checkpoint."""
+            """Return the state for a checkpoint."""
             return {"before": count.before}
 
         def set_state(self, state: Mapping[str, Any]) -> None:
-            """Go on where another generation was."""
+            """Restore the state of an earlier generation."""
             count.before = state["before"]
 
     return ProfileCallback()

@@ -1,7 +1,7 @@
-"""What the chief tells of a ``fit`` call while it runs: progress, metrics, TensorBoard's scalars.
+"""Reports of the chief during a ``fit`` call: progress, metrics, TensorBoard scalars.
 
-A step must not become slower for being watched: per step there is one clock reading, and only when
-a report is due is a value taken from the device.
+Reporting must not slow down steps: each step costs one clock reading, and values are read from the
+device only when a report is due.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from timonel.tracking import RunWriter
 from timonel.training.worker.reports.summaries import Summaries
 
 INTERVAL_S = 0.5
-"""The least time between two progress events."""
+"""Minimum seconds between two progress events."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a ``fit`` call is going to do.
+    """Plan of a ``fit`` call.
 
     Attributes:
-        fit: The number of the call.
-        epochs: The number of the last epoch, counting from 1.
-        first_epoch: The epoch it begins with, counting from 0.
-        first_step: Steps of that epoch that were done before.
-        steps: Steps of an epoch, if known.
-        batch_size: The global batch size, if known.
-        steps_before: Optimizer steps that were done before its first epoch.
+        fit: Number of the call.
+        epochs: Number of the last epoch, from 1.
+        first_epoch: Epoch to start with, from 0.
+        first_step: Steps of that epoch completed before.
+        steps: Steps per epoch, if known.
+        batch_size: Global batch size, if known.
+        steps_before: Optimizer steps before its first epoch.
         epochs_before: Epochs of earlier calls.
     """
 
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast training goes, and for how long still."""
+    """Training speed, and estimated remaining time."""
 
     steps_per_s: float | None
     examples_per_s: float | None
@@ -60,11 +60,11 @@ def pace(plan: Plan, *, epoch: int, step: int, steps_done: int, elapsed_s: float
     """Return the pace after ``steps_done`` steps in ``elapsed_s`` seconds.
 
     Args:
-        plan: What is to be done.
-        epoch: The present epoch, counting from 0.
-        step: Steps of it that are done.
-        steps_done: Steps in the time that was measured.
-        elapsed_s: That time.
+        plan: Plan of the call.
+        epoch: Current epoch, from 0.
+        step: Completed steps of the epoch.
+        steps_done: Steps in the measured time.
+        elapsed_s: Measured time in seconds.
     """
     if steps_done <= 0 or elapsed_s <= 0:
         return Pace(None, None, None)
@@ -80,11 +80,11 @@ class Reporter:
     """Reports one ``fit`` call to a run. `batch` may be called from any thread.
 
     Args:
-        run: The run's writer.
-        summaries: TensorBoard's event files.
-        plan: What the call is going to do.
-        clock: Seconds that only grow.
-        learning_rate: Returns the present one, where there is one.
+        run: Writer of the run.
+        summaries: TensorBoard event files.
+        plan: Plan of the call.
+        clock: Monotonic clock in seconds.
+        learning_rate: Returns the current learning rate; None without one.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Reporter:
     ) -> None:
         self.plan = plan
         self.beside: Callable[[], Mapping[str, float]] = dict
-        """What is reported with the metrics, though Keras knows nothing of it."""
+        """Returns further values to report with the metrics, which Keras does not know."""
         self._run = run
         self._summaries = summaries
         self._clock = clock
@@ -106,52 +106,52 @@ class Reporter:
         self._epoch_begun = 0.0
         self._due = 0.0
         self._steps_before_epoch = 0
-        # When and at how many steps measuring began: for the whole call, and for this epoch.
+        # Time and step count at which measuring began: for the call, and for this epoch.
         self._call_mark: tuple[float, int] | None = None
         self._epoch_mark: tuple[float, int] | None = None
 
     def expect_steps(self, steps: int | None) -> None:
-        """Note how many steps an epoch has, once Keras knows."""
+        """Set the number of steps per epoch, once Keras knows it."""
         self.plan = replace(self.plan, steps=steps)
 
     def saved(self, folder: Path, epochs: int) -> None:
-        """Report a checkpoint after so many epochs."""
+        """Report a checkpoint after ``epochs`` epochs."""
         self._run.event("checkpoint", fit=self.plan.fit, epochs=epochs, path=str(folder))
 
     def epoch_begins(self, epoch: int) -> None:
-        """Note that an epoch begins, counting from 0."""
+        """Record the start of an epoch, from 0."""
         self._epoch, self._epoch_begun = epoch, self._clock()
         if self._call_mark is not None:
             self._epoch_mark = self._epoch_begun, self._steps_before_epoch
 
     def batch(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Note that ``step`` steps of the epoch are done."""
+        """Report progress after ``step`` steps of the epoch, if due."""
         now = self._clock()
         if now < self._due:
             return
         self._due = now + INTERVAL_S
         total = self._steps_before_epoch + step
         if self._call_mark is None:
-            # The first step was traced and compiled: it says nothing of those to come.
+            # The first step included tracing and compilation, so it is not representative.
             self._call_mark = self._epoch_mark = now, total
         recent = self._pace_since(self._epoch_mark, step, now, total)
         self._tell(step, logs, recent, total)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, steps: int, took_s: float) -> None:
-        """Report an epoch's metrics.
+        """Report the metrics of an epoch.
 
         Args:
-            epoch: Its number, counting from 0.
-            logs: What Keras says of it.
-            steps: Steps it had.
-            took_s: How long these took, without validation.
+            epoch: Number of the epoch, from 0.
+            logs: Logs of Keras.
+            steps: Steps of the epoch.
+            took_s: Duration of the steps in seconds, without validation.
         """
         values = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
         values.update(self.beside())
         number = self.plan.epochs_before + epoch
         self._steps_before_epoch += steps
         taken = steps - (self.plan.first_step if epoch == self.plan.first_epoch else 0)
-        # Validation and callbacks after the last step are no part of its pace.
+        # Validation and callbacks after the last step do not count towards its pace.
         ended = min(self._clock(), self._epoch_begun + took_s)
         recent = self._pace_since(self._epoch_mark, steps, ended, self._steps_before_epoch)
         if recent.steps_per_s is None:
@@ -162,7 +162,7 @@ class Reporter:
             values["examples_per_s"] = recent.examples_per_s
         rate = self._learning_rate()
         if rate is not None:
-            # The one that updates are made with: a callback may have told its own in the logs.
+            # The rate used by updates: a callback may have written its own to the logs.
             values["learning_rate"] = rate
         self._run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
@@ -171,7 +171,7 @@ class Reporter:
         self._summaries.epoch(values, number)
 
     def _tell(self, step: int, logs: Mapping[str, Any], recent: Pace, total: int) -> None:
-        # What is left has validation in it as well, and so has the time since the call began.
+        # The remaining time includes validation, and so does the time since the call began.
         whole = self._pace_since(self._call_mark, step, self._clock(), total)
         metrics = {**_finite(logs), **self.beside()}
         self._write_step(metrics, recent, total)
@@ -213,6 +213,6 @@ class Reporter:
 
 
 def _finite(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars that JSON can hold; NaN shows in the epoch's metrics, which keep it."""
+    """Return the finite scalars, for JSON; the epoch's metrics also keep NaN."""
     scalars = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
     return {name: value for name, value in scalars.items() if math.isfinite(value)}

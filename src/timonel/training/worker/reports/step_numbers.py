@@ -1,4 +1,4 @@
-"""The steps of a ``fit`` call, numbered from 1 through all its epochs. Pure."""
+"""Number the steps of a ``fit`` call from 1 through all epochs. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from timonel.errors import SpecError
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps to profile, counted from 1 through all epochs of the call; both are included."""
+    """Range of steps to profile, from 1 through all epochs of the call, inclusive."""
 
     first: int
     last: int
 
     @property
     def name(self) -> str:
-        """What the profile is called."""
+        """Name of the profile."""
         return f"steps_{self.first}_to_{self.last}"
 
 
 def parse_steps(text: str) -> Steps:
-    """Return the steps that ``10`` or ``10:20`` names.
+    """Parse steps of the form ``10`` or ``10:20``.
 
     Raises:
-        SpecError: They are none.
+        SpecError: The range is invalid.
     """
     first, _, last = text.partition(":")
     steps = Steps(int(first), int(last or first))
@@ -43,11 +43,11 @@ class StepCount:
     """Numbers the steps of a call through its epochs.
 
     Attributes:
-        initial_epoch: The epoch with which the call, as the script made it, begins.
-        epoch: The present one.
-        before: Steps of the epochs before it; None where that is not known.
-        last: The number of the last step that was taken.
-        has_begun: Whether there was a step.
+        initial_epoch: Initial epoch of the call, as the script made it.
+        epoch: Current epoch.
+        before: Steps of earlier epochs; None if unknown.
+        last: Number of the last completed step.
+        has_begun: Whether a step has begun.
     """
 
     initial_epoch: int
@@ -57,7 +57,7 @@ class StepCount:
     has_begun: bool = False
 
     def begin(self, batch: int, params: Mapping[str, Any]) -> tuple[int | None, int | None]:
-        """Return the steps of all epochs and those that are done, as far as they are known."""
+        """Return the total and the completed number of steps; None where unknown."""
         self.has_begun = True
         steps, earlier = params.get("steps"), self.epoch - self.initial_epoch
         if self.before is None and (steps is not None or not earlier):
@@ -66,5 +66,5 @@ class StepCount:
         return total, None if self.before is None else self.before + batch
 
     def at(self, batch: int) -> int:
-        """Return the number of the step of a batch, which Keras counts from 0."""
+        """Return the step number of a batch, which Keras counts from 0."""
         return (self.before or 0) + batch + 1

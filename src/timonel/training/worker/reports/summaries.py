@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, as files that it opens."""
+"""Write scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SCALAR = 1  # DATA_CLASS_SCALAR
 
 
 class Summaries:
-    """TensorBoard's event files, in folders and with tags as Keras' own callbacks have them.
+    """TensorBoard event files, with folders and tags as in Keras' own callbacks.
 
-    In ``train`` are ``batch_loss`` by step and ``epoch_loss`` by epoch, in ``validation`` the
-    ``epoch_loss`` of validation; an evaluator's are in a folder of its own, by step.
+    ``train`` has ``batch_loss`` by step and ``epoch_loss`` by epoch, ``validation`` has the
+    ``epoch_loss`` of validation; an evaluator's values are in ``evaluator``, by step.
 
     Args:
-        folder: The folder of the event files.
+        folder: Folder of the event files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class Summaries:
         self._writers: dict[str, Any] = {}
 
     def step(self, values: Mapping[str, float], step: int) -> None:
-        """Write what was measured at a step; it reaches the disk with time."""
+        """Write the values of a step, buffered."""
         for name, value in values.items():
             self._scalar("train", f"batch_{name}", value, step)
 
@@ -36,22 +36,22 @@ class Summaries:
         self.flush()
 
     def evaluation(self, values: Mapping[str, float], step: int) -> None:
-        """Write what an evaluator found for the weights after so many steps."""
+        """Write an evaluator's results for the weights after ``step`` steps."""
         for name, value in values.items():
             self._scalar("evaluator", f"evaluation_{name}_vs_iterations", value, step)
         self.flush()
 
     def flush(self) -> None:
-        """Bring to the disk what was written."""
+        """Flush all files to disk."""
         for writer in self._writers.values():
             writer.flush()
 
     def _scalar(self, part: str, tag: str, value: float, step: int) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         if part not in self._writers:
             self._writers[part] = tf.summary.create_file_writer(str(self._folder / part))
-        # tf.summary.scalar would do, but needs TensorBoard itself; its format needs only this.
+        # tf.summary.scalar needs TensorBoard itself; its format needs only this.
         kind = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
         metadata = tf.compat.v1.SummaryMetadata(plugin_data=kind, data_class=_SCALAR)
         with self._writers[part].as_default():

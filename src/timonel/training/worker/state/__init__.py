@@ -1,1 +1,1 @@
-"""The state of a ``fit`` call: what it is made of, and how it is kept between two processes."""
+"""State of a ``fit`` call: capture, checkpoint files and restore."""

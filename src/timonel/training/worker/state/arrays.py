@@ -1,7 +1,8 @@
-"""Arrays as training data: batches in an order that seed and epoch decide, as with ``data.load``.
+"""Arrays as training data, in batches ordered by seed and epoch as in ``data.load``.
 
-Keras shuffles arrays by operations whose state cannot be read. Everything else is as it does it:
-floats become ``floatx``, ``validation_split`` takes the last rows, the last batch may be smaller.
+Keras shuffles arrays by operations whose state cannot be read. The rest matches Keras: floats
+become
+``floatx``, ``validation_split`` takes the last rows, the last batch may be smaller.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _NOTE = "arrays go on at their exact batch"
 
 
 class BatchShuffled(Schedule):
-    """The order of ``shuffle="batch"``: batches stay what they are, their rows change places."""
+    """Order of ``shuffle="batch"``: rows are shuffled within each batch."""
 
     def order(self, epoch: int) -> Indices:
-        """Return the rows in the order of an epoch."""
+        """Return the row numbers in the order of an epoch."""
         starts = range(0, self.records, self.batch)
         parts = [
             start + permutation(min(self.batch, self.records - start), self.seed, epoch + start)
@@ -36,20 +37,20 @@ class BatchShuffled(Schedule):
 
 
 def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Return the feed for arrays, and put a dataset in their place; None if these are none.
+    """Replace array arguments by a dataset and return its feed; None for other data.
 
     Args:
-        keras: The Keras of the model.
-        arguments: Those of the ``fit`` call, which are changed.
-        seed: Another seed gives other orders.
+        keras: Keras of the model.
+        arguments: Arguments of the ``fit`` call; modified.
+        seed: Seed of the shuffle order.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     given = [arguments.get(name) for name in ("x", "y", "sample_weight")]
     if given[0] is None or not all(_is_array(tf, leaf) for leaf in tf.nest.flatten(given)):
         return None
     if given[2] is not None and arguments.get("class_weight") is not None:
-        return None  # Keras refuses this, in its own words
+        return None  # Keras rejects this with its own message
     rows = {int(leaf.shape[0]) for leaf in tf.nest.flatten(given) if leaf is not None}
     split = float(arguments.get("validation_split") or 0.0)
     splits = bool(split) and arguments.get("validation_data") is None
@@ -70,7 +71,7 @@ def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | N
     if keras.__name__ != "tf_keras" or steps is None or steps >= stream.schedule.steps:
         steps = None
     else:
-        dataset = dataset.take(steps)  # it begins arrays anew with each epoch, but no dataset
+        dataset = dataset.take(steps)  # unlike arrays, datasets do not restart with each epoch
     arguments["x"] = dataset
     for name in ("y", "sample_weight", "batch_size"):
         arguments.pop(name, None)
@@ -90,7 +91,7 @@ def _is_array(tf: Any, leaf: Any) -> bool:
 def _batch_size(arguments: dict[str, Any], count: int) -> int:
     given = arguments.get("batch_size")
     steps = arguments.get("steps_per_epoch")
-    # Keras validates with the batch size that it trains with, unless told another.
+    # Keras validates with the training batch size by default.
     arguments["validation_batch_size"] = arguments.get("validation_batch_size") or given
     if given:
         return int(given)
@@ -100,7 +101,7 @@ def _batch_size(arguments: dict[str, Any], count: int) -> int:
 def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
     x, y, weight = (_tensors(tf, keras, part) for part in given)
     if weight is not None and not tf.is_tensor(y) and tf.is_tensor(weight):
-        weight = tf.nest.map_structure(lambda _: weight, y)  # one for all outputs
+        weight = tf.nest.map_structure(lambda _: weight, y)  # one weight for all outputs
     parts = (x,) if y is None else (x, y) if weight is None else (x, y, weight)
     cores = len(os.sched_getaffinity(0))
 
@@ -116,7 +117,7 @@ def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
 
 
 def _tensors(tf: Any, keras: Any, part: Any) -> Any:
-    """Return arrays as tensors, floats as ``floatx``; lists, which tf.data stacks, as tuples."""
+    """Return arrays as tensors, floats as ``floatx``, and lists as tuples: tf.data stacks lists."""
     if part is None:
         return None
     if isinstance(part, list | tuple):

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best: a metric and a direction. Pure."""
+"""Criterion of the best checkpoint: a metric and a direction. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LARGER_IS_BETTER = ("acc", "auc", "fmeasure", "precision", "recall", "f1", "iou
 
 @dataclass(frozen=True)
 class Best:
-    """What makes a checkpoint the best.
+    """Criterion of the best checkpoint.
 
     Attributes:
-        metric: A name in the epoch's logs, such as ``val_loss``.
+        metric: Name in the epoch's logs, such as ``val_loss``.
         larger: Whether larger is better.
     """
 
@@ -25,22 +25,22 @@ class Best:
     larger: bool
 
     def value(self, history: Mapping[str, Sequence[Any]]) -> float | None:
-        """Return the metric of the last epoch; None if it has none, or one that is no number."""
+        """Return the metric of the last epoch; None if missing or not a finite number."""
         values = history.get(self.metric)
         if not values or not isinstance(values[-1], int | float) or not math.isfinite(values[-1]):
             return None
         return float(values[-1])
 
     def is_better(self, value: float, than: float) -> bool:
-        """Tell which of two values is better."""
+        """Whether ``value`` is better than ``than``."""
         return value > than if self.larger else value < than
 
 
 def parse_best(text: str | None) -> Best | None:
-    """Return what ``val_loss`` or ``max:val_f1`` means.
+    """Parse a criterion such as ``val_loss`` or ``max:val_f1``.
 
     Raises:
-        SpecError: It means nothing.
+        SpecError: The text is invalid.
     """
     if text is None:
         return None

@@ -1,7 +1,8 @@
-"""Memory for copies of large variables, kept from one checkpoint to the next.
+"""Reusable host memory for copies of large variables.
 
-Memory that is new to a process costs far more than what is copied into it: a page fault each, and
-on a virtual machine whose host takes back what is free, a page of the host's as well.
+New memory costs far more than copying into it: a page fault per page, and on a virtual machine
+whose
+host reclaims free memory, also a page of the host.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _LARGE = 1 << 20
-"""Less is taken from what the process has at hand anyway."""
+"""Smaller copies come from the allocator's own memory."""
 _UNUSED = 2
-"""References to a buffer that nobody else has: the variable's that asks, and the question's own."""
+"""References to an unused buffer: the local variable and the argument of `sys.getrefcount`."""
 
 
 class Buffers:
-    """Copies values into memory that it has lent before, once nobody looks at that any more."""
+    """Copies values into buffers that are reused once nobody refers to them."""
 
     def __init__(self) -> None:
         self._lent: list[Bytes] = []
@@ -29,10 +30,10 @@ class Buffers:
     def copies(self, values: list[Any]) -> list[Array]:
         """Return a copy of each tensor in host memory.
 
-        Those of the call before stay whole for as long as anybody holds them, or a view of them.
+        Earlier copies stay valid while anything refers to them or to a view of them.
 
         Args:
-            values: Tensors of TensorFlow that are not symbolic.
+            values: Eager TensorFlow tensors.
         """
         free: dict[int, list[Bytes]] = {}
         while self._lent:
@@ -54,10 +55,10 @@ class Buffers:
 
 
 def _looked_at(value: Any) -> Array | None:
-    """Return a large tensor's own memory, without a copy; None where it has no such."""
+    """Return a view of a large tensor's memory; None if small or not accessible."""
     if value.shape.num_elements() * value.dtype.size < _LARGE:
         return None
     try:
         return np.asarray(memoryview(value))
-    except (TypeError, ValueError, BufferError):  # of a type that Python's buffers do not know
+    except (TypeError, ValueError, BufferError):  # dtypes that the buffer protocol does not know
         return None

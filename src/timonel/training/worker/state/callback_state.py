@@ -1,7 +1,8 @@
-"""What callbacks remember, as plain data.
+"""State of callbacks as plain data.
 
-A callback that has ``get_state`` and ``set_state`` says itself what that is. Of any other it is its
-attributes that are plain data or arrays: the patience of ``EarlyStopping``, its best weights.
+A callback with ``get_state`` and ``set_state`` defines its state itself. For others, it is all
+attributes that are plain data or arrays, such as the patience and best weights of
+``EarlyStopping``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from timonel.training.worker import scratch
 from timonel.training.worker.state import tree
 
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
-"""What is the process's own. The last is CSVLogger's: whether its file has no header yet."""
+"""Attributes of the process, not of the state.
+
+The last one is CSVLogger's: whether its file still needs a header.
+"""
 
 
 def listed(given: Any) -> list[Any]:
-    """Return the callbacks that a ``fit`` call was given, as a list."""
+    """Return the callbacks of a ``fit`` call as a list."""
     if given is None:
         return []
     if isinstance(given, list | tuple):
@@ -27,19 +31,19 @@ def listed(given: Any) -> list[Any]:
 
 
 def go_on(keras: Any, given: Any) -> None:
-    """Let callbacks that write a file add to what was written before the restart."""
+    """Make callbacks append to the files written before the restart."""
     for callback in listed(given):
         if isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
 
 
 def capture(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return what each callback remembers, in their order."""
+    """Return the state of each callback, in order."""
     return [{"class": _class_of(callback), "state": _state_of(callback)} for callback in callbacks]
 
 
 def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Give back what `capture` has found; return the classes that are others than they were."""
+    """Restore the state from `capture`; return the classes of callbacks that changed."""
     others = []
     for callback, found in zip(callbacks, saved, strict=False):
         if found["class"] != _class_of(callback):
@@ -48,7 +52,7 @@ def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> lis
             callback.set_state(copy.deepcopy(found["state"]))
         else:
             for name in found["state"].keys() - _NOT_STATE:
-                # What was saved is the chief's: its paths are not those of other tasks.
+                # The chief saved the state: its paths are not those of other tasks.
                 if not scratch.holds(getattr(callback, name, None)):
                     setattr(callback, name, copy.deepcopy(found["state"][name]))
     others += [str(found["class"]) for found in saved[len(callbacks) :]]

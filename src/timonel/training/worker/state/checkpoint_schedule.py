@@ -1,4 +1,4 @@
-"""When a checkpoint is due besides the ends of epochs. Pure but for its clock."""
+"""Decide when a checkpoint is due within an epoch. Pure except for its clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from timonel.training.settings import CheckpointPolicy
 
 
 class Due:
-    """When the next checkpoint is due.
+    """Schedule of checkpoints within an epoch.
 
     Args:
-        policy: After how many steps and seconds.
-        clock: Seconds that only grow.
+        policy: Interval in steps and seconds.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -24,15 +24,15 @@ class Due:
         self._last = clock()
 
     def saved(self) -> None:
-        """Note that one is saved now."""
+        """Record that a checkpoint is saved now."""
         self._last = self._clock()
 
     def by_steps(self, before: int, now: int) -> bool:
-        """Tell whether one is due between two numbers of steps of the call."""
+        """Whether a checkpoint is due between two step counts of the call."""
         every = self._policy.checkpoint_steps
         return every is not None and now // every > before // every
 
     def by_clock(self) -> bool:
-        """Tell whether so many seconds have passed since the last one."""
+        """Whether the interval in seconds has passed since the last checkpoint."""
         every = self._policy.checkpoint_seconds
         return every is not None and self._clock() - self._last >= every

@@ -1,8 +1,8 @@
-"""Copies of checkpoints in a folder or bucket, for a machine that has none.
+"""Copy checkpoints to a folder or bucket, to survive the loss of the machine.
 
-A thread of their own makes them: a bucket that hangs holds up neither training nor what is saved on
-the disk. It goes by what is kept there: the newest is copied first, and what is kept no more goes
-once all others are there.
+A separate thread copies: a bucket that hangs delays neither training nor local checkpoints. It
+mirrors the local folder: the newest checkpoint is copied first, and deleted checkpoints are removed
+after all others are copied.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
 _LONG_S = 30.0
-"""A copy that takes longer is told of where another is due."""
+"""Seconds after which a slow copy is logged when the next one is due."""
 PATIENCE_S = 60.0
-"""How long the end of a call waits for copies, or ten times as long as the longest has taken."""
+"""Seconds that the end of a call waits for copies, or ten times the longest copy so far."""
 
 
 class Copies:
-    """Copies of a job's checkpoints under ``uri``; without one, nothing is copied.
+    """Copies a job's checkpoints to ``uri``; None: copies nothing.
 
     Used from several threads.
 
     Args:
-        uri: A folder or bucket, laid out as the job's own ``checkpoints``.
-        patience_s: How long `wait` waits for copies of which none was made yet.
+        uri: Folder or bucket, with the layout of the job's ``checkpoints`` folder.
+        patience_s: Seconds that `wait` waits before any copy has completed.
     """
 
     def __init__(self, uri: str | None, *, patience_s: float = PATIENCE_S) -> None:
@@ -55,13 +55,14 @@ class Copies:
         self._is_given_up = False
 
     def add(self, kept: Sequence[Path]) -> None:
-        """Let all checkpoints of a call that are kept be copied, and no others stay. Returns first.
+        """Mirror the kept checkpoints of a call in the background; return at once.
 
-        A bucket that cannot be reached does not end a job whose own disk has everything: that is
-        logged, and tried again with the next checkpoint.
+        An unreachable bucket does not end a job that has everything on its disk: the error is
+        logged, and
+        the next checkpoint retries.
 
         Args:
-            kept: Their folders, of which the first was just written.
+            kept: Folders of the kept checkpoints, the newest first.
         """
         if self._uri is None or not kept:
             return
@@ -74,24 +75,24 @@ class Copies:
                     "copying to %s has taken %.0f s so far; training goes on", self._uri, took_s
                 )
             if self._thread is None:
-                # A daemon: a bucket that hangs must not keep the process from its end.
+                # Daemon: a bucket that hangs must not keep the process from exiting.
                 self._thread = threading.Thread(
                     target=self._run, name="timonel-copies", daemon=True
                 )
                 self._thread.start()
 
     def wait(self, at_most_s: float | None = None) -> None:
-        """Return once all is copied or cannot be, or when that takes too long, which is logged.
+        """Wait until all is copied or failed; log a timeout.
 
         Args:
-            at_most_s: How long that is; by default it depends on what copies took before.
+            at_most_s: Timeout in seconds; by default based on the duration of earlier copies.
         """
         begun = time.monotonic()
         with self._changed:
             limit_s = self._patience_s if at_most_s is None else at_most_s
             if self._is_given_up:
                 limit_s = 0.0
-            was_given_up, self._is_given_up = self._is_given_up, True  # also by a second SIGTERM
+            was_given_up, self._is_given_up = self._is_given_up, True  # or by a second SIGTERM
             if self._changed.wait_for(lambda: self._thread is None, limit_s):
                 self._is_given_up = False
             elif not was_given_up:
@@ -106,7 +107,7 @@ class Copies:
         """Fetch all copies into ``root``, which has none of them: all or nothing.
 
         Raises:
-            InputError: They cannot be read.
+            InputError: The copies cannot be read.
         """
         if self._uri is None:
             return
@@ -147,7 +148,7 @@ class Copies:
                 self._patience_s = max(self._patience_s, 10 * (time.monotonic() - begun))
             self._copied.add(folder)
             if call in self._wanted:
-                return  # there is a newer one, which comes first
+                return  # a newer checkpoint comes first
         names = {folder.name for folder in kept}
         for old in self._names_of(call) - names:
             self._remove(call / old)
@@ -162,12 +163,12 @@ class Copies:
         except (TimonelError, OSError):
             if folder.is_dir():
                 raise
-            # It was kept no longer, meanwhile.
+            # The checkpoint was deleted in the meantime.
 
     def _is_there(self, folder: Path) -> bool:
-        """Tell whether an earlier process has copied the very same."""
+        """Whether an earlier process has copied this checkpoint."""
         fs, place = filesystem(self._place(folder))
-        with contextlib.suppress(Exception):  # whatever it is, copying will tell
+        with contextlib.suppress(Exception):  # copying will report any error
             found: bytes = fs.cat_file(posixpath.join(place, files.STATE))
             return found == (folder / files.STATE).read_bytes()
         return False
@@ -175,14 +176,14 @@ class Copies:
     def _names_of(self, call: Path) -> set[str]:
         fs, place = filesystem(join(str(self._uri), call.name))
         fs.invalidate_cache()
-        with contextlib.suppress(Exception):  # what is left over there does no harm
+        with contextlib.suppress(Exception):  # leftovers do no harm
             names = {posixpath.basename(found.rstrip("/")) for found in fs.ls(place, detail=False)}
             return {name for name in names if files.is_name(name)}
         return set()
 
     def _remove(self, folder: Path) -> None:
         fs, place = filesystem(self._place(folder))
-        with contextlib.suppress(Exception):  # what is left over there is old, and does no harm
+        with contextlib.suppress(Exception):  # leftovers are old, and do no harm
             fs.rm_file(posixpath.join(place, files.STATE))
             fs.rm(place, recursive=True)
 
@@ -191,7 +192,7 @@ class Copies:
 
 
 def _found_at(uri: str) -> list[str]:
-    """Return the places of the whole checkpoints below, those of earlier calls first."""
+    """Return the paths of complete checkpoints below ``uri``, earlier calls first."""
     fs, root = filesystem(uri)
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"

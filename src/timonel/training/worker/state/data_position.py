@@ -1,7 +1,9 @@
-"""Where in its training data a ``fit`` call stands, and how it comes there again.
+"""Position of a ``fit`` call in its training data, and how to restore it.
 
-A feed is told how many steps are done; by itself it notices when Keras begins another pass over
-the data. Validation data are other datasets, or the same one without a feed: they move nothing.
+A feed is told how many steps are done, and detects by itself when Keras begins another pass over
+the
+data. Validation uses other datasets, or the same one while the feed is off: it does not move the
+position.
 """
 
 from __future__ import annotations
@@ -13,49 +15,49 @@ from timonel.data.session import Stream
 
 
 class Feed:
-    """The training data of a call that only can be begun anew with each epoch.
+    """Training data that can only restart with each epoch.
 
     Attributes:
-        can_seek: Whether a call can go on within an epoch.
-        note: What is said of it in the log.
+        can_seek: Whether a call can resume within an epoch.
+        note: Description for the log.
     """
 
     can_seek = False
     note = "its data can be begun anew only: it is saved at the ends of epochs"
 
     def epoch_begins(self, epoch: int) -> None:
-        """Note that Keras begins an epoch."""
+        """Record that Keras begins an epoch."""
 
     def step_begins(self, trained: int) -> None:
-        """Note that ``trained`` steps of the call are done and the next one begins."""
+        """Record that the next step begins, after ``trained`` steps of the call."""
 
     def steps_end(self) -> None:
-        """Note that the steps of an epoch are done: who reads now does not train."""
+        """Record the end of an epoch's steps: later reads are not training."""
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return where the data stand after ``trained`` steps, as plain data."""
+        """Return the position after ``trained`` steps, as plain data."""
         del trained
         return {}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Go to where the data stood; return the steps of the present pass that are done.
+        """Restore a position; return the number of completed steps in the current pass.
 
         Args:
-            position: What `position` has returned.
-            trained: Steps of the call that are done.
-            within: Whether an epoch was broken off, and not just ended.
+            position: Result of `position`.
+            trained: Completed steps of the call.
+            within: Whether the position is within an epoch, not at its end.
         """
         del position, trained, within
         return 0
 
 
 class StreamFeed(Feed):
-    """Data whose order is a function of seed and epoch: every step can be gone to at once.
+    """Data ordered by seed and epoch, with immediate access to every step.
 
     Args:
-        stream: The position of the next pass.
-        note: What is said of it.
-        steps: Steps of a pass; by default those of the stream.
+        stream: Position of the next pass.
+        note: Description for the log.
+        steps: Steps of a pass; defaults to those of the stream.
     """
 
     can_seek = True
@@ -70,28 +72,28 @@ class StreamFeed(Feed):
         stream.listener = self._begins
 
     def epoch_begins(self, epoch: int) -> None:
-        """Let a pass that begins in this epoch have the epoch's own order."""
+        """Use this epoch's order for a pass that begins in it."""
         sought, self._sought = self._sought, False
         if not sought:
             self._stream.seek(epoch)
 
     def step_begins(self, trained: int) -> None:
-        """Note that who reads from now on trains."""
+        """Count later reads as training."""
         self._armed = trained
 
     def steps_end(self) -> None:
-        """Note that who reads from now on validates."""
+        """Count later reads as validation."""
         self._armed = None
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return epoch and step of the order that is read."""
+        """Return epoch and step in the current order."""
         if self._pass is None:
             return {}  # nothing was read yet: the next epoch has its own order
         epoch, begun = self._pass
         return {"epoch": epoch, "step": trained - begun}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Let the next pass go on in the order that was read."""
+        """Continue the saved order in the next pass."""
         if not position:
             return 0
         epoch, step = position["epoch"], position["step"]

@@ -1,4 +1,4 @@
-"""Batches that Python code makes, as ``tf.data`` takes them."""
+"""Convert batches made by Python code to ``tf.data`` elements."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 
 
 class Elements:
-    """The structure and types that all batches have.
+    """Common structure and types of batches.
 
     Args:
-        keras: The Keras of the model.
-        examples: The first batches, from which types and shapes are taken; sizes in which they
-            differ, and the first one, are open.
+        keras: Keras of the model.
+        examples: First batches, which define types and shapes; the first dimension, and all in
+            which
+            they differ, are unknown.
     """
 
     def __init__(self, keras: Any, examples: Sequence[Any]) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         self._nest = tf.nest
         self._floatx = keras.backend.floatx()
@@ -35,11 +36,11 @@ class Elements:
         self.shapes = [spec.shape for spec in specs]
 
     def flat(self, batch: Any) -> tuple[Any, ...]:
-        """Return the arrays of a batch behind each other."""
+        """Flatten a batch to its arrays."""
         return tuple(self._leaves(batch))
 
     def packed(self, leaves: Sequence[Any]) -> Any:
-        """Return tensors in the batches' structure."""
+        """Pack tensors into the batches' structure."""
         for leaf, shape in zip(leaves, self.shapes, strict=True):
             leaf.set_shape(shape)
         return self._nest.pack_sequence_as(self.spec, list(leaves))
@@ -50,8 +51,8 @@ class Elements:
 
 
 def can_be_elements(batch: Any) -> bool:
-    """Tell whether a batch is made of arrays alone."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Whether a batch consists of arrays only."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     leaves = tf.nest.flatten(_tuples(batch))
     return bool(leaves) and all(
@@ -61,7 +62,7 @@ def can_be_elements(batch: Any) -> bool:
 
 
 def _tuples(batch: Any) -> Any:
-    """Return lists, which tf.data would stack, as tuples."""
+    """Convert lists to tuples: tf.data would stack lists."""
     if isinstance(batch, list | tuple):
         return tuple(_tuples(item) for item in batch)
     if isinstance(batch, dict):

@@ -1,10 +1,10 @@
-"""One checkpoint as a folder: ``state.json`` and one file with all arrays behind each other.
+"""Checkpoint folder: ``state.json`` and a file of concatenated arrays.
 
     state.json        the checkpoint document: progress, digest, types and shapes, plain data
-    arrays.bin        the arrays, each beginning at a multiple of 64 bytes
+    arrays.bin        the arrays, each starting at a multiple of 64 bytes
 
-`flat` writes and reads the latter, with a CRC32C as its digest; an earlier one may have a SHA-256.
-Format 1 had an ``.npz``, which takes a checksum of its own and a copy in memory besides.
+`flat` reads and writes ``arrays.bin``, with a CRC32C as digest; older files may have a SHA-256.
+Format 1 had an ``.npz``, which needs a second checksum and a copy in memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class FitState:
-    """Everything that a ``fit`` call needs to go on as if nothing had happened.
+    """Complete state of a ``fit`` call, sufficient to resume it exactly.
 
     Attributes:
-        progress: How far it has come.
-        variables: The model's and the optimizer's variables, always in the same order.
-        local: Of variables that each replica changes by itself: their values [replicas, ...].
-        metrics: The variables of the epoch's metrics [replicas, ...].
-        extra: Plain data and arrays by name: callbacks, random state, the data's position.
+        progress: Progress of the call.
+        variables: Variables of model and optimizer, in a fixed order.
+        local: Values of variables that each replica updates by itself [replicas, ...].
+        metrics: Variables of the epoch's metrics [replicas, ...].
+        extra: Plain data and arrays by name: callbacks, random state, data position.
     """
 
     progress: Progress
@@ -53,19 +53,19 @@ class FitState:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was verified."""
+    """Verified checkpoint."""
 
     folder: Path
     state: FitState
 
     @property
     def progress(self) -> Progress:
-        """How far the call had come."""
+        """Progress of the call."""
         return self.state.progress
 
 
 def name_of(progress: Progress) -> str:
-    """Return the name of the folder for a call's state: epochs that are done, steps of the next."""
+    """Return the folder name for a progress: completed epochs and steps."""
     if progress.finished:
         return FINAL
     step = f"-step-{progress.step:07d}" if progress.step else ""
@@ -73,7 +73,7 @@ def name_of(progress: Progress) -> str:
 
 
 def age(name: str) -> tuple[int, int]:
-    """Return a key that sorts the names of folders from the oldest to the newest."""
+    """Return a sort key for folder names, from the oldest to the newest."""
     if name == FINAL:
         return (1 << 62, 0)
     epoch, _, step = name.removeprefix("epoch-").partition("-step-")
@@ -81,7 +81,7 @@ def age(name: str) -> tuple[int, int]:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a folder of that name is a checkpoint."""
+    """Whether a folder name is that of a checkpoint."""
     parts = name.removeprefix("epoch-").split("-step-")
     known = name.startswith("epoch-") and len(parts) <= 2 and all(map(str.isdecimal, parts))
     return name == FINAL or known
@@ -91,13 +91,13 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
     """Publish a state as the folder ``target``.
 
     Args:
-        target: The folder; one that is there is replaced.
-        state: What is kept.
-        metric: Name and value of what decides which checkpoint is the best.
+        target: Folder; replaced if it exists.
+        state: State to save.
+        metric: Name and value of the metric that selects the best checkpoint.
 
     Raises:
         InputError: The folder cannot be written.
-        OSError: The same, for its files.
+        OSError: Its files cannot be written.
     """
     arrays: list[Array] = []
     content = {
@@ -125,11 +125,11 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read a checkpoint and verify it.
+    """Read and verify a checkpoint.
 
     Raises:
-        NotFoundError: There is none.
-        CorruptError: It is damaged.
+        NotFoundError: No such checkpoint.
+        CorruptError: The checkpoint is damaged.
         FormatError: Another release wrote it.
     """
     state = read_document(folder / STATE, "checkpoint")
@@ -142,7 +142,7 @@ def read(folder: Path) -> Checkpoint:
 
 
 def metric_of(folder: Path) -> tuple[str, float] | None:
-    """Return name and value of the metric that a checkpoint was kept with, if any."""
+    """Return name and value of a checkpoint's metric, if any."""
     found = read_document(folder / STATE, "checkpoint").get("metric")
     return None if found is None else (str(found["name"]), float(found["value"]))
 
@@ -151,7 +151,7 @@ def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
     path, digest = folder / ARRAYS, str(state["digest"])
     if digest.startswith(flat.PREFIX):
         arrays = _read_arrays(path, digest, state["arrays"])
-    else:  # what was written before
+    else:  # older checkpoints
         verify_file(path, digest)
         arrays = list(_read_arrays_by_sha(path, state["arrays"]))
     content = tree.decode(state["content"], arrays)
@@ -159,7 +159,7 @@ def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
 
 
 def _state_of_1(folder: Path, state: Mapping[str, Any]) -> FitState:
-    """Return the state that a checkpoint of format 1 holds: variables at the end of an epoch."""
+    """Return the state of a format 1 checkpoint: variables at the end of an epoch."""
     path = folder / _ARRAYS_1
     verify_file(path, state["digest"])
     with np.load(path, allow_pickle=False) as stored:
@@ -215,11 +215,11 @@ def _read_arrays_by_sha(path: Path, index: Sequence[tuple[str, Sequence[int]]]) 
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Return the type of that name, also those that NumPy lacks, such as bfloat16."""
+    """Return a dtype by name, including ml_dtypes such as bfloat16."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # noqa: PLC0415 - comes with TensorFlow, for what numpy lacks
+        import ml_dtypes  # noqa: PLC0415 - comes with TensorFlow, for dtypes that numpy lacks
 
         extension: type = getattr(ml_dtypes, name)
         return np.dtype(extension)

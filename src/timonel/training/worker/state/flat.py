@@ -1,8 +1,8 @@
-"""One large file that is written and read once, at little cost to what computes beside it.
+"""Read and write one large file with little CPU time.
 
-Both cores of a small machine train while a checkpoint is written, so what counts is the processor
-time that it takes. A large file goes to the disk past the kernel's cache, which saves a copy, the
-memory and the cache's upkeep; its digest is CRC32C, for which processors have an instruction.
+On a small machine, all cores train while a checkpoint is written, so CPU time is what counts. Large
+files bypass the page cache, which saves a copy, memory and cache management; the digest is CRC32C,
+for which CPUs have an instruction.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from timonel.errors import CorruptError
 
 PREFIX = "crc32c:"
 _STAGE = 4 << 20
-"""Bytes that are written at once."""
+"""Bytes per write."""
 _PAGE = 4096
 _DIRECT_FROM = 16 << 20
-"""A smaller file stays in the cache, from which a restarted job reads it."""
+"""Smaller files stay in the page cache, from which a restarted job reads them."""
 _PIECE = 1 << 18
-"""Bytes of a checksum at once: they stay in the processor's own cache; Python's lock is held."""
+"""Bytes per checksum call.
+
+They fit into the CPU's cache, and limit how long Python's lock is held.
+"""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def write(path: Path, contents: Sequence[Bytes]) -> str:
-    """Write ``contents`` behind each other, durably, and return the digest of the file.
+    """Write ``contents`` in sequence, durably, and return the file's digest.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     total = sum(map(len, contents))
     direct = getattr(os, "O_DIRECT", 0) if total >= _DIRECT_FROM else 0
@@ -51,11 +54,11 @@ def write(path: Path, contents: Sequence[Bytes]) -> str:
 
 
 class Reader:
-    """Reads a file from its beginning and checks its digest at the end.
+    """Sequential reader that checks the digest at the end.
 
     Args:
-        path: The file.
-        expected: What `write` has returned.
+        path: File to read.
+        expected: Digest from `write`.
     """
 
     def __init__(self, path: Path, expected: str) -> None:
@@ -74,10 +77,10 @@ class Reader:
         self._file.close()
 
     def read(self, size: int) -> Bytes:
-        """Return the next bytes.
+        """Return the next ``size`` bytes.
 
         Raises:
-            CorruptError: There are fewer.
+            CorruptError: The file has fewer.
         """
         content = np.empty(size, np.uint8)
         done = 0
@@ -90,10 +93,10 @@ class Reader:
         return content
 
     def check(self) -> None:
-        """Check that this was all, and that it is what was written.
+        """Check for the end of the file, and the digest.
 
         Raises:
-            CorruptError: It is not.
+            CorruptError: The file is longer, or its digest differs.
         """
         if self._file.read(1):
             raise self._corrupt("more bytes")
@@ -114,12 +117,12 @@ def _open(path: Path, direct: int) -> int:
     except OSError as error:
         if not direct or error.errno != errno.EINVAL:
             raise
-        return os.open(path, flags, 0o666)  # a file system that has it all in the cache
+        return os.open(path, flags, 0o666)  # a file system without direct I/O
 
 
 def _write(descriptor: int, contents: Sequence[Bytes]) -> int:
-    """Write everything by way of memory that is aligned as the disk wants it."""
-    # Freed with the array. To close it here would hide the error of a full disk by one of its own,
+    """Write through a buffer aligned for direct I/O."""
+    # Freed with the array. Closing it here would hide a disk-full error behind an error of its own,
     # as that error's frames still hold the array.
     stage: Bytes = np.frombuffer(mmap.mmap(-1, _STAGE), np.uint8)
     return _write_staged(descriptor, contents, stage)
@@ -138,7 +141,7 @@ def _write_staged(descriptor: int, contents: Sequence[Bytes], stage: Bytes) -> i
                 _write_all(descriptor, stage)
                 filled = 0
     crc = _extended(crc, stage[:filled])
-    # Whole pages; what is too much is cut off afterwards.
+    # Whole pages; the file is truncated afterwards.
     _write_all(descriptor, stage[: -(-filled // _PAGE) * _PAGE])
     return crc
 

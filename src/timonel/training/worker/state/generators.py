@@ -1,7 +1,7 @@
-"""A Python generator as training data: gone through again from its beginning.
+"""Python generator as training data, replayed from its beginning.
 
-What was read ahead and not trained on yet is kept, so that no batch is lost where an iterator is
-given up.
+Batches that were read ahead but not trained on are kept, so that none is lost when an iterator is
+dropped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PREFETCHED = 2
 
 
 class GeneratorFeed(Feed):
-    """The position in a generator. Thread-safe, as far as the generator is.
+    """Position in a generator. As thread-safe as the generator.
 
     Args:
-        generator: Yields batches, the same ones each time that the script is started.
+        generator: Yields the same batches each time the script starts.
     """
 
     can_seek = True
@@ -43,13 +43,13 @@ class GeneratorFeed(Feed):
         self._is_over = False
 
     def look(self) -> list[Any]:
-        """Return the first batches, without using them up."""
+        """Return the first batches without consuming them."""
         with self._lock:
             self._read_to(_LOOKED_AT)
             return list(self._batches)
 
     def step_begins(self, trained: int) -> None:
-        """Forget the batches before."""
+        """Drop the batches before this step."""
         with self._lock:
             self._trained = trained
             while self._first < trained and self._batches:
@@ -57,11 +57,11 @@ class GeneratorFeed(Feed):
                 self._first += 1
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return how many batches were trained on."""
+        """Return the number of batches trained on."""
         return {"batches": trained}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Read as many batches again; it is the only pass."""
+        """Read that many batches again; a generator has a single pass."""
         del position, within
         logger.info("the generator is read again for %d batches", trained)
         while not self._is_over and self._first < trained:
@@ -72,7 +72,7 @@ class GeneratorFeed(Feed):
         return trained
 
     def batches(self) -> Iterator[Any]:
-        """Yield the batches from the first one on that was not trained on."""
+        """Yield batches, starting at the first that was not trained on."""
         number = self._trained
         while True:
             with self._lock:
@@ -93,8 +93,8 @@ class GeneratorFeed(Feed):
 
 
 def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
-    """Return the feed for a generator, and put a dataset in its place; None if it is none."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    """Replace a generator by a dataset and return its feed; None for other data."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     data: Any = arguments.get("x")
     if not hasattr(data, "__next__") or not hasattr(data, "__iter__"):

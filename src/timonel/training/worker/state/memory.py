@@ -1,4 +1,4 @@
-"""What to say when memory does not do: the batch size that was used, and one to try."""
+"""Out-of-memory advice: the batch size in use, and a smaller one to try."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
 def advice(batch_size: int, replicas: int) -> str | None:
-    """Return what to say of a batch that was too large; None if there is no smaller one.
+    """Return advice for a batch that was too large; None if there is no smaller one.
 
     Args:
-        batch_size: Its size, of all replicas together.
-        replicas: How many they are.
+        batch_size: Global batch size.
+        replicas: Number of replicas.
     """
     smaller = batch_size // 2 // replicas * replicas
     if smaller < 1:
@@ -29,14 +29,14 @@ def advice(batch_size: int, replicas: int) -> str | None:
 def explained(
     batch_size: int | None, replicas: int, last_words: Path | None = None
 ) -> Iterator[None]:
-    """Add to an error that says memory does not do what the batch size was.
+    """Add the batch size to out-of-memory errors.
 
-    Who is killed by the kernel raises nothing: so the same lies in a file meanwhile.
+    A process killed by the kernel raises nothing, so the same advice is in a file meanwhile.
 
     Args:
-        batch_size: The global batch size, if it is known.
-        replicas: How many replicas share a batch.
-        last_words: The file in which the engine looks for a report of who was killed so.
+        batch_size: Global batch size, if known.
+        replicas: Number of replicas that share a batch.
+        last_words: File from which the engine takes the report of a task that ran out of memory.
     """
     said = advice(batch_size, replicas) if batch_size else None
     if said is not None and last_words is not None:
@@ -44,7 +44,7 @@ def explained(
             "cause": FailureCause.OUT_OF_MEMORY.value,
             "message": f"killed by the kernel for want of memory; {said}",
         }
-        with contextlib.suppress(OSError):  # a full disk: then the kernel's kill says less
+        with contextlib.suppress(OSError):  # a full disk: then there is no advice
             last_words.write_text(json.dumps(report) + "\n")
     try:
         yield

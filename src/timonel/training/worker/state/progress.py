@@ -1,4 +1,4 @@
-"""How far a ``fit`` call has come. Pure."""
+"""Progress of a ``fit`` call. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a ``fit`` call has come.
+    """Progress of a ``fit`` call.
 
     Attributes:
-        epochs: The numbers of the epochs that are done, counting from 0.
-        history: What Keras' ``History`` holds of them.
+        epochs: Numbers of the completed epochs, from 0.
+        history: Content of Keras' ``History`` for them.
         steps: Optimizer steps of this and all earlier calls.
-        finished: The call has returned; there is nothing left to train.
-        step: Steps that are done of the epoch after these.
+        finished: Whether the call has returned.
+        step: Completed steps of the next epoch.
     """
 
     epochs: tuple[int, ...] = ()
@@ -29,20 +29,20 @@ class Progress:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch to go on with."""
+        """Number of the epoch to continue with."""
         return self.epochs[-1] + 1 if self.epochs else 0
 
     @property
     def steps_before_epoch(self) -> int:
-        """Optimizer steps that were done when the epoch to go on with began."""
+        """Optimizer steps at the start of the epoch to continue with."""
         return self.steps - self.step
 
     def within(self, step: int) -> Progress:
-        """Return the progress once ``step`` steps of the next epoch are done."""
+        """Return the progress after ``step`` steps of the next epoch."""
         return replace(self, step=step, steps=self.steps_before_epoch + step)
 
     def after(self, epoch: int, logs: Mapping[str, Any], steps: int) -> Progress:
-        """Return the progress once ``epoch`` ended with ``logs``, after ``steps`` in all."""
+        """Return the progress after ``epoch`` ended with ``logs`` and ``steps`` steps in total."""
         grown = {**self.history, **{name: () for name in logs if name not in self.history}}
         history = {
             name: (*values, plain(logs[name])) if name in logs else tuple(values)
@@ -51,11 +51,11 @@ class Progress:
         return Progress((*self.epochs, epoch), history, steps)
 
     def as_finished(self) -> Progress:
-        """Return the progress once the call has returned."""
+        """Return the progress after the call returned."""
         return replace(self, finished=True, steps=self.steps_before_epoch, step=0)
 
 
 def plain(value: Any) -> Any:
-    """Return a metric's value as JSON can hold it."""
+    """Convert a metric's value to JSON types."""
     array = np.asarray(value)
     return array.tolist() if array.dtype.isbuiltin == 1 else array.astype(np.float64).tolist()

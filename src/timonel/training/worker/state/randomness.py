@@ -1,7 +1,7 @@
-"""The random state of a process that a training step or a callback may draw from.
+"""Random state of a process, which training steps or callbacks may use.
 
-Kernels of TensorFlow's old random operations (``tf.random.uniform`` and its like, inside a
-``tf.function`` or a ``Dataset.map``) hold a state that cannot be read: these are not restored.
+Kernels of TensorFlow's old random operations (such as ``tf.random.uniform`` inside a
+``tf.function`` or a ``Dataset.map``) have state that cannot be read: it is not restored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from timonel.training.worker.private import hidden_state
 
 
 def capture() -> dict[str, Any]:
-    """Return the state of Python's, NumPy's and TensorFlow's generators of this process."""
+    """Return the state of Python's, NumPy's and TensorFlow's generators."""
     name, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "python": random.getstate(),
@@ -27,7 +27,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(saved: Mapping[str, Any]) -> None:
-    """Give back what `capture` has found."""
+    """Restore the state from `capture`."""
     random.setstate(saved["python"])
     np.random.set_state(saved["numpy"])
     hidden_state.set_op_seed_state(saved["tensorflow"])

@@ -1,11 +1,10 @@
-"""A ``tf.data`` pipeline as training data: gone through again as far as it had come.
+"""``tf.data`` pipeline as training data, replayed up to its position.
 
-A shuffle without a fixed order draws a seed for each pass over the data. So the passes before are
-counted, as many seeds are drawn again, and of the pass that was broken off the steps that were done
-are skipped. Passes are begun inside the pipeline, at their first element: Keras makes iterators
-that it never reads.
+A shuffle without a fixed order draws a seed for each pass over the data. So the feed counts passes,
+draws as many seeds again, and skips the completed steps of the interrupted pass. Passes are counted
+inside the pipeline, at their first element: Keras creates iterators that it never reads.
 
-A pass need not be read to draw its seed again, unless a ``repeat`` or ``cache`` lies between.
+A pass need not be read to draw its seed, unless a ``repeat`` or ``cache`` is in the pipeline.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _PREFETCHED = 1
 
 
 class ReplayFeed(Feed):
-    """The position in a pipeline.
+    """Position in a pipeline.
 
     Args:
-        dataset: The pipeline.
-        keeps_pass: Whether a pass goes on in the next epoch, as with ``steps_per_epoch``.
-        wraps: Whether passes have to be counted or entered in the middle.
-        is_sized: Whether whoever reads stops by himself at the size that the pipeline has.
+        dataset: Pipeline.
+        keeps_pass: Whether a pass continues in the next epoch, as with ``steps_per_epoch``.
+        wraps: Whether passes must be counted or resumed in the middle.
+        is_sized: Whether the reader stops by itself at the pipeline's size.
     """
 
     can_seek = True
@@ -59,24 +58,24 @@ class ReplayFeed(Feed):
             )
 
     def epoch_begins(self, epoch: int) -> None:
-        """Note that a pass may begin that is not counted."""
+        """Note whether an uncounted pass may begin with this epoch."""
         del epoch
         self._begins_epoch = not self._keeps_pass or self._pass is None
 
     def step_begins(self, trained: int) -> None:
-        """Note that who reads from now on trains."""
+        """Count later reads as training."""
         self._armed = trained
         if self._begins_epoch and not self._counts:
-            # Nothing is remembered from pass to pass: they need no numbers.
+            # No state is kept between passes: they need no numbers.
             self._pass = 1, trained
         self._begins_epoch = False
 
     def steps_end(self) -> None:
-        """Note that who reads from now on validates."""
+        """Count later reads as validation."""
         self._armed = None
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return the number of the pass that is read, and how far it is."""
+        """Return number and step of the current pass."""
         if self._pass is not None:
             number, begun = self._pass
             return {"pass": number, "step": trained - begun}
@@ -85,7 +84,7 @@ class ReplayFeed(Feed):
         return {"pass": self._passes, "step": 0}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Draw the seeds of the passes before, and let the next one begin where this one was."""
+        """Draw the seeds of earlier passes, and start the next pass at the saved step."""
         del trained
         if not position:
             return 0
@@ -95,14 +94,14 @@ class ReplayFeed(Feed):
             step, number = 0, number + 1
         elif size and step >= size:
             step, number = step % size, number + step // size
-        # Keras may have looked at a batch in this process too, as it did in the one before.
+        # Keras may have read a batch ahead in this process too, as in the one before.
         self._go_through(number - 1 - self._passes)
         self._passes, self._skip = number - 1, step
         return int(step)
 
     def _go_through(self, passes: int) -> None:
         begun = time.monotonic()
-        # A pass that has no end was never left: Keras has only looked at the first of its elements.
+        # An endless pass was never left: Keras has only read the first of its elements.
         endless = tf_data.is_endless(self._inner)
         if self._memory.must_be_read:
             for _ in range(passes):
@@ -118,7 +117,7 @@ class ReplayFeed(Feed):
             logger.info("%d passes over the data were gone through in %.1f s", passes, took_s)
 
     def _wrapped(self) -> Any:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         def begin(_: Any) -> Any:
             skipped = tf.numpy_function(self._begin, [], tf.int64)
@@ -129,7 +128,7 @@ class ReplayFeed(Feed):
         found = tf.data.Dataset.from_tensors(0).map(begin).flat_map(inner.skip)
         size = tf_data.size_of(inner)
         if size is not None and self._is_sized:
-            # Keras asks for the size. After a skip there are fewer, and it asks for no more.
+            # Keras asks for the size. After a skip there are fewer elements, and it reads no more.
             found = found.apply(tf.data.experimental.assert_cardinality(size))
         return found.prefetch(_PREFETCHED).with_options(inner.options())
 
@@ -142,11 +141,11 @@ class ReplayFeed(Feed):
 
 
 def feed_of_pipeline(arguments: dict[str, Any], *, resumes: bool) -> Feed:
-    """Return the feed for a pipeline, and put the one that counts in its place.
+    """Replace a pipeline by one that counts passes, and return its feed.
 
     Args:
-        arguments: Those of the ``fit`` call, which are changed.
-        resumes: Whether the call goes on from a checkpoint.
+        arguments: Arguments of the ``fit`` call; modified.
+        resumes: Whether the call resumes from a checkpoint.
     """
     feed = ReplayFeed(
         arguments["x"], keeps_pass=bool(arguments.get("steps_per_epoch")), wraps=resumes

@@ -1,7 +1,7 @@
-"""Variables that each replica changes by itself: read and assigned replica by replica.
+"""Read and assign variables that differ between replicas.
 
-Moving averages, metrics and seeds differ between replicas. To save their sum or mean and to go on
-from that would be close to what was, not equal to it.
+Moving averages, metrics and seeds differ between replicas. Restoring their sum or mean would be
+close to the saved state, but not equal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Replicas:
-    """The replicas of a strategy, or the one of a process without any.
+    """Replicas of a strategy, or the single one of a process without a strategy.
 
     Args:
         strategy: A ``tf.distribute.Strategy``, or None.
-        workers: How many processes train.
+        workers: Number of training processes.
     """
 
     def __init__(self, strategy: Any, workers: int = 1) -> None:
@@ -33,18 +33,18 @@ class Replicas:
 
     @property
     def count(self) -> int:
-        """How many replicas all processes have together."""
+        """Number of replicas of all processes."""
         return 1 if self._strategy is None else int(self._strategy.num_replicas_in_sync)
 
     def read_first(self, variables: Sequence[Any]) -> list[Array]:
-        """Return the values on this process's first replica. No other process is asked."""
+        """Return the values on this process's first replica, without communication."""
         first = (self._parts(variable)[0] for variable in variables)
         return self._buffers.copies([variable.read_value() for variable in first])
 
     def read(self, variables: Sequence[Any]) -> list[Array]:
         """Return each variable's values on all replicas [replicas, ...].
 
-        With several workers this takes all of them, in the same order.
+        With several workers this is collective: all must call it in the same order.
         """
         if not variables:
             return []
@@ -53,13 +53,14 @@ class Replicas:
         return local if self._workers == 1 else self._gathered(local)
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array], *, sums: bool) -> None:
-        """Give each replica its values again.
+        """Assign each replica its values.
 
         Args:
-            variables: The variables, as they were read.
-            values: What was read.
-            sums: Where there are other replicas now than then: their sum is what counts, as
-                with metrics; else the mean of numbers, or the values of the first ones.
+            variables: Variables, in the order in which they were read.
+            values: Values from `read`.
+            sums: If the number of replicas changed: whether to preserve the sum, as for metrics;
+                else
+                floats are averaged, and integers taken from the first replicas.
         """
         for variable, stacked in zip(variables, values, strict=True):
             parts = self._parts(variable)
@@ -69,8 +70,8 @@ class Replicas:
                 part.assign(value)
 
     def _gather(self, values: Any) -> Any:
-        """Return the rows of all replicas; traced once for each width."""
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        """Return the rows of all replicas; traced once per width."""
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         if self._traced is None:
             self._traced = tf.function(lambda rows: self._strategy.gather(rows, axis=0))
@@ -89,7 +90,7 @@ class Replicas:
         return stacked[first : first + local]
 
     def _ids(self) -> list[int]:
-        """Return the numbers of this process's replicas among all."""
+        """Return the global numbers of this process's replicas."""
         found: list[int] = []
 
         def note(context: Any) -> Any:
@@ -100,8 +101,8 @@ class Replicas:
         return sorted(found)
 
     def _gathered(self, local: Sequence[Array]) -> list[Array]:
-        """Return local values [local replicas, ...] of all workers, one message for all of them."""
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+        """Gather values [local replicas, ...] of all workers in a single message."""
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         count = len(local[0])
         rows = [_packed([values[place] for values in local]) for place in range(count)]
@@ -136,7 +137,7 @@ def _unpacked(rows: Array, like: Sequence[Array]) -> list[Array]:
 
 def _spread(stacked: Array, replicas: int, *, sums: bool) -> Array:
     if sums:
-        # All of it to one replica: a sum of integers cannot be divided.
+        # The whole sum goes to one replica: integers cannot be divided.
         result = np.zeros((replicas, *stacked.shape[1:]), stacked.dtype)
         result[0] = stacked.sum(axis=0, dtype=stacked.dtype)
         return result

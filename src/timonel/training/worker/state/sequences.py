@@ -1,4 +1,4 @@
-"""A ``keras.utils.PyDataset`` (``Sequence``) as training data: its batches by number."""
+"""``keras.utils.PyDataset`` (``Sequence``) as training data, with batches by number."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PREFETCHED = 2
 
 
 class SequenceFeed(StreamFeed):
-    """The position in a sequence, and what it remembers itself between epochs.
+    """Position in a sequence, and the sequence's own state between epochs.
 
     Args:
-        sequence: The script's own.
-        stream: The order of its batches.
+        sequence: Sequence of the script.
+        stream: Order of its batches.
     """
 
     def __init__(self, sequence: Any, stream: Stream) -> None:
@@ -36,38 +36,38 @@ class SequenceFeed(StreamFeed):
         self._is_begun = False
 
     def epoch_begins(self, epoch: int) -> None:
-        """Tell the sequence, as Keras does."""
+        """Call the sequence's ``on_epoch_begin``, as Keras does."""
         super().epoch_begins(epoch)
         self._is_begun = True
         getattr(self._sequence, "on_epoch_begin", lambda: None)()
 
     def steps_end(self) -> None:
-        """Tell the sequence, as Keras does."""
+        """Call the sequence's ``on_epoch_end``, as Keras does."""
         super().steps_end()
         if self._is_begun:
             self._is_begun = False
             getattr(self._sequence, "on_epoch_end", lambda: None)()
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return also what the sequence remembers, such as an order that it has shuffled."""
+        """Return the position with the sequence's own state, such as a shuffled order."""
         (state,) = callback_state.capture([self._sequence])
         if "get_state" not in dir(self._sequence):
             state["state"] = {n: v for n, v in state["state"].items() if _is_small(v)}
         return {**super().position(trained), "own": state}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Go to the batch, and give back what the sequence remembered."""
+        """Restore the position and the sequence's own state."""
         if "own" in position:
             callback_state.restore([self._sequence], [position["own"]])
         return super().seek(position, trained, within=within)
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Return the feed for a sequence, and put a dataset in its place; None if it is none.
+    """Replace a sequence by a dataset and return its feed; None for other data.
 
-    One that wants processes of its own is left to Keras: it is begun anew with each epoch.
+    A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     data = arguments.get("x")
     kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)

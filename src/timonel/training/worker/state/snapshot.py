@@ -1,4 +1,4 @@
-"""Taking the whole state of a ``fit`` call, and giving it back."""
+"""Capture and restore the state of a ``fit`` call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 class Snapshot:
-    """The state of one ``fit`` call. All tasks of a job take and restore it at the same steps.
+    """State of a ``fit`` call. All tasks of a job capture and restore it at the same steps.
 
     Args:
-        model: What is trained, built.
-        callbacks: The callbacks of the call, without ours.
-        replicas: What each variable is read from.
-        feed: The training data.
+        model: Built model.
+        callbacks: Callbacks of the call, without timonel's own.
+        replicas: Replicas that hold the variables.
+        feed: Training data.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Snapshot:
         )
 
     def restore(self, state: FitState) -> None:
-        """Give back everything but the metrics of the epoch.
+        """Restore everything except the epoch's metrics.
 
         Raises:
-            TimonelError: The model is another one.
+            TimonelError: The model differs from the saved one.
         """
         restore_model(self._model, state, self._replicas)
         hidden_state.count_steps(self._model, int(state.extra.get("trained", 0)))
@@ -73,19 +73,19 @@ class Snapshot:
             randomness.restore(state.extra["random"])
 
     def restore_callbacks(self, state: FitState) -> list[str]:
-        """Give back what callbacks remember; return the classes that are others than they were."""
+        """Restore the callbacks' state; return the classes of callbacks that changed."""
         return callback_state.restore(self._callbacks, state.extra.get("callbacks", ()))
 
     def hold_metrics(self) -> None:
-        """Keep the metrics of the epoch as they are now: validation uses the same variables."""
+        """Keep the epoch's current metrics: validation uses the same variables."""
         self._held = self._replicas.read(hidden_state.metric_variables(self._model))
 
     def release_metrics(self) -> None:
-        """Keep them no longer: another epoch begins."""
+        """Drop the kept metrics as another epoch begins."""
         self._held = None
 
     def restore_metrics(self, state: FitState) -> None:
-        """Give back the metrics of an epoch that was broken off."""
+        """Restore the metrics of an interrupted epoch."""
         found = hidden_state.metric_variables(self._model)
         if len(found) != len(state.metrics):
             logger.warning("the epoch's metrics begin anew: they are others than before")
@@ -94,10 +94,10 @@ class Snapshot:
 
 
 def restore_model(model: Any, state: FitState, replicas: Replicas) -> None:
-    """Give back what belongs to the model and its optimizer.
+    """Restore the variables of the model and its optimizer.
 
     Raises:
-        TimonelError: The model is another one.
+        TimonelError: The model differs from the saved one.
     """
     assign(building.variables(model), state.variables)
     wanted = state.extra.get("named_variables", [])
@@ -113,7 +113,7 @@ def restore_model(model: Any, state: FitState, replicas: Replicas) -> None:
 
 
 def local_variables(model: Any, *, create: bool) -> tuple[list[str], list[Any]]:
-    """Return what each replica changes by itself: the model's own first, then the named ones."""
+    """Return names, and variables that each replica updates: first unnamed, then named."""
     named = {
         **dict(hidden_state.random_variables(model, create=create)),
         **dict(hidden_state.schedule_variables(model)),

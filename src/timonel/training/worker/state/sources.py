@@ -1,4 +1,4 @@
-"""Which feed the training data of a ``fit`` call get."""
+"""Select the feed for the training data of a ``fit`` call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from timonel.training.worker.state.sequences import feed_of_sequence
 
 
 def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
-    """Return the feed for a call, which may change the call's arguments.
+    """Return the feed for a call; may modify the call's arguments.
 
     Args:
-        keras: The Keras of the model.
-        arguments: Those of the call.
-        number: The call's number: two calls on the same arrays shuffle them in other ways.
-        resumes: Whether it goes on from a checkpoint.
+        keras: Keras of the model.
+        arguments: Arguments of the call.
+        number: Number of the call: calls on the same arrays shuffle them differently.
+        resumes: Whether the call resumes from a checkpoint.
     """
     data = arguments.get("x")
     seed = hidden_state.global_seed() + number

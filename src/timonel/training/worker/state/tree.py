@@ -1,7 +1,8 @@
-"""Nested plain data with arrays in it, as JSON and a list of arrays. Pure.
+"""Encode nested plain data with arrays as JSON and a list of arrays. Pure.
 
-Plain data are numbers, texts, None, and lists, tuples and dictionaries of them. What JSON has no
-form for is a dictionary with one key that begins with ``$``.
+Plain data are numbers, strings, None, and lists, tuples and dicts of them. Values without a JSON
+form
+become a dict with one key that begins with ``$``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _SCALARS = (bool, int, float, str, type(None))
 
 
 class NotPlainError(TypeError):
-    """A value is no plain data."""
+    """A value is not plain data."""
 
 
 def encode(value: Any, arrays: list[Array]) -> Any:
-    """Return ``value`` as JSON can hold it; its arrays are appended to ``arrays``.
+    """Encode ``value`` as JSON types, appending its arrays to ``arrays``.
 
     Raises:
-        NotPlainError: Something in it is neither plain data nor an array of numbers.
+        NotPlainError: A part is neither plain data nor an array of numbers.
     """
     if type(value) in _SCALARS:
         return value
@@ -44,7 +45,7 @@ def encode(value: Any, arrays: list[Array]) -> Any:
 
 
 def decode(value: Any, arrays: Sequence[Array]) -> Any:
-    """Return what `encode` was given."""
+    """Decode the result of `encode`."""
     if isinstance(value, list):
         return [decode(item, arrays) for item in value]
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Assigning what was saved to variables that are there."""
+"""Assign saved values to existing variables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from timonel.training.worker.state.files import dtype_named
 
 
 def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Assign what was saved.
+    """Assign saved values to variables.
 
     Raises:
-        TimonelError: The variables are not those that were saved.
+        TimonelError: The variables differ from the saved ones.
     """
     here = [(tuple(variable.shape), _dtype(variable)) for variable in variables]
     there = [(array.shape, array.dtype) for array in arrays]

@@ -1,4 +1,4 @@
-"""Publishing beside training: one thread, at most one checkpoint in flight."""
+"""Write checkpoints in a background thread, one at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _THREAD = "timonel-checkpoint"
 
 
 class BackgroundWriter:
-    """Carries out one piece of work at a time beside its caller.
+    """Runs one task at a time in a background thread.
 
-    Used from one thread. What the work raises surfaces in the next call of `submit` or `wait`.
+    Used from one thread. Errors of the task are raised by the next call of `submit` or `wait`.
     """
 
     def __init__(self) -> None:
@@ -19,20 +19,20 @@ class BackgroundWriter:
         self._error: BaseException | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Wait for the work before, then begin ``work``."""
+        """Wait for the previous task, then start ``work``."""
         self.wait()
-        # No daemon: a process that ends by itself ends after its checkpoint.
+        # Not a daemon: a process that exits by itself waits for its checkpoint.
         self._thread = threading.Thread(target=self._run, args=(work,), name=_THREAD)
         self._thread.start()
 
     def drain(self) -> None:
-        """Return once nothing is in flight any more; what it raised is kept for `wait`."""
+        """Wait for the task in flight; keep its error for `wait`."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
 
     def wait(self) -> None:
-        """Return once nothing is in flight any more."""
+        """Wait for the task in flight, and raise its error."""
         self.drain()
         error, self._error = self._error, None
         if error is not None:
@@ -41,10 +41,10 @@ class BackgroundWriter:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the work is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
 
 
 def is_writing() -> bool:
-    """Tell whether a checkpoint of this process is in flight. May be called from any thread."""
+    """Whether a checkpoint of this process is being written. Callable from any thread."""
     return any(thread.name == _THREAD for thread in threading.enumerate())
