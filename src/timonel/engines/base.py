@@ -21,7 +21,7 @@ from timonel.engines.spec import JobSpec, RoleSpec
 
 EXIT_DONE = 0
 EXIT_RETRYABLE = 75
-"""Exit code of a task that failed for an external reason (EX_TEMPFAIL in sysexits.h)."""
+"""Exit code for external failures (EX_TEMPFAIL in sysexits.h)."""
 
 
 class JobState(StrEnum):
@@ -64,7 +64,10 @@ class _Observed(BaseModel):
 TaskState = Literal[
     "pending", "starting", "running", "restarting", "succeeded", "failed", "stopped"
 ]
-"""State of a task; ``restarting``: it has ended and waits for its next attempt."""
+"""State of a task.
+
+``restarting``: it has ended and waits for its next attempt.
+"""
 
 
 class TaskStatus(_Observed):

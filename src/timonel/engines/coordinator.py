@@ -46,14 +46,14 @@ def initial(spec: JobSpec, created_at: float) -> State:
 
 
 def advance(state: State, event: Event, now: float) -> Step:
-    """Return the state after ``event`` at time ``now``, and the actions to carry out."""
+    """Return the state after ``event``, and the actions to carry out."""
     if state.phase is Phase.ENDED or _is_stale(state, event):
         return state, ()
     return _HANDLERS[type(event)](state, event, now)
 
 
 def _is_stale(state: State, event: Event) -> bool:
-    """Whether an event belongs to an earlier generation or attempt, or to an ended task."""
+    """Whether an event is of an earlier attempt or an ended task."""
     if isinstance(event, Begin):
         return state.phase is not Phase.NEW
     if not isinstance(event, TaskStarted | TaskReady | TaskExited | StartFailed):
@@ -153,7 +153,7 @@ def _take_turn(state: State, name: str, now: float) -> Step:
 
 
 def _go_on(state: State, failure: Failure | None, now: float) -> Step:
-    """Fail or drain the generation after the end of a task, or continue."""
+    """Fail, drain or continue the generation after a task ended."""
     if failure is not None:
         return generations.fail(state, now, failure)
     if is_done(state):

@@ -64,7 +64,7 @@ def sizes(roles: Sequence[RoleSpec], slots: Slots) -> dict[str, int]:
 
 
 def resized(roles: Sequence[RoleSpec], sizes: Mapping[str, int]) -> tuple[RoleSpec, ...]:
-    """Return the roles with these sizes; roles of size 0 are left out."""
+    """Return the roles with these sizes, without those of size 0."""
     return tuple(
         role.model_copy(update={"replicas": sizes[role.name]})
         for role in roles

@@ -43,7 +43,9 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """Exit of a task: an exit code, a signal, or the loss of its agent.
+    """Exit of a task.
+
+    By an exit code, a signal, or the loss of its agent.
 
     Attributes:
         exit_code: Exit code, if the task exited by itself.
@@ -164,7 +166,7 @@ def _counts_while_stopping(task_exit: TaskExit) -> frozenset[FailureCause]:
 
 
 def _signal_of(task_exit: TaskExit) -> int | None:
-    """Return the signal of an exit, also if a shell encoded it as 128 + n."""
+    """Return an exit's signal, also if encoded as 128 + n."""
     if task_exit.signal is not None:
         return task_exit.signal
     number = (task_exit.exit_code or 0) - _SHELL_SIGNAL_BASE
@@ -194,7 +196,9 @@ def _signal_name(number: int) -> str:
 
 
 def _rank(failure: Failure) -> int:
-    """Rank failures by how likely they are the root; `min` keeps the first of equals.
+    """Rank failures by how likely they are the root.
+
+    `min` keeps the first of equals.
 
     A bare non-zero exit code ranks like a crash: without a report, a script that lost its peer
     raises

@@ -22,7 +22,7 @@ from timonel.engines.tasks import ending, role_of, task_of, with_task
 def lost(
     state: State, task: TaskStatus, failure: Failure, now: float, progress: float | None = None
 ) -> tuple[State, Failure | None]:
-    """Return the state after a task was lost, and the failure of the job, if any.
+    """Return the state after a loss, and the job's failure, if any.
 
     Args:
         state: State in which the task has ended.
@@ -104,7 +104,7 @@ def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action,
 
 
 def give_up_waiting(state: State) -> State:
-    """Stop tasks that wait for their next attempt, as their generation is over."""
+    """Stop tasks that wait for their next attempt."""
     for name in state.timers:
         task = task_of(state, name)
         if task is not None and task.state == "restarting":
@@ -118,7 +118,7 @@ def without(times: Mapping[str, float], name: str) -> dict[str, float]:
 
 
 def _can_do_without(state: State, role: RoleSpec) -> bool:
-    """Whether the job continues although a task of this role failed for good."""
+    """Whether the job continues without a task of this role."""
     if not any(task.state != "failed" for task in ending(state)):
         return False
     if not role.essential:

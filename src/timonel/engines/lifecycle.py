@@ -180,7 +180,7 @@ class StopTasks:
 
 @dataclass(frozen=True)
 class KillTasks:
-    """Kill tasks together with their unresponsive agents; expect no more messages of them."""
+    """Kill tasks and their unresponsive agents, without waiting for their exits."""
 
     generation: int
     task_ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Decide whether and when a failed job restarts: pure functions of plain values."""
+"""Decide whether and when a failed job restarts. Pure functions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RestartHistory:
 
 @dataclass(frozen=True)
 class Loss:
-    """A failure of a generation or of a task that restarts in place.
+    """Failure of a generation, or of a task that restarts in place.
 
     Attributes:
         cause: The cause; for a generation, the root cause.
@@ -73,7 +73,7 @@ class Decision:
 
 
 def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decision:
-    """Decide whether a generation, or a task that restarts in place, restarts after a failure.
+    """Decide whether a failed generation or single task restarts.
 
     A job that ran for at least ``reset_after_s`` and made progress gets its whole budget back: one
     of weeks survives any number of preemptions, and one that fails again and again ends soon. Time
@@ -116,7 +116,9 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
 
 
 def backoff_s(policy: RestartPolicy, restart: int) -> float:
-    """Return the delay in seconds before the ``restart``-th restart in a row, from 1.
+    """Return the delay before the ``restart``-th restart in a row.
+
+    In seconds; restarts count from 1.
 
     0 before the first, which follows progress; then doubling up to the maximum.
     """

@@ -74,7 +74,7 @@ class RoleSpec(_Spec):
 
 
 class RestartPolicy(_Spec):
-    """Restart limits and delays of a job, or of a task in place."""
+    """Restart limits and delays of a job or a single task."""
 
     max_restarts: int = Field(default=3, ge=0, description="Restarts before the job fails.")
     reset_after_s: Seconds = Field(
@@ -164,7 +164,7 @@ class JobSpec(_Spec):
 
 
 def hang_timeout_s(spec: JobSpec, role: RoleSpec) -> float | None:
-    """Return the hang timeout in seconds for tasks of a role; None: unlimited.
+    """Return a role's hang timeout in seconds; None: unlimited.
 
     Shorter for roles that restart in place: tasks that wait for a hung one, perhaps while holding
     Python's lock, must not time out before it.

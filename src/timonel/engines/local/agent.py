@@ -36,18 +36,20 @@ from timonel.storage import append_line
 READY = "ready"
 REPORT = "report.json"
 LAST_WORDS = "if-out-of-memory.json"
-"""Report to use if the kernel kills the task for lack of memory."""
+"""Report to use after an out-of-memory kill."""
 _READY_POLL_S = 0.025
 _URGE_S = 0.2
 """Seconds between the first SIGTERM (save and exit) and the second (exit)."""
 _SILENT_S = 4.0
-"""Silence in seconds after which an urgent stop kills a task without a grace period."""
+"""Silence in seconds after which an urgent stop kills at once."""
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _REPORT_LIMIT_BYTES = 1 << 20
 
 
 def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None = None) -> NoReturn:
-    """Run an agent until the supervisor exits. Call it in a freshly forked process.
+    """Run an agent until the supervisor exits.
+
+    Call it in a freshly forked process.
 
     Args:
         sock: The agent's end of the socket pair.
@@ -209,7 +211,7 @@ class Agent:
             self._sample_at = now + SAMPLE_INTERVAL_S
 
     def _look(self, now: float) -> None:
-        """Check heartbeat and progress of the task, and kill it if it hangs."""
+        """Check a task's heartbeat and progress, and kill it if hung."""
         every_s = self._pulse.look_every_s
         if every_s is None or not self._is_ready:
             return

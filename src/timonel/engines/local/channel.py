@@ -11,7 +11,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Channel:
-    """One end of a stream socket that carries one JSON object per line.
+    """Stream socket that carries one JSON object per line.
 
     Never blocks: data that the peer does not accept yet is buffered until `flush`. Owns its socket.
     For
@@ -35,7 +35,7 @@ class Channel:
         return self.is_open and bool(self._unsent)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, buffering what the peer does not accept; dropped if it is gone."""
+        """Send or buffer a message; drop it if the peer is gone."""
         self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self.flush()
 

@@ -1,4 +1,6 @@
-"""Start a process in its own session, as a new Python or in a warm image.
+"""Start a process in its own session, in either of two ways.
+
+It executes a new Python, or runs in a warm image.
 
 Both ways differ only in the last step: the child gets default signals, its own session (so that ^C
 in a terminal does not reach it), standard streams, working folder and environment, and the kernel
@@ -81,7 +83,7 @@ def close_inherited(keep: Sequence[int] = ()) -> None:
 
 
 def reset_signals() -> None:
-    """Reset all signals to the dispositions of a new Python, and unblock them."""
+    """Reset all signals as in a new Python, and unblock them."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in {None, signal.SIG_DFL}:

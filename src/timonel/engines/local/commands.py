@@ -1,4 +1,4 @@
-"""Commands of a job: sidecars during the job, and the epilogue after it."""
+"""Commands of a job: sidecars during it, and the epilogue after."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Commands:
             self._epilogue = None
 
     def wind_down(self) -> None:
-        """Wait for the sidecars, then stop them and kill all remaining processes of the job.
+        """Wait for the sidecars, then kill all remaining processes.
 
         SIGTERM to this process skips the wait: the job is about to restart, with sidecars that
         continue

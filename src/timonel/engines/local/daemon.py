@@ -57,7 +57,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _warm_up(spec: JobSpec) -> None:
-    """Let warm parents start importing; below the guard they would die with it."""
+    """Start warm parents.
+
+    Not from below the guard, or they would die with it.
+    """
     for role in spec.roles if spec.preload else ():
         try:
             ensure_parent(spec.preload, role_environment(spec, role))
@@ -83,7 +86,7 @@ def _guard(folder: JobFolder, writer: int) -> NoReturn:
 
 
 def _run_until_final(folder: JobFolder, writer: int) -> None:
-    """Run supervisors until the job ends; end it here if no supervisor can."""
+    """Run supervisors until the job ends, or end it here."""
     identity, history = own_identity(), RestartHistory()
     descriptor: int | None = writer
     has_begun = False
@@ -148,7 +151,9 @@ def _wait_for(supervisor: int) -> int:
 
 
 def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record | None:
-    """Return the job's record if the guard must end the job, else None.
+    """Return the record of a job that the guard must end.
+
+    None if there is nothing to do.
 
     Args:
         folder: Job folder.

@@ -1,4 +1,4 @@
-"""Local engine: jobs run as processes on this machine, each with a supervisor."""
+"""Local engine: jobs as processes of this machine, with supervisors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from timonel.storage import exclusive, publish_dir
 _logger = logging.getLogger(__name__)
 
 _WIND_DOWN_S = 30.0
-"""Maximum seconds for the sidecars of an ended job to exit after SIGTERM."""
+"""Maximum seconds that an ended job's sidecars run after SIGTERM."""
 _POLL_S = 0.1
 
 
@@ -193,7 +193,9 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
 
 
 def _end_the_last(folder: JobFolder) -> None:
-    """Stop the supervisor and guard of an ended job, which stay for its sidecars.
+    """Stop the supervisor and guard of an ended job.
+
+    They stay until its sidecars have exited.
 
     Raises:
         JobError: They did not exit in time.

@@ -19,7 +19,7 @@ _OF_ONE_PROCESS = frozenset({CLUSTER, JOB_DIR, TASK_DIR, OUTCOME, MARKER, RESERV
 
 
 def inherited(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for a new job, without the variables of an outer job."""
+    """Return the inherited environment, without an outer job's variables."""
     return {name: value for name, value in environ.items() if name not in _OF_ONE_PROCESS}
 
 

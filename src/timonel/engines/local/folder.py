@@ -197,7 +197,7 @@ def _as_documents(path: Path) -> Iterator[None]:
 
 
 def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> JobStatus:
-    """Return the status of a job whose supervisor died before the job ended."""
+    """Return the status of a job whose supervisor died early."""
     tasks = tuple(
         task.model_copy(update={"state": "failed", "cause": FailureCause.ENGINE})
         if task.state in {"pending", "starting", "running"}

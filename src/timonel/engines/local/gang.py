@@ -59,7 +59,9 @@ class _Agent:
 
 @dataclass
 class Gang:
-    """Carries out a coordinator's actions with one agent per task, and emits events.
+    """Carries out a coordinator's actions with agents, and emits events.
+
+    Each task has one agent.
 
     Agents outlive generations; a dead agent is replaced at the next start.
     """
@@ -157,7 +159,7 @@ class Gang:
             self._ports = None
 
     def _order(self, task_id: str, generation: int) -> None:
-        """Send a start order to a task's agent, creating the agent if needed."""
+        """Send a task's start order to its agent, created if needed."""
         assignment = self._assignments[task_id]
         role = next(r for r in self.spec.roles if r.name == assignment["task"]["type"])
         base = role_environment(self.spec, role)

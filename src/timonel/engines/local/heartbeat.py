@@ -19,7 +19,10 @@ LOOK_S = 1.0
 _LOOKS_PER_TIMEOUT = 4
 _LATE_LOOKS = 3
 _BUSY_SHARE = 0.25
-"""Share of one CPU from which a process counts as computing; waiting threads use less."""
+"""CPU share from which a process counts as computing.
+
+Threads that only wait use less.
+"""
 _PROGRESS_LIMIT = 4096
 
 
@@ -31,7 +34,9 @@ class _Seen:
 
 @dataclass
 class Pulse:
-    """Tracks the last sign of life of a task; times are those of a monotonic clock.
+    """Tracks the last sign of life of a task.
+
+    All times are those of a monotonic clock.
 
     Args:
         hang_timeout_s: Maximum seconds without a heartbeat; None: unlimited.
@@ -75,7 +80,10 @@ class Pulse:
         return None
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds since the last sign of life; 0 before the first."""
+        """Return the seconds since the last sign of life.
+
+        0 before the first.
+        """
         return 0.0 if self._beat is None else now - self._beat.since
 
     def _is_busy(self, now: float, cpu_s: float) -> bool:
@@ -85,7 +93,10 @@ class Pulse:
         return took_s / (now - self._looked_at) >= _BUSY_SHARE
 
     def _forgive_a_late_look(self, now: float) -> None:
-        """Do not count a late check against the task: the watcher or the machine was paused."""
+        """Do not count a late check against the task.
+
+        The watcher or the machine was paused.
+        """
         before, self._looked_at = self._looked_at, now
         every_s = self.look_every_s
         if before is None or every_s is None or now - before <= _LATE_LOOKS * every_s:
@@ -96,7 +107,7 @@ class Pulse:
 
 
 def read_beat(folder: Path) -> int | None:
-    """Return a value that changes with each heartbeat of a task; None without one."""
+    """Return a value that changes with each heartbeat, or None."""
     try:
         return (folder / ALIVE).stat().st_mtime_ns
     except OSError:

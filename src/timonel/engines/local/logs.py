@@ -56,7 +56,7 @@ def read_logs(tails: Sequence[LogTail]) -> Iterator[LogLine]:
 
 
 def follow_logs(tails: Sequence[LogTail], is_over: Callable[[], bool]) -> Iterator[LogLine]:
-    """Yield lines as they are written, until the job is over and all logs are read."""
+    """Yield lines as they are written, until the job is over."""
     while True:
         # Checked before reading, so that lines written before the end are still read.
         over = is_over()

@@ -85,7 +85,10 @@ class Identity:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of a live process; None if it is missing or a zombie."""
+    """Return the identity of a live process, else None.
+
+    Zombies do not count as alive.
+    """
     stat = _stat(pid)
     if stat is None or stat[_STAT_STATE] in "ZX":
         return None
@@ -146,7 +149,7 @@ def adopt_orphans() -> None:
 
 
 def name_process(name: str) -> None:
-    """Set the process name shown by ``ps`` and ``top``, cut to 15 bytes."""
+    """Set the name shown by ``ps`` and ``top`` (15 bytes)."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     _LIBC.prctl(_PR_SET_NAME, buffer, 0, 0, 0)
 
@@ -186,7 +189,7 @@ def marked(token: str, *, inside: str | None = None) -> list[int]:
 
 
 def kill_all(find: Callable[[], Collection[int]], *, timeout_s: float = 5.0) -> bool:
-    """Kill the result of ``find`` until it is empty; return whether it became so.
+    """Kill processes until ``find`` returns none; return whether that succeeded.
 
     Repeated because a process may fork between listing and killing. Does not reap dead children of
     this

@@ -20,7 +20,9 @@ class Scratch:
         self._folder: str | None = None
 
     def renew(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Create a new folder below the TMPDIR of ``env``; return ``env`` with it.
+        """Create a new folder; return ``env`` with it as TMPDIR.
+
+        It is below the previous TMPDIR of ``env``.
 
         Raises:
             OSError: The folder cannot be created.

@@ -72,7 +72,10 @@ class Supervisor:
         self._commands = Commands(spec, folder, self._loop, str(identity))
 
     def run(self, accepted: Callable[[], None]) -> None:
-        """Run the job; call ``accepted`` once the job is visible and can be stopped."""
+        """Run the job.
+
+        Calls ``accepted`` once the job is visible and can be stopped.
+        """
         self._publish(self._record.status)
         accepted()
         self._commands.start_sidecars()

@@ -29,7 +29,10 @@ from timonel.storage import exclusive
 from timonel.units import parse_seconds
 
 LINGER = "TIMONEL_WARM_LINGER"
-"""Environment variable: seconds that an idle warm parent stays; 0 ends it with its job."""
+"""Environment variable: a warm parent's idle time in seconds.
+
+0 ends the parent with its job.
+"""
 DEFAULT_LINGER_S = 600.0
 MESSAGE_BYTES = 1 << 16
 _BACKLOG = 128
@@ -47,7 +50,7 @@ class WarmRequest:
         return self._connection.fileno()
 
     def answer(self) -> int | None:
-        """Return the PID of the agent, or None if the answer is pending.
+        """Return the agent's PID, or None if the answer is pending.
 
         Raises:
             WarmUnavailableError: The parent refused or is gone.
@@ -71,7 +74,7 @@ class WarmRequest:
 
 
 def ensure_parent(preload: Sequence[str], env: Mapping[str, str]) -> None:
-    """Start the warm parent for these modules and environment, unless it is running.
+    """Start the warm parent for these modules, unless it is running.
 
     Returns before the imports are done; requests wait for them.
 
@@ -92,7 +95,7 @@ def ensure_parent(preload: Sequence[str], env: Mapping[str, str]) -> None:
 def request_agent(
     preload: Sequence[str], env: Mapping[str, str], agent_end: socket.socket, token: str
 ) -> WarmRequest:
-    """Ask the warm parent to fork an agent on ``agent_end`` of a socket pair.
+    """Ask the warm parent to fork an agent on ``agent_end``.
 
     Args:
         preload: Modules that the parent has imported.
@@ -154,7 +157,7 @@ def _is_listening(path: str) -> bool:
 def _start(
     folder: Path, key: str, path: str, preload: Sequence[str], env: Mapping[str, str]
 ) -> None:
-    """Start a parent with a listening socket, so that requests can queue at once."""
+    """Start a parent whose socket listens already, to queue requests."""
     for suffix in ("sock", "files"):
         (folder / f"{key}.{suffix}").unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -178,7 +181,9 @@ def _start(
 
 
 def parent_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which imports start no threads, so that forking is safe.
+    """Return an environment in which imports start no threads.
+
+    A process with several threads cannot fork safely.
 
     It has only the variables that are part of the key, so that all parents of a key are alike.
     Tasks get

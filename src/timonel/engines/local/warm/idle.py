@@ -21,7 +21,7 @@ _SUFFIX = ".idle"
 
 
 def is_surplus(since: float, others: Collection[float], most: int = MOST_IDLE) -> bool:
-    """Whether a parent that has been idle since ``since`` is one too many.
+    """Whether an idle parent is one too many.
 
     Args:
         since: When it became idle.
@@ -70,7 +70,7 @@ class IdleMark:
 
 
 def _since(path: Path) -> float | None:
-    """Return when the parent of a mark became idle; None if it is gone."""
+    """Return when a mark's parent became idle; None if gone."""
     try:
         content = json.loads(path.read_text())
         parent, since = Identity.from_json(content["parent"]), float(content["since"])

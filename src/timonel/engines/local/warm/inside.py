@@ -1,4 +1,4 @@
-"""Run a task in a forked image as ``python -m <module> <args>`` would.
+"""Run a task in a forked image like ``python -m``.
 
 Restores the differences between a new interpreter and a forked one: environment, path, arguments,
 streams, random state, threads of linear algebra, and the shutdown of a program.
@@ -33,7 +33,7 @@ _OPENBLAS_SETTERS = (
 
 
 def run_module(command: Command) -> int:
-    """Run the command's module as the main program and return its exit code.
+    """Run a module as the main program; return its exit code.
 
     Does all that an interpreter does at its end, except that the process then exits by `os._exit`:
     libraries' destructors must not run in an image that is shared with other processes.

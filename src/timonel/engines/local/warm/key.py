@@ -1,4 +1,4 @@
-"""Key of a warm parent: a hash of all that a task inherits from it.
+"""Key of a warm parent: a hash of what tasks inherit.
 
 A forked task inherits modules, variables read at import, limits and control groups from its parent.
 A parent serves only tasks that would have had the same values without it.
@@ -46,7 +46,7 @@ _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def warm_key(preload: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return the key of the parent for tasks with these modules and environment."""
+    """Return the key of the parent for these modules and environment."""
     parts = {
         "python": [sys.executable, sys.version, sys.prefix],
         "preload": list(preload),
@@ -67,7 +67,7 @@ def import_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _inherited() -> dict[str, object]:
-    """Return the properties that a child inherits and cannot or should not change."""
+    """Return inherited properties that a child cannot or should not change."""
     return {
         "user": [os.getuid(), os.getgid(), sorted(os.getgroups())],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],

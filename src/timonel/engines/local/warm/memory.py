@@ -19,7 +19,7 @@ _FILES = (
 
 
 def is_scarce(proc: Path = PROC, cgroups: Path = CGROUPS) -> bool:
-    """Whether the machine or a cgroup of this process is short of memory."""
+    """Whether the machine or a cgroup is short of memory."""
     shares = [_machine(proc), *_groups(proc, cgroups)]
     return any(share is not None and share < SCARCE_SHARE for share in shares)
 

@@ -12,7 +12,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class WarmUnavailableError(Exception):
-    """No warm parent is available, for the given reason; tasks start without one."""
+    """No warm parent is available; tasks start without one.
+
+    The message gives the reason.
+    """
 
 
 def runtime_dir() -> Path:
@@ -36,7 +39,10 @@ def runtime_dir() -> Path:
 
 
 def short_path(folder: int, name: str) -> str:
-    """Return a path to ``name`` in an open folder, short enough for a socket address."""
+    """Return a path short enough for a socket address.
+
+    It leads to ``name`` in an open folder.
+    """
     return f"/proc/self/fd/{folder}/{name}"
 
 

@@ -38,7 +38,7 @@ from timonel.engines.local.warm.stamps import loaded_files, write_stamps
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0
-"""Seconds for the process that started or found the parent to send a request."""
+"""Seconds for the first request after the parent was found."""
 _LOOK_S = 5.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class WarmParent:
-    """Serves requests on a listening socket until it has been idle for long enough.
+    """Serves requests on a socket until it was idle too long.
 
     Args:
         listener: Listening socket.
@@ -71,7 +71,7 @@ class WarmParent:
         self._wanted_until = 0.0
 
     def serve(self) -> None:
-        """Serve until a signal, or until the parent was idle for too long.
+        """Serve until a signal, or until idle for too long.
 
         An idle parent exits sooner if others became idle after it, or if memory is scarce.
         """

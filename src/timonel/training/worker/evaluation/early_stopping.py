@@ -62,7 +62,10 @@ def judges(best: Best | None) -> bool:
 
 
 def best_of(done: Sequence[Evaluated], by: Best) -> Evaluated | None:
-    """Return the best evaluation, the first of equals; None if none has the metric."""
+    """Return the best evaluation.
+
+    The first of equals; None if none has the metric.
+    """
     best: Evaluated | None = None
     for found in done:
         value = _value(found, by)
@@ -72,7 +75,10 @@ def best_of(done: Sequence[Evaluated], by: Best) -> Evaluated | None:
 
 
 def since_best(done: Sequence[Evaluated], by: Best) -> int:
-    """Return the number of evaluations since the best; non-finite values are no better."""
+    """Return the number of evaluations since the best.
+
+    A non-finite value is no better.
+    """
     best = best_of(done, by)
     return len(done) if best is None else len(done) - 1 - list(done).index(best)
 

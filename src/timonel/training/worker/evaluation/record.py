@@ -119,7 +119,10 @@ class Records:
         return sorted(int(path.stem.removeprefix("fit-")) for path in found)
 
     def mark_trained(self) -> None:
-        """Record that the trainers have finished the script: no more checkpoints will come."""
+        """Record that the trainers have finished the script.
+
+        No more checkpoints will come.
+        """
         self._folder.mkdir(exist_ok=True)
         (self._folder / _TRAINED).touch()
 

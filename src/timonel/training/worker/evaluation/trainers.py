@@ -17,7 +17,10 @@ logger = logging.getLogger(__name__)
 
 TASK = "evaluator-0"
 GONE_S = 120.0
-"""Seconds without a sign of life after which an evaluator counts as gone; a restart takes less."""
+"""Silence in seconds after which an evaluator counts as gone.
+
+A restart takes less.
+"""
 _LEAST_PATIENCE_S = 600.0
 _TIMES = 10
 _POLL_S = 0.2
@@ -54,7 +57,7 @@ class Trainers:
         self._is_gone = False
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002 - the seam's
-        """Disable validation of a ``fit`` call if the evaluator can do it alone."""
+        """Disable a call's validation if the evaluator can do it alone."""
         self._fit += 1
         self._is_left = False
         if validation.evaluation_of(arguments) is None:
@@ -73,7 +76,7 @@ class Trainers:
         arguments["validation_freq"] = validation.NEVER
 
     def fit_ends(self, model: Any, history: Any) -> None:  # noqa: ARG002 - the seam's arguments
-        """Wait for the evaluation of the last checkpoint; add the results to the ``History``."""
+        """Wait for the last evaluation; add results to the ``History``."""
         if self._is_left:
             self._wait()
             add_to_history(history, self._records.read(self._fit))
@@ -105,6 +108,9 @@ class Trainers:
 
 
 def patience_s(record: Record) -> float:
-    """Return how long trainers wait for the last evaluation, based on earlier ones."""
+    """Return how long trainers wait for the last evaluation.
+
+    Based on the duration of earlier ones.
+    """
     longest = max((found.seconds for found in record.done), default=0.0)
     return max(_LEAST_PATIENCE_S, _TIMES * longest)

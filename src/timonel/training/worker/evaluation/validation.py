@@ -39,7 +39,9 @@ def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def who_validates(keras: Any, given: Any) -> str | None:
-    """Return the name of a callback that may use validation results, or None.
+    """Return a callback that may use validation results, or None.
+
+    The result is its class name.
 
     An evaluator's results arrive after the end of an epoch, too late for callbacks, so the trainers
     then

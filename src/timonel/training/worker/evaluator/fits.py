@@ -1,4 +1,4 @@
-"""``fit`` calls of an evaluator, which follow the checkpoints of the trainers' calls."""
+"""``fit`` calls of an evaluator, which follow the trainers' checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class EvaluatorFits:
-    """``fit`` calls of an evaluator. Not thread-safe: scripts call ``fit`` from one thread.
+    """``fit`` calls of an evaluator.
+
+    Not thread-safe: scripts call ``fit`` from one thread.
 
     Args:
         keras: Keras module, ``keras`` or ``tf_keras``.

@@ -1,4 +1,7 @@
-"""Follow a job's checkpoints: evaluate each new one once, and always the last."""
+"""Follow and evaluate a job's checkpoints.
+
+Each new one at most once, the last one always.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.2
 
 Evaluate = Callable[[Checkpoint], Mapping[str, float]]
-"""Loads a checkpoint's weights into the model, evaluates it, and returns the metrics."""
+"""Evaluates a checkpoint in the model, and returns the metrics."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Process of an evaluator, from device setup to the end of the script.
+"""Process of an evaluator.
 
 It runs the user's program like the trainers, with one replica and outside their cluster. Its k-th
 call of ``fit`` builds the model too, but waits for the checkpoints of the trainers' k-th call,
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(task: Task, termination: Termination) -> None:
-    """Evaluate the checkpoints of a job until its trainers have finished the script."""
+    """Evaluate a job's checkpoints until its trainers have finished."""
     settings = task.spec.settings
     devices.configure_evaluator(
         devices.Place(*task.cluster.neighbours),

@@ -72,7 +72,7 @@ class Report:
         return self._saved.get(fit, set())
 
     def fit_ends(self, final: Checkpoint) -> None:
-        """Record the end of a call, whose epochs offset those of the next calls."""
+        """Record the end of a call, which offsets later epochs."""
         self._epochs_before += final.progress.next_epoch
 
     def _look(self) -> None:

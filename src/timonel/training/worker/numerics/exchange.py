@@ -53,7 +53,9 @@ def between_workers(values: Gradients) -> Gradients:
 
 
 def compressed(gradients: Gradients, compression: Compression, reduce: Reduce) -> Gradients:
-    """Return the sums of gradients; float32 tensors are sent in a smaller type.
+    """Return the sums of gradients, sent in a smaller type.
+
+    Only float32 tensors are sent so.
 
     Slices, the gradients of embeddings, are sent unchanged.
 

@@ -17,7 +17,9 @@ from timonel.training.worker.numerics import exchange
 from timonel.training.worker.numerics.exchange import Gradients, Reduce
 
 before_reduce: list[Callable[[Gradients], Gradients]] = []
-"""Hooks called on each replica, while a step is traced, with the gradients before they are sent.
+"""Hooks for gradients before they are sent.
+
+Called on each replica while a step is traced.
 
 Each returns them, possibly with operations added.
 """

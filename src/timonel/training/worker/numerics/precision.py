@@ -14,7 +14,10 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 
 
 def configure(keras: Any, settings: Numerics) -> None:
-    """Apply settings that must precede the script's first layer; the seed is set already."""
+    """Apply settings that must precede the script's first layer.
+
+    The seed is set already.
+    """
     if settings.deterministic:
         import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 

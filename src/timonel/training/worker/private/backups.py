@@ -44,7 +44,9 @@ def not_restored(keras: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def moved(callback: Any, place: Callable[[Any], Any]) -> Iterator[None]:
-    """Make Keras 3's ``BackupAndRestore`` use a copy of its folder within the block.
+    """Redirect Keras 3's ``BackupAndRestore`` to a copy of its folder.
+
+    Within the block.
 
     Args:
         callback: Callback to redirect.

@@ -22,7 +22,7 @@ def missing_names() -> list[str]:
 
 
 def add_in_place() -> None:
-    """Make replicas that share a variable add only their increments to it. Idempotent."""
+    """Make replicas add only increments to shared variables. Idempotent."""
     from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
     from tensorflow.python.distribute.ps_values import AggregatingVariable  # noqa: PLC0415
 

@@ -36,7 +36,10 @@ def is_changed(value: Any) -> bool:
 
 
 def mark_what_is_wrapped_by(scaler: Any) -> None:
-    """Make a loss-scaling optimizer mark its inner one, which must not reduce again."""
+    """Make a loss-scaling optimizer mark its inner one.
+
+    The inner one must not reduce again.
+    """
     original = scaler.build
 
     @functools.wraps(original)
@@ -88,7 +91,7 @@ def _is_overwritten(variable: Any) -> bool:
 
 
 def while_updating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of an optimizer so that `scaled` knows that an update is running."""
+    """Wrap an optimizer's method to tell `scaled` about updates."""
 
     @functools.wraps(original)
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -109,7 +112,7 @@ def _updating(optimizer: Any) -> Iterator[None]:
 
 
 def scaled(original: Callable[[Any], Any], rule: Rule) -> Callable[[Any], Any]:
-    """Wrap a learning-rate getter so that it returns the scaled rate during updates."""
+    """Wrap a learning-rate getter to return scaled rates during updates."""
 
     @functools.wraps(original)
     def current(optimizer: Any) -> Any:

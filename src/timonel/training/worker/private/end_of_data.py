@@ -16,7 +16,7 @@ NAME = "_calculate_replicas_with_values"
 
 
 def watch_batches(before: Look, after: Look) -> Callable[[], None]:
-    """Call observers when this worker has its batch, and when all workers have theirs.
+    """Observe when this worker and all workers have their batches.
 
     Args:
         before: Gets tensors that are available once this worker has its batch.

@@ -25,7 +25,7 @@ def with_accumulation(
     plan: Plan,
     update: Callable[[list[Any]], None],
 ) -> Any:
-    """Call ``update`` with this batch's gradients, or the means of several when due."""
+    """Call ``update`` with the gradients, or their mean when due."""
     if plan.accumulate == 1:
         return update(found)
     inner = innermost(optimizer)
@@ -54,7 +54,10 @@ def named_sums(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
-    """Add gradient sums to an optimizer of Keras 3 when it is built."""
+    """Add gradient sums to an optimizer of Keras 3.
+
+    Called when the optimizer is built.
+    """
     from keras.src import backend  # noqa: PLC0415 - TensorFlow loads here
 
     def zeros(shape: Any, dtype: str, name: str, **kind: str) -> Any:

@@ -100,7 +100,9 @@ def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str,
 
 
 def generator_for_threads(model: Any) -> Callable[[], None]:
-    """Create Keras 3's global generator; return a function that shares it with a thread.
+    """Create Keras 3's global generator, shareable with other threads.
+
+    Returns a function that makes a thread use it.
 
     Keras keeps one per thread, and replicas are traced in threads that cannot create variables. It
     is
@@ -119,19 +121,25 @@ def generator_for_threads(model: Any) -> Callable[[], None]:
 
 
 def schedule_variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the learning rate that callbacks change; tf-keras omits it from its variables."""
+    """Yield the learning rate that callbacks change.
+
+    tf-keras omits it from its variables.
+    """
     rate = getattr(getattr(model, "optimizer", None), "_learning_rate", None)
     if _is_tf_keras(model) and hasattr(rate, "assign"):
         yield "learning-rate", rate
 
 
 def tensor_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable of a Keras variable; others are returned as they are."""
+    """Return the TensorFlow variable of a Keras variable.
+
+    Other variables are returned as they are.
+    """
     return getattr(variable, "_value", variable) if _is_keras_3(variable) else variable
 
 
 def metric_variables(model: Any) -> list[Any]:
-    """Return the variables of the metrics that ``fit`` resets at the start of an epoch."""
+    """Return the variables of metrics that ``fit`` resets each epoch."""
     found = [variable for metric in model.metrics for variable in metric.variables]
     return list({id(variable): variable for variable in found}.values())
 
@@ -144,7 +152,9 @@ def count_steps(model: Any, steps: int) -> None:
 
 
 def build_metrics(keras: Any, model: Any, spec: Any) -> None:
-    """Create the metrics' variables of a built model, as Keras does in the first step.
+    """Create the metrics' variables of a built model.
+
+    Keras creates them in the first step.
 
     Args:
         keras: Keras of the model.

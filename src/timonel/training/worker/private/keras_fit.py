@@ -56,7 +56,7 @@ def require_supported(flavour: str, version: str) -> None:
 
 
 def missing_names() -> list[str]:
-    """Return the private names of Keras 3 that the hooks need and that are missing."""
+    """Return the private names of Keras 3 that are missing."""
     from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
 
     owner = trainer.TensorFlowTrainer
@@ -103,7 +103,7 @@ def dataset_inputs(dataset: Any) -> list[Any]:
 
 
 def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
-    """Build the model, its metrics and its optimizer from one local replica's batch."""
+    """Build model, metrics and optimizer from one local replica's batch."""
     import keras  # noqa: PLC0415 - TensorFlow loads here
 
     strategy = model._distribute_strategy
@@ -127,7 +127,10 @@ def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
 
 
 def _with_results_of_all(original: Any) -> Any:
-    """Return the metrics' results over all replicas if the logs, also nested, are these results."""
+    """Use metric results over all replicas as logs.
+
+    Only if the logs, also nested, are these results.
+    """
 
     def results_or_logs(model: Any, logs: Any) -> Any:
         results = model.get_metrics_result()

@@ -1,4 +1,7 @@
-"""Find loss terms of a custom ``train_step`` that Keras did not scale for the replicas."""
+"""Find loss terms of a ``train_step`` that Keras did not scale.
+
+Keras scales losses for the replicas.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def _looking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reaches_variables(target: Any, model: Any) -> bool:
-    """Whether a loss depends on a trained variable other than through a scaled loss."""
+    """Whether an unscaled loss depends on a trained variable.
+
+    Paths through a scaled loss do not count.
+    """
     trained = {target.graph.capture(_handle(found)).name for found in model.trainable_variables}
     waiting, seen = [target], set()
     while waiting:
@@ -70,5 +76,8 @@ def _reaches_variables(target: Any, model: Any) -> bool:
 
 
 def _handle(variable: Any) -> Any:
-    """Return the resource handle of a variable of either Keras on this replica."""
+    """Return the resource handle of a variable on this replica.
+
+    Of either Keras.
+    """
     return variable.handle if hasattr(variable, "handle") else variable.value.handle

@@ -1,4 +1,4 @@
-"""Enter the Kerases' ``fit`` loops in the middle of an epoch, by private names.
+"""Enter the Kerases' ``fit`` loops in the middle of an epoch.
 
 In Keras 3, `EpochIterator._enumerate_iterator` numbers the steps of an epoch; its replacement can
 start later, once. tf-keras has `DataHandler._initial_step` for its own fault tolerance. Tests pin
@@ -15,7 +15,10 @@ from typing import Any
 
 @dataclass
 class Entrance:
-    """Entry point of the next epoch, and whether its steps are already complete."""
+    """Entry point of the next epoch.
+
+    ``stands_in``: its steps are already complete.
+    """
 
     pending: tuple[int, int] | None = None
     stands_in: bool = False
@@ -79,7 +82,7 @@ def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def entering(keras: Any) -> Iterator[None]:
-    """Enter ``fit`` of this Keras at the position of `begin_at`, within the block."""
+    """Enter ``fit`` at the position of `begin_at`, within the block."""
     _install_quiet_callbacks(keras)
     if keras.__name__ == "keras":
         _install_enumeration()

@@ -40,7 +40,7 @@ def install(keras: Any, plan: Plan, rule: Rule) -> None:
 
 
 def learning_rate(optimizer: Any, rule: Rule) -> float | None:
-    """Return the learning rate of the next update; None if the optimizer has none."""
+    """Return the learning rate of the next update, or None."""
     inner = innermost(optimizer)
     own, updates = getattr(inner, "learning_rate", None), getattr(inner, "iterations", None)
     if own is None or updates is None:

@@ -35,7 +35,7 @@ def as_scheduled(strategy: Any) -> Iterator[None]:
 
 
 def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
-    """Call ``warn`` at the first ``strategy.run`` that is not scheduled on a worker."""
+    """Call ``warn`` at the first ``strategy.run`` outside a worker."""
     original = strategy.run
     warned: list[bool] = []
 
@@ -58,7 +58,7 @@ def raw(variable: Any) -> Any:
 
 
 def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
-    """Create a variable within a context, even if Keras 3 defers its creation.
+    """Create a variable within a context, even if Keras defers it.
 
     Keras 3 defers it while a model is built symbolically, as for metrics whose shape is known only
     then.
@@ -128,7 +128,10 @@ def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
 
 
 def temporary(dtype: Any, shape: Any) -> Any:
-    """Return the handle of a variable that is created at each run of the traced function."""
+    """Return the handle of a new variable per run.
+
+    The variable is created each time the traced function runs.
+    """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
     from tensorflow.python.eager import context  # noqa: PLC0415
 
@@ -155,7 +158,10 @@ def worker_index() -> int:
 
 @contextlib.contextmanager
 def outside_scope() -> Iterator[None]:
-    """Leave all strategy scopes within the block, for work local to this process."""
+    """Leave all strategy scopes within the block.
+
+    For work that is local to this process.
+    """
     from tensorflow.python.framework import ops  # noqa: PLC0415
 
     graph = ops.get_default_graph()
@@ -188,7 +194,7 @@ def detached(model: Any) -> Iterator[None]:
 
 
 def strategy_attribute(model: Any) -> str:
-    """Return the name of the attribute in which a model keeps its strategy."""
+    """Return the attribute in which a model keeps its strategy."""
     return "_distribute_strategy" if hasattr(model, "_symbolic_build") else "_distribution_strategy"
 
 
@@ -269,7 +275,7 @@ def as_one_replica(strategy: Any) -> Iterator[None]:
 
 
 def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
-    """Build a model's layers, loss and metrics from a batch without training on it.
+    """Build layers, loss and metrics from a batch, without training.
 
     Metrics keep their values: an interrupted epoch may continue here.
     """
@@ -291,7 +297,7 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 
 
 def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
-    """Remove the loss from tf-keras' metrics if the model's own step does not update it.
+    """Remove tf-keras' loss metric if the step does not update it.
 
     Otherwise ``fit`` would show this metric, 0, instead of the loss that the step returns.
 
@@ -336,5 +342,8 @@ def whole_executions(model: Any, steps: int) -> int:
 
 
 def train_counter(model: Any) -> Any:
-    """Return tf-keras' step counter of a model, read by callbacks; None in Keras 3."""
+    """Return tf-keras' step counter of a model.
+
+    Its callbacks read it; None in Keras 3.
+    """
     return getattr(model, "_train_counter", None)

@@ -1,4 +1,4 @@
-"""Steps of a Keras model on replicas, weighing every row of a batch equally.
+"""Steps of a Keras model that weigh all rows equally.
 
 Replicas may have different numbers of rows, or none. Both Kerases average the losses of replicas as
 if all had the same number, and the step sees its part of that average: a script's ``train_step``
@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 Step = Callable[[Any], Any]
 
 _present = threading.local()
-"""Each replica is traced in its own thread; ``weight`` is that of its rows."""
+"""State of the replica that this thread traces.
+
+Each replica is traced in its own thread; ``weight`` is that of its rows.
+"""
 
 
 def missing_names() -> list[str]:
@@ -82,7 +85,10 @@ def _module_of_losses(keras: Any) -> ModuleType:
 
 
 def with_a_row(data: Any) -> Any:
-    """Return a batch with a row of zeros if it may be empty: some layers reject empty batches."""
+    """Add a row of zeros to a batch that may be empty.
+
+    Some layers reject empty batches.
+    """
     tf = _tf()
     rows = _rows(data)
     if not _may_be_none(rows):
@@ -112,7 +118,10 @@ def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> 
 
 
 def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
-    """Run one step at a time: with several replicas, TensorFlow fails in Keras 3's loop."""
+    """Run one step at a time.
+
+    With several replicas, TensorFlow fails in Keras 3's loop of steps.
+    """
     steps = getattr(model, "steps_per_execution", None)
     if isinstance(steps, int) and steps > 1:
         warn(
@@ -224,7 +233,10 @@ def _predicted(_: Any, original: Step) -> Step:
 
 @contextlib.contextmanager
 def _weighted(rows: Any) -> Iterator[None]:
-    """Weigh losses by the replica's share of rows; 1 if all shares are equal."""
+    """Weigh losses by the replica's share of rows.
+
+    1 if all replicas have equally many.
+    """
     before = getattr(_present, "weight", None)
     _present.weight = None if rows is None else _weight(rows)
     try:
@@ -268,7 +280,10 @@ def _replace_scaling(losses: ModuleType) -> None:
 
 
 def _replace_reduction(losses: ModuleType) -> None:
-    """Scale the reductions that Keras 3 does not: sums, and functions that return a mean."""
+    """Scale reductions that Keras 3 does not.
+
+    Sums, and functions that return a mean.
+    """
     original = losses.reduce_values
 
     @functools.wraps(original)
@@ -294,7 +309,10 @@ def _replace_reduction(losses: ModuleType) -> None:
 
 
 def _replace_masking(losses: ModuleType) -> None:
-    """Weigh a masked mean by its number of unmasked entries, in both Kerases."""
+    """Weigh a masked mean by its number of unmasked entries.
+
+    In both Kerases.
+    """
     name = "apply_mask" if hasattr(losses, "reduce_values") else "apply_valid_mask"
     original = getattr(losses, name)
     parameters = inspect.signature(original)
@@ -319,7 +337,7 @@ def _share(counts: Any, dtype: Any) -> Any:
 
 
 def _scaled(value: Any, weight: Any) -> Any:
-    """Scale a loss by ``weight``, with the gradient of the mean over replicas."""
+    """Scale a loss; its gradient is that of the replicas' mean."""
     tf = _tf()
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
 
@@ -332,7 +350,10 @@ def _scaled(value: Any, weight: Any) -> Any:
 
 
 def _rows(data: Any) -> Any:
-    """Return the row count of a replica's data, as an int if static; None for scalars."""
+    """Return the row count of a replica's data.
+
+    An int if static; None if the data have no rows.
+    """
     tf = _tf()
     first = next((found for found in tf.nest.flatten(data) if found is not None), None)
     if isinstance(first, tf.RaggedTensor):
@@ -356,7 +377,7 @@ def _as_tensors(logs: Any) -> Any:
 
 
 def _restoring(model: Any, rows: Any) -> Callable[[], None]:
-    """Return a function that resets metrics to their current state if there are no rows.
+    """Return a function that resets metrics without rows.
 
     A mean of losses that the script's own step tracks per batch counts the batch on each replica:
     its

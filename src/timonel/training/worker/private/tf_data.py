@@ -32,7 +32,10 @@ _ONE_PASS = (
     "Unbatch",
     "Zip",
 )
-"""Datasets of which a pass begins exactly one pass over the input, at once."""
+"""Datasets whose passes each begin one pass over the input.
+
+At once, when the pass begins.
+"""
 
 _RANDOM = ("Random", "Multinomial", "StatefulUniform", "TruncatedNormal", "ParameterizedTruncated")
 _ENDLESS = -1
@@ -76,7 +79,7 @@ def memory_of(dataset: Any) -> Memory:
 
 
 def stream_behind_maps(dataset: Any) -> session.Stream | None:
-    """Return the stream of a load whose steps map one to one to the pipeline's."""
+    """Return the stream whose steps are the pipeline's, one to one."""
     while _kind(dataset) in _ONE_TO_ONE or _stream_of(dataset) is not None:
         stream = _stream_of(dataset)
         if stream is not None:
@@ -97,7 +100,10 @@ def is_endless(dataset: Any) -> bool:
 
 
 def _ancestors(dataset: Any, *, direct: bool) -> Iterator[tuple[Any, bool]]:
-    """Yield a dataset and its inputs, each with whether its passes are those of the whole."""
+    """Yield a dataset and its ancestors, with flags.
+
+    The flag tells whether its passes are those of the whole.
+    """
     yield dataset, direct
     if _stream_of(dataset) is not None:
         return
@@ -120,7 +126,7 @@ def _reshuffles(dataset: Any) -> bool:
 
 
 def _draws(dataset: Any) -> bool:
-    """Whether a dataset's functions draw random numbers that a replay does not repeat."""
+    """Whether functions draw random numbers that a replay does not repeat."""
     functions: list[Any] = getattr(dataset, "_functions", list)()
     names = {
         operation.type

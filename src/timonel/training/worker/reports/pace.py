@@ -28,7 +28,7 @@ INTERVAL_S = 2.0
 """Minimum seconds between two reports of a task."""
 _ALL_WAIT = ": every step waits for it"
 _WORK, _WAIT = (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)
-"""Which sums of a stopwatch the time since the last moment is added to."""
+"""Weights of the elapsed time in a stopwatch's state."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Stopwatch:
         return gradients
 
     def leave(self, sums: list[Any]) -> list[Any]:
-        """Record when the sums are available and the step ends; return them unchanged."""
+        """Record the end of a step; return the sums unchanged."""
         tf = self._tf
         if self._is_first("sums"):
             now = self._note(sums, _WAIT)
@@ -106,7 +106,10 @@ class Stopwatch:
         return Reading(round(steps), work_s, wait_s)
 
     def _note(self, tensors: list[Any], goes_to: tuple[float, ...]) -> Any:
-        """Add the time since the last moment; return the moment when the tensors are available."""
+        """Add the time since the last moment; return the new one.
+
+        It is taken when the tensors are available.
+        """
         tf = self._tf
         with tf.control_dependencies([_dense(found) for found in tensors]), tf.device("CPU:0"):
             now = tf.timestamp()
@@ -126,7 +129,9 @@ class Stopwatch:
 
 
 class Teller:
-    """Reports the readings of a stopwatch to the run. Callable from any thread.
+    """Reports a stopwatch's readings to the run.
+
+    Callable from any thread.
 
     Args:
         run: Writer of the run.
@@ -182,7 +187,9 @@ class Teller:
 
 
 class Slowest:
-    """Warns once if one task delays the others, based on the reports of all tasks.
+    """Warns once if one task delays the others.
+
+    Based on the reports of all tasks.
 
     Args:
         run: Writer of the run.

@@ -77,7 +77,9 @@ def pace(plan: Plan, *, epoch: int, step: int, steps_done: int, elapsed_s: float
 
 
 class Reporter:
-    """Reports one ``fit`` call to a run. `batch` may be called from any thread.
+    """Reports one ``fit`` call to a run.
+
+    `batch` may be called from any thread.
 
     Args:
         run: Writer of the run.
@@ -97,7 +99,7 @@ class Reporter:
     ) -> None:
         self.plan = plan
         self.beside: Callable[[], Mapping[str, float]] = dict
-        """Returns further values to report with the metrics, which Keras does not know."""
+        """Returns further values to report, which Keras does not know."""
         self._run = run
         self._summaries = summaries
         self._clock = clock

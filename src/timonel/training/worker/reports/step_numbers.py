@@ -1,4 +1,4 @@
-"""Number the steps of a ``fit`` call from 1 through all epochs. Pure."""
+"""Number a ``fit`` call's steps from 1 through all epochs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from timonel.errors import SpecError
 
 @dataclass(frozen=True)
 class Steps:
-    """Range of steps to profile, from 1 through all epochs of the call, inclusive."""
+    """Range of steps to profile, both ends inclusive.
+
+    Steps count from 1 through all epochs of the call.
+    """
 
     first: int
     last: int

@@ -1,4 +1,6 @@
-"""Arrays as training data, in batches ordered by seed and epoch as in ``data.load``.
+"""Arrays as training data, ordered by seed and epoch.
+
+As with ``data.load``.
 
 Keras shuffles arrays by operations whose state cannot be read. The rest matches Keras: floats
 become
@@ -37,7 +39,9 @@ class BatchShuffled(Schedule):
 
 
 def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Replace array arguments by a dataset and return its feed; None for other data.
+    """Replace array arguments by a dataset and return its feed.
+
+    None if they are other data.
 
     Args:
         keras: Keras of the model.
@@ -117,7 +121,10 @@ def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
 
 
 def _tensors(tf: Any, keras: Any, part: Any) -> Any:
-    """Return arrays as tensors, floats as ``floatx``, and lists as tuples: tf.data stacks lists."""
+    """Convert arrays to tensors, floats to ``floatx``, lists to tuples.
+
+    tf.data would stack lists.
+    """
     if part is None:
         return None
     if isinstance(part, list | tuple):

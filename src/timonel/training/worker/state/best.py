@@ -25,7 +25,10 @@ class Best:
     larger: bool
 
     def value(self, history: Mapping[str, Sequence[Any]]) -> float | None:
-        """Return the metric of the last epoch; None if missing or not a finite number."""
+        """Return the metric of the last epoch.
+
+        None if it is missing or not a finite number.
+        """
         values = history.get(self.metric)
         if not values or not isinstance(values[-1], int | float) or not math.isfinite(values[-1]):
             return None

@@ -18,7 +18,10 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _LARGE = 1 << 20
 """Smaller copies come from the allocator's own memory."""
 _UNUSED = 2
-"""References to an unused buffer: the local variable and the argument of `sys.getrefcount`."""
+"""References to an unused buffer.
+
+The local variable, and the argument of `sys.getrefcount`.
+"""
 
 
 class Buffers:
@@ -55,7 +58,10 @@ class Buffers:
 
 
 def _looked_at(value: Any) -> Array | None:
-    """Return a view of a large tensor's memory; None if small or not accessible."""
+    """Return a view of a large tensor's memory.
+
+    None if the tensor is small, or its memory not accessible.
+    """
     if value.shape.num_elements() * value.dtype.size < _LARGE:
         return None
     try:

@@ -1,4 +1,7 @@
-"""Decide when a checkpoint is due within an epoch. Pure except for its clock."""
+"""Schedule of checkpoints within an epoch.
+
+Pure except for its clock.
+"""
 
 from __future__ import annotations
 

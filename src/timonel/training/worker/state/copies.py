@@ -1,4 +1,6 @@
-"""Copy checkpoints to a folder or bucket, to survive the loss of the machine.
+"""Copy checkpoints to a folder or bucket elsewhere.
+
+They survive the loss of the machine.
 
 A separate thread copies: a bucket that hangs delays neither training nor local checkpoints. It
 mirrors the local folder: the newest checkpoint is copied first, and deleted checkpoints are removed
@@ -29,9 +31,15 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
 _LONG_S = 30.0
-"""Seconds after which a slow copy is logged when the next one is due."""
+"""Seconds after which a slow copy is logged.
+
+When the next copy is due.
+"""
 PATIENCE_S = 60.0
-"""Seconds that the end of a call waits for copies, or ten times the longest copy so far."""
+"""Minimum seconds that the end of a call waits for copies.
+
+At least ten times the longest copy so far.
+"""
 
 
 class Copies:
@@ -55,7 +63,7 @@ class Copies:
         self._is_given_up = False
 
     def add(self, kept: Sequence[Path]) -> None:
-        """Mirror the kept checkpoints of a call in the background; return at once.
+        """Mirror the kept checkpoints in the background; return at once.
 
         An unreachable bucket does not end a job that has everything on its disk: the error is
         logged, and
@@ -104,7 +112,9 @@ class Copies:
                 )
 
     def fetch(self, root: Path) -> None:
-        """Fetch all copies into ``root``, which has none of them: all or nothing.
+        """Fetch all copies into ``root``, all or nothing.
+
+        None of them may exist there.
 
         Raises:
             InputError: The copies cannot be read.

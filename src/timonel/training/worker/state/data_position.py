@@ -1,4 +1,4 @@
-"""Position of a ``fit`` call in its training data, and how to restore it.
+"""Position of a ``fit`` call in its training data.
 
 A feed is told how many steps are done, and detects by itself when Keras begins another pass over
 the
@@ -40,7 +40,7 @@ class Feed:
         return {}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Restore a position; return the number of completed steps in the current pass.
+        """Restore a position; return completed steps of the current pass.
 
         Args:
             position: Result of `position`.

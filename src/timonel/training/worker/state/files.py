@@ -73,7 +73,7 @@ def name_of(progress: Progress) -> str:
 
 
 def age(name: str) -> tuple[int, int]:
-    """Return a sort key for folder names, from the oldest to the newest."""
+    """Return a key that sorts folder names from oldest to newest."""
     if name == FINAL:
         return (1 << 62, 0)
     epoch, _, step = name.removeprefix("epoch-").partition("-step-")
@@ -159,7 +159,10 @@ def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
 
 
 def _state_of_1(folder: Path, state: Mapping[str, Any]) -> FitState:
-    """Return the state of a format 1 checkpoint: variables at the end of an epoch."""
+    """Return the state of a format 1 checkpoint.
+
+    It has the variables at the end of an epoch.
+    """
     path = folder / _ARRAYS_1
     verify_file(path, state["digest"])
     with np.load(path, allow_pickle=False) as stored:

@@ -25,7 +25,10 @@ _STAGE = 4 << 20
 """Bytes per write."""
 _PAGE = 4096
 _DIRECT_FROM = 16 << 20
-"""Smaller files stay in the page cache, from which a restarted job reads them."""
+"""Minimum bytes of a file written directly.
+
+Smaller files stay in the page cache, from which a restarted job reads them.
+"""
 _PIECE = 1 << 18
 """Bytes per checksum call.
 

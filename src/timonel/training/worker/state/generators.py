@@ -93,7 +93,10 @@ class GeneratorFeed(Feed):
 
 
 def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
-    """Replace a generator by a dataset and return its feed; None for other data."""
+    """Replace a generator by a dataset and return its feed.
+
+    None if the data are no generator.
+    """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     data: Any = arguments.get("x")

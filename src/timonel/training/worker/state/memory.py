@@ -1,4 +1,4 @@
-"""Out-of-memory advice: the batch size in use, and a smaller one to try."""
+"""Out-of-memory advice: current batch size, and a smaller one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
 def advice(batch_size: int, replicas: int) -> str | None:
-    """Return advice for a batch that was too large; None if there is no smaller one.
+    """Return advice for a too large batch.
+
+    None if there is no smaller one.
 
     Args:
         batch_size: Global batch size.

@@ -42,7 +42,7 @@ class Progress:
         return replace(self, step=step, steps=self.steps_before_epoch + step)
 
     def after(self, epoch: int, logs: Mapping[str, Any], steps: int) -> Progress:
-        """Return the progress after ``epoch`` ended with ``logs`` and ``steps`` steps in total."""
+        """Return the progress after ``epoch`` ended, with ``steps`` steps in total."""
         grown = {**self.history, **{name: () for name in logs if name not in self.history}}
         history = {
             name: (*values, plain(logs[name])) if name in logs else tuple(values)

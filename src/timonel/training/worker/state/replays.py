@@ -84,7 +84,7 @@ class ReplayFeed(Feed):
         return {"pass": self._passes, "step": 0}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Draw the seeds of earlier passes, and start the next pass at the saved step."""
+        """Draw earlier passes' seeds, and resume at the saved step."""
         del trained
         if not position:
             return 0

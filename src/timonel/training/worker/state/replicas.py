@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Replicas:
-    """Replicas of a strategy, or the single one of a process without a strategy.
+    """Replicas of a strategy, or the only one without it.
 
     Args:
         strategy: A ``tf.distribute.Strategy``, or None.

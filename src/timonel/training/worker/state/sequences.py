@@ -49,7 +49,10 @@ class SequenceFeed(StreamFeed):
             getattr(self._sequence, "on_epoch_end", lambda: None)()
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return the position with the sequence's own state, such as a shuffled order."""
+        """Return the position with the sequence's own state.
+
+        Such as an order that it has shuffled.
+        """
         (state,) = callback_state.capture([self._sequence])
         if "get_state" not in dir(self._sequence):
             state["state"] = {n: v for n, v in state["state"].items() if _is_small(v)}
@@ -63,7 +66,9 @@ class SequenceFeed(StreamFeed):
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Replace a sequence by a dataset and return its feed; None for other data.
+    """Replace a sequence by a dataset and return its feed.
+
+    None if the data are no sequence.
 
     A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
     """

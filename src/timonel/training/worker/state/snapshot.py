@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class Snapshot:
-    """State of a ``fit`` call. All tasks of a job capture and restore it at the same steps.
+    """State of a ``fit`` call.
+
+    All tasks of a job capture and restore it at the same steps.
 
     Args:
         model: Built model.
@@ -38,7 +40,7 @@ class Snapshot:
         self._held: list[Array] | None = None
 
     def take(self, progress: Progress, trained: int) -> FitState:
-        """Return the state after ``trained`` steps of the call, copied to host memory."""
+        """Return the state after ``trained`` steps, copied to host memory."""
         names, local = local_variables(self._model, create=False)
         metrics = hidden_state.metric_variables(self._model) if progress.step else []
         values = self._replicas.read([*local, *metrics])

@@ -1,4 +1,4 @@
-"""Encode nested plain data with arrays as JSON and a list of arrays. Pure.
+"""Encode nested plain data as JSON and arrays. Pure.
 
 Plain data are numbers, strings, None, and lists, tuples and dicts of them. Values without a JSON
 form

@@ -46,5 +46,8 @@ class BackgroundWriter:
 
 
 def is_writing() -> bool:
-    """Whether a checkpoint of this process is being written. Callable from any thread."""
+    """Whether a checkpoint is being written.
+
+    Callable from any thread.
+    """
     return any(thread.name == _THREAD for thread in threading.enumerate())
