@@ -206,8 +206,7 @@ class Engine(abc.ABC):
         """Request that a job stops; return when the request is recorded. Idempotent.
 
         Tasks have ``stop_grace_s`` to exit; the job then ends as ``stopped``. A job that has ended
-        does
-        not change.
+        does not change.
 
         Raises:
             NotFoundError: No such job.
@@ -226,8 +225,7 @@ class ElasticEngine(abc.ABC):
         """Request new sizes of elastic roles; return when recorded. Idempotent.
 
         Tasks save their state and exit, and a generation of the new size continues from it. The
-        request
-        holds for all later generations.
+        request holds for all later generations.
 
         Args:
             job_id: Job ID.
@@ -248,8 +246,7 @@ class ResumingEngine(abc.ABC):
         """Resume a failed or stopped job; return when accepted.
 
         It remains the same job: it continues with the next generation in the same folder, with a
-        full
-        restart budget. When it ends, its epilogue runs again.
+        full restart budget. When it ends, its epilogue runs again.
 
         Raises:
             NotFoundError: No such job.

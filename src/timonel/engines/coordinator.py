@@ -53,7 +53,7 @@ def advance(state: State, event: Event, now: float) -> Step:
 
 
 def _is_stale(state: State, event: Event) -> bool:
-    """Whether an event is of an earlier attempt or an ended task."""
+    """Whether an event is of an earlier generation, attempt or ended task."""
     if isinstance(event, Begin):
         return state.phase is not Phase.NEW
     if not isinstance(event, TaskStarted | TaskReady | TaskExited | StartFailed):

@@ -2,8 +2,8 @@
 
 Tasks of a role are interchangeable, so an elastic role is a number of slots. A slot that loses its
 task is refilled at once. A slot that soon loses it again, or whose task does not start in time, is
-left out for a while. A generation has the requested size less the slots left out, within the
-role's minimum and maximum.
+left out for a while. A generation has the requested size less the slots left out, within the role's
+minimum and maximum.
 """
 
 from __future__ import annotations

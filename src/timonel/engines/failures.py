@@ -45,7 +45,7 @@ class TaskReport:
 class TaskExit:
     """Exit of a task.
 
-    By an exit code, a signal, or the loss of its agent.
+    It ends by an exit code, a signal, or the loss of its agent.
 
     Attributes:
         exit_code: Exit code, if the task exited by itself.
@@ -201,8 +201,7 @@ def _rank(failure: Failure) -> int:
     `min` keeps the first of equals.
 
     A bare non-zero exit code ranks like a crash: without a report, a script that lost its peer
-    raises
-    like any other.
+    raises like any other.
     """
     if failure.cause is FailureCause.OUT_OF_MEMORY:
         return 0

@@ -30,8 +30,7 @@ DRAIN_GRACE_S = 2.0
 """Grace period in seconds of tasks in a failed generation.
 
 They lost a peer and cannot work together any more; the chief can finish writing a file, and the
-task
-that failed first can print its traceback. A stop or a resize uses the job's own grace period.
+task that failed first can print its traceback. A stop or a resize uses the job's own grace period.
 """
 DRAIN_MARGIN_S = 5.0
 """Seconds beyond the grace period after which an agent counts as lost."""

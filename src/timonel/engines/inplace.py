@@ -1,9 +1,8 @@
 """Restart single tasks in place. Pure; see `coordinator`.
 
 A task of a role with ``on_loss="restart-task"`` has its own restart budget and backoff. It keeps
-its
-address and generation and gets the next attempt number, which identifies late messages of earlier
-attempts.
+its address and generation and gets the next attempt number, which identifies late messages of
+earlier attempts.
 """
 
 from __future__ import annotations

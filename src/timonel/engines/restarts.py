@@ -48,8 +48,8 @@ class Loss:
         progress: Progress at the failure, such as the last step; None if unknown.
         ran_s: Seconds from ready to the failure.
         next_start_differs: The next start has another size, so the same failure may not recur.
-        is_single_task: Only this task failed and the others continued: their progress counts
-            where it reports none itself.
+        is_single_task: Only this task failed and the others continued: their progress counts where
+            it reports none itself.
         killed: It got SIGKILL, which programs do not send to themselves: a second one at the same
             point is chance.
     """

@@ -36,7 +36,7 @@ from timonel.storage import append_line
 READY = "ready"
 REPORT = "report.json"
 LAST_WORDS = "if-out-of-memory.json"
-"""Report to use after an out-of-memory kill."""
+"""File with the report to use after an out-of-memory kill."""
 _READY_POLL_S = 0.025
 _URGE_S = 0.2
 """Seconds between the first SIGTERM (save and exit) and the second (exit)."""

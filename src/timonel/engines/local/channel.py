@@ -14,8 +14,7 @@ class Channel:
     """Stream socket that carries one JSON object per line.
 
     Never blocks: data that the peer does not accept yet is buffered until `flush`. Owns its socket.
-    For
-    one thread.
+    For one thread.
     """
 
     def __init__(self, sock: socket.socket) -> None:

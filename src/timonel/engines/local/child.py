@@ -1,10 +1,8 @@
 """Start a process in its own session, in either of two ways.
 
-It executes a new Python, or runs in a warm image.
-
-Both ways differ only in the last step: the child gets default signals, its own session (so that ^C
-in a terminal does not reach it), standard streams, working folder and environment, and the kernel
-kills it when its parent dies.
+The last step either executes a new Python or runs in a warm image. Both ways share the others: the
+child gets default signals, its own session (so that ^C in a terminal does not reach it), standard
+streams, working folder and environment, and the kernel kills it when its parent dies.
 """
 
 from __future__ import annotations

@@ -49,8 +49,7 @@ class Commands:
         """Wait for the sidecars, then kill all remaining processes.
 
         SIGTERM to this process skips the wait: the job is about to restart, with sidecars that
-        continue
-        where these stopped.
+        continue where these stopped.
         """
         patience_s = max((sidecar.patience_s for sidecar in self.spec.sidecars), default=0.0)
         if not self._wait(lambda: bool(self._sidecars), patience_s, until=signal.SIGTERM):

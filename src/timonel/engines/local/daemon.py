@@ -153,7 +153,7 @@ def _wait_for(supervisor: int) -> int:
 def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record | None:
     """Return the record of a job that the guard must end.
 
-    None if there is nothing to do.
+    None if the job has ended, or is not this guard's to end.
 
     Args:
         folder: Job folder.

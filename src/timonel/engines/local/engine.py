@@ -44,8 +44,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
     """Runs jobs on this machine, without a daemon between jobs.
 
     All state is in the job folders: several processes may use the engine at once, and a job
-    continues
-    after the submitting process exits. For processes of one user on one machine.
+    continues after the submitting process exits. For processes of one user on one machine.
 
     Args:
         jobs_dir: Folder of the job folders.

@@ -1,10 +1,10 @@
 """Reserve free ports for a generation until it ends.
 
 A free port may be taken before the task binds it, so each port is held by a socket that is bound
-but
-does not listen. With SO_REUSEADDR on both sides, Linux lets a task bind and listen beside such a
-socket, as does SO_REUSEPORT; the kernel gives held ports to nobody who asks for any free port.
-TensorFlow's gRPC server sets SO_REUSEADDR and disables SO_REUSEPORT, other gRPC servers set both.
+but does not listen. With SO_REUSEADDR on both sides, Linux lets a task bind and listen beside such
+a socket, and with SO_REUSEPORT also a server that sets it. The kernel never assigns a held port to
+a socket that asks for any free port. TensorFlow's gRPC server sets SO_REUSEADDR and disables
+SO_REUSEPORT, other gRPC servers set both.
 """
 
 from __future__ import annotations

@@ -132,9 +132,8 @@ def step_back(niceness: int) -> None:
     """Lower the CPU priority of this process, also relative to other sessions.
 
     With ``sched_autogroup_enabled``, Linux groups processes by session, and niceness counts only
-    within
-    the group, so even the nicest process takes an equal share from a job's tasks. The group has a
-    niceness of its own. Call it in the leader of a session.
+    within the group, so even the nicest process takes an equal share from a job's tasks. The group
+    has a niceness of its own. Call it in the leader of a session.
     """
     os.nice(niceness)
     # Missing if the kernel does not group; not ours unless this process leads the session.
@@ -192,8 +191,7 @@ def kill_all(find: Callable[[], Collection[int]], *, timeout_s: float = 5.0) -> 
     """Kill processes until ``find`` returns none; return whether that succeeded.
 
     Repeated because a process may fork between listing and killing. Does not reap dead children of
-    this
-    process: their waiter still needs their exit status.
+    this process: their waiter still needs their exit status.
     """
     deadline = time.monotonic() + timeout_s
     delay_s = 0.001
@@ -225,8 +223,7 @@ def mark_process(entries: Mapping[str, str]) -> None:
 
     A forked process that never executes a program shows its ancestor's initial environment. A warm
     parent therefore starts with a long meaningless variable, which the processes it forks overwrite
-    with
-    their marks, so that `marked` finds them. Does nothing if there is no room.
+    with their marks, so that `marked` finds them. Does nothing if there is no room.
 
     Args:
         entries: Names and values to show.

@@ -186,8 +186,7 @@ def parent_environment(env: Mapping[str, str]) -> dict[str, str]:
     A process with several threads cannot fork safely.
 
     It has only the variables that are part of the key, so that all parents of a key are alike.
-    Tasks get
-    all of ``env``, with its own values.
+    Tasks get all of ``env``, with its own values.
     """
     shared = import_environment(env)
     arrow = shared.get("JE_ARROW_MALLOC_CONF")

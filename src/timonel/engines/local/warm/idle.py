@@ -1,9 +1,8 @@
 """Decide which idle warm parents stay: the last few, while memory suffices.
 
 Each key has its own parent, so changing environments or modules would accumulate parents. Every
-idle
-parent writes a mark beside its socket and reads those of the others; the one that has been idle for
-longest exits first.
+idle parent writes a mark beside its socket and reads those of the others; the one that has been
+idle for longest exits first.
 """
 
 from __future__ import annotations

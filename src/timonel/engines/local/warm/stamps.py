@@ -17,8 +17,7 @@ def loaded_files(before_ns: int) -> Stamps:
 
     Args:
         before_ns: Start of the imports. A file that changed since may have been read before or
-            after
-            the change; it has no stamp, and matches nothing.
+            after the change; it has no stamp, and matches nothing.
     """
     paths = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     found = {path: _stamp(path) for path in paths if isinstance(path, str)}

@@ -39,13 +39,12 @@ def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def who_validates(keras: Any, given: Any) -> str | None:
-    """Return a callback that may use validation results, or None.
+    """Return the class name of a callback that may use validation results.
 
-    The result is its class name.
+    None if there is none.
 
     An evaluator's results arrive after the end of an epoch, too late for callbacks, so the trainers
-    then
-    validate too. Any callback that is not Keras' own may use them.
+    then validate too. Any callback that is not Keras' own may use them.
 
     Args:
         keras: Keras module.

@@ -29,7 +29,7 @@ Evaluate = Callable[[Checkpoint], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Use of the results.
+    """Follow-up of evaluations: best checkpoint and early stopping.
 
     Attributes:
         best: Metric that selects the best checkpoint to keep, if any.

@@ -2,10 +2,8 @@
 
 A message is a collective operation. Between workers, each large gradient has its own message, which
 leaves while others are still being computed and needs no copy; small ones share messages.
-TensorFlow
-by default copies all into one: for 25 million parameters and two workers on one machine, a step
-then
-took twice as long.
+TensorFlow by default copies all into one: for 25 million parameters and two workers on one machine,
+a step then took twice as long.
 """
 
 from __future__ import annotations
@@ -94,10 +92,8 @@ def _scales(gradients: Gradients, reduce: Reduce) -> Gradients:
     """Return the scales of gradients for float16, whose largest number is 65504.
 
     The replicas sum the largest magnitude of each tensor, which bounds every sum in it. The scale
-    is the
-    power of two that brings this bound to half of float16's range, which also loses as little as
-    possible
-    at the lower end. A non-finite gradient stays non-finite.
+    is the power of two that brings this bound to half of float16's range, which also loses as
+    little as possible at the lower end. A non-finite gradient stays non-finite.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 

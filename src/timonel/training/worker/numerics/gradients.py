@@ -2,8 +2,7 @@
 
 Each update uses the gradients of one batch or of several (`Plan.accumulate`), of which only the sum
 is sent between replicas, optionally in a smaller type (`Plan.compression`). Both apply to ``fit``
-and
-to custom loops: `private.optimizers` calls them from inside both Kerases' optimizers.
+and to custom loops: `private.optimizers` calls them from inside both Kerases' optimizers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Scripts and callbacks read and set the unscaled rate. Only during an update, the optimizer sees it
 multiplied by `Rule.factor`, a function of the number of updates only, so that it is the same after
-a
-restart.
+a restart.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def not_restored(keras: Any) -> Iterator[None]:
 def moved(callback: Any, place: Callable[[Any], Any]) -> Iterator[None]:
     """Redirect Keras 3's ``BackupAndRestore`` to a copy of its folder.
 
-    Within the block.
+    The redirection ends with the block.
 
     Args:
         callback: Callback to redirect.

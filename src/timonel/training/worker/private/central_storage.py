@@ -3,8 +3,7 @@
 All replicas share one copy of each variable there, and TensorFlow sums or averages their
 assignments. Keras 3 adds to a variable by assigning its value plus the increment, so two replicas
 double a metric's total at every step. Metrics were wrong from the second step on, and infinite
-after
-128.
+after 128.
 """
 
 from __future__ import annotations

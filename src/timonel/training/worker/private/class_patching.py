@@ -70,8 +70,7 @@ def reduced(
         if exchange.is_between_workers():
             return exchange.between_workers(values)
         # Compression may send fewer values than there are gradients. The variables only tell on
-        # which
-        # devices the sums are needed, so any of them will do.
+        # which devices the sums are needed, so any of them will do.
         pairs = reduce(optimizer, list(zip(values, theirs, strict=False)))
         return [value for value, _ in pairs]
 

@@ -1,8 +1,7 @@
 """Accumulate gradients of several batches in both Kerases' optimizers.
 
 The sums are variables of the innermost optimizer, like its own, and each replica has its own
-values:
-checkpoints store them per replica (`named_sums`).
+values: checkpoints store them per replica (`named_sums`).
 """
 
 from __future__ import annotations

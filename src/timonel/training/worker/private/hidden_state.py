@@ -105,8 +105,7 @@ def generator_for_threads(model: Any) -> Callable[[], None]:
     Returns a function that makes a thread use it.
 
     Keras keeps one per thread, and replicas are traced in threads that cannot create variables. It
-    is
-    seeded from Python's generator, whose state is preserved for other users.
+    is seeded from Python's generator, whose state is preserved for other users.
     """
     if _is_tf_keras(model):
         return lambda: None

@@ -78,6 +78,6 @@ def _reaches_variables(target: Any, model: Any) -> bool:
 def _handle(variable: Any) -> Any:
     """Return the resource handle of a variable on this replica.
 
-    Of either Keras.
+    Works for both Kerases.
     """
     return variable.handle if hasattr(variable, "handle") else variable.value.handle

@@ -27,8 +27,8 @@ class Entrance:
         """Start the next enumerated epoch at ``step``.
 
         Keras needs the result of at least one step. So for a call that was interrupted after all
-        steps of an
-        epoch, before its validation, the last step runs again without training or callbacks.
+        steps of an epoch, before its validation, the last step runs again without training or
+        callbacks.
 
         Args:
             step: Completed steps of the epoch.

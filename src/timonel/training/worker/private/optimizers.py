@@ -10,8 +10,7 @@ follows the job's options:
 - The learning rate can be scaled during updates (`learning_rate`).
 
 A test calls `missing_names` and pins the signatures, so that an incompatible release fails there
-and
-not in a user's job.
+and not in a user's job.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A step must have no side effects: its worker may be lost, or its gradient dropped. So state that a
 step changes besides its gradients (metrics, moving averages, counters) gets another handle while
-the
-step is traced: that of a variable that lives for one call of the step.
+the step is traced: that of a variable that lives for one call of the step.
 
 A test pins the names used here, so that an incompatible release fails there.
 """
@@ -142,8 +141,8 @@ def run_on_workers(coordinator: Any, function: Callable[[], Any], count: int) ->
     """Call a Python function ``count`` times in the threads of free workers.
 
     Its operations run on that worker. If the worker is lost, the function raises and is called
-    again
-    once a worker is free. The coordinator's public ``schedule`` accepts traced functions only.
+    again once a worker is free. The coordinator's public ``schedule`` accepts traced functions
+    only.
     """
     for _ in range(count):
         coordinator._cluster.schedule(function, (), {})
@@ -202,8 +201,7 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
     """Place variables that ``is_local`` selects on ``device``, others on parameter servers.
 
     Each goes to the parameter server with the least data: with TensorFlow's round-robin placement,
-    all
-    large variables may end up on the same server.
+    all large variables may end up on the same server.
 
     Args:
         strategy: A ParameterServerStrategy.
@@ -246,8 +244,7 @@ def as_one_replica(strategy: Any) -> Iterator[None]:
     """Let an optimizer update variables within conditions, as if on one replica.
 
     Keras 3 updates within conditions (gradient accumulation, moving averages of weights), where
-    this
-    strategy cannot merge its replicas. It has only one, so nothing needs merging.
+    this strategy cannot merge its replicas. It has only one, so nothing needs merging.
     """
     extended = strategy.extended
 

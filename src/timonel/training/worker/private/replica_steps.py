@@ -2,16 +2,13 @@
 
 Replicas may have different numbers of rows, or none. Both Kerases average the losses of replicas as
 if all had the same number, and the step sees its part of that average: a script's ``train_step``
-that
-tracks ``loss`` reports half of it with two replicas. Here, inside ``fit`` and ``evaluate``, a loss
-has the value of the replica's rows, times their share of the batch if shares differ, and its
-gradient
-is divided by the number of replicas. The share is that of a mean's divisor: the rows, the entries
-that a mask leaves, or the weights (``mean_with_sample_weight``).
+that tracks ``loss`` reports half of it with two replicas. Here, inside ``fit`` and ``evaluate``, a
+loss has the value of the replica's rows, times their share of the batch if shares differ, and its
+gradient is divided by the number of replicas. The share is that of a mean's divisor: the rows, the
+entries that a mask leaves, or the weights (``mean_with_sample_weight``).
 
 In evaluation and prediction, a replica without rows computes one row of zeros, which does not
-count:
-operations that reject an empty batch would fail on that replica only, in the middle of a
+count: operations that reject an empty batch would fail on that replica only, in the middle of a
 collective.
 """
 
@@ -311,7 +308,7 @@ def _replace_reduction(losses: ModuleType) -> None:
 def _replace_masking(losses: ModuleType) -> None:
     """Weigh a masked mean by its number of unmasked entries.
 
-    In both Kerases.
+    Works for both Kerases.
     """
     name = "apply_mask" if hasattr(losses, "reduce_values") else "apply_valid_mask"
     original = getattr(losses, name)
@@ -377,11 +374,10 @@ def _as_tensors(logs: Any) -> Any:
 
 
 def _restoring(model: Any, rows: Any) -> Callable[[], None]:
-    """Return a function that resets metrics without rows.
+    """Return a function that undoes metric updates of empty replicas.
 
     A mean of losses that the script's own step tracks per batch counts the batch on each replica:
-    its
-    value without rows is 0, and is kept.
+    its value without rows is 0, and is kept.
     """
     tf = _tf()
     before = [

@@ -34,7 +34,7 @@ _ONE_PASS = (
 )
 """Datasets whose passes each begin one pass over the input.
 
-At once, when the pass begins.
+That pass begins at once.
 """
 
 _RANDOM = ("Random", "Multinomial", "StatefulUniform", "TruncatedNormal", "ParameterizedTruncated")

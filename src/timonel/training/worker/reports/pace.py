@@ -50,8 +50,7 @@ class Stopwatch:
     """Measures steps inside their graph. Create it outside any strategy's scope.
 
     Its methods may be called on several replicas and for several graphs; in each graph, the first
-    replica
-    is measured. Nothing is measured if TensorFlow is deterministic.
+    replica is measured. Nothing is measured if TensorFlow is deterministic.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,8 @@
 """Profile a range of steps of the first ``fit`` call, for TensorBoard.
 
 A profile covers exactly the requested steps, from before the first to the end of the last, or is
-not
-written. Every training task writes one under its own name into a folder of the job; TensorBoard
-shows
-them as hosts of one run.
+not written. Every training task writes one under its own name into a folder of the job; TensorBoard
+shows them as hosts of one run.
 """
 
 from __future__ import annotations
@@ -136,8 +134,8 @@ class Profiler:
         import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
         # In a worker other than the first, TensorFlow can crash when it merges the two ends of an
-        # event
-        # that began in one thread and ended in another (`SplitEventTracker`). So try only once.
+        # event that began in one thread and ended in another (`SplitEventTracker`). So try only
+        # once.
         if (self._scratch / _COLLECTING).exists():
             self._give_up("TensorFlow has crashed when it collected them")
             return
@@ -202,8 +200,7 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
     """Return a callback of ``keras`` that profiles steps.
 
     It is not marked as safe beside the training loop, so Keras waits for it: a profiled step starts
-    after
-    the profile does.
+    after the profile does.
 
     Args:
         keras: Keras module.

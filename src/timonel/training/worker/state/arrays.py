@@ -1,10 +1,7 @@
-"""Arrays as training data, ordered by seed and epoch.
-
-As with ``data.load``.
+"""Arrays as training data, ordered by seed and epoch like ``data.load``.
 
 Keras shuffles arrays by operations whose state cannot be read. The rest matches Keras: floats
-become
-``floatx``, ``validation_split`` takes the last rows, the last batch may be smaller.
+become ``floatx``, ``validation_split`` takes the last rows, the last batch may be smaller.
 """
 
 from __future__ import annotations

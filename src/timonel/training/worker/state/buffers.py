@@ -1,8 +1,7 @@
 """Reusable host memory for copies of large variables.
 
 New memory costs far more than copying into it: a page fault per page, and on a virtual machine
-whose
-host reclaims free memory, also a page of the host.
+whose host reclaims free memory, also a page of the host.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ The local variable, and the argument of `sys.getrefcount`.
 
 
 class Buffers:
-    """Copies values into buffers that are reused once nobody refers to them."""
+    """Copies values into buffers that are reused once nothing else refers to them."""
 
     def __init__(self) -> None:
         self._lent: list[Bytes] = []

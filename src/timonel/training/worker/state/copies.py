@@ -36,9 +36,9 @@ _LONG_S = 30.0
 When the next copy is due.
 """
 PATIENCE_S = 60.0
-"""Minimum seconds that the end of a call waits for copies.
+"""Minimum timeout in seconds for copies at the end of a call.
 
-At least ten times the longest copy so far.
+The timeout is at least ten times the longest copy so far.
 """
 
 
@@ -66,8 +66,7 @@ class Copies:
         """Mirror the kept checkpoints in the background; return at once.
 
         An unreachable bucket does not end a job that has everything on its disk: the error is
-        logged, and
-        the next checkpoint retries.
+        logged, and the next checkpoint retries.
 
         Args:
             kept: Folders of the kept checkpoints, the newest first.

@@ -1,9 +1,8 @@
 """Position of a ``fit`` call in its training data.
 
 A feed is told how many steps are done, and detects by itself when Keras begins another pass over
-the
-data. Validation uses other datasets, or the same one while the feed is off: it does not move the
-position.
+the data. Validation uses other datasets, or the same one while the feed is off: it does not move
+the position.
 """
 
 from __future__ import annotations

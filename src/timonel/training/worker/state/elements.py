@@ -14,8 +14,7 @@ class Elements:
     Args:
         keras: Keras of the model.
         examples: First batches, which define types and shapes; the first dimension, and all in
-            which
-            they differ, are unknown.
+            which they differ, are unknown.
     """
 
     def __init__(self, keras: Any, examples: Sequence[Any]) -> None:

@@ -59,8 +59,7 @@ class Replicas:
             variables: Variables, in the order in which they were read.
             values: Values from `read`.
             sums: If the number of replicas changed: whether to preserve the sum, as for metrics;
-                else
-                floats are averaged, and integers taken from the first replicas.
+                else floats are averaged, and integers taken from the first replicas.
         """
         for variable, stacked in zip(variables, values, strict=True):
             parts = self._parts(variable)

@@ -51,7 +51,7 @@ class SequenceFeed(StreamFeed):
     def position(self, trained: int) -> dict[str, Any]:
         """Return the position with the sequence's own state.
 
-        Such as an order that it has shuffled.
+        For example an order that it has shuffled.
         """
         (state,) = callback_state.capture([self._sequence])
         if "get_state" not in dir(self._sequence):

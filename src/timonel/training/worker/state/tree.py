@@ -1,8 +1,7 @@
 """Encode nested plain data as JSON and arrays. Pure.
 
 Plain data are numbers, strings, None, and lists, tuples and dicts of them. Values without a JSON
-form
-become a dict with one key that begins with ``$``.
+form become a dict with one key that begins with ``$``.
 """
 
 from __future__ import annotations
