@@ -24,7 +24,7 @@ The local variable, and the argument of `sys.getrefcount`.
 
 
 class Buffers:
-    """Copies values into buffers that are reused once nothing else refers to them."""
+    """Copies values into buffers that are reused once unreferenced."""
 
     def __init__(self) -> None:
         self._lent: list[Bytes] = []
