@@ -95,10 +95,9 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
     finally:
         stop = [sys.executable, "-m", "timonel", "servers", "stop", "flowers"]
         subprocess.run(stop, cwd=tmp_path, capture_output=True, check=False)
-    assert printed[3].strip() == "['setosa', 'virginica']"
     assert "setosa" in printed[2]
-    assert "setosa" in printed[4]
-    assert "stopped server" in printed[4]
+    assert "setosa" in printed[3]
+    assert "stopped server" in printed[3]
 
 
 @pytest.mark.e2e

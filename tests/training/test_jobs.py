@@ -179,7 +179,10 @@ def test_a_script_that_builds_the_jobs_strategy_itself(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("tf.distribute.MirroredStrategy()", "creates a MirroredStrategy, but .*--strategy none"),
+        (
+            "tf.distribute.MirroredStrategy()",
+            "creates a tf.distribute.MirroredStrategy, but .*--strategy none",
+        ),
         (
             "with tf.GradientTape() as tape: value = v * 2\ntape.gradient(value, v)",
             r"must run its step with context\(\).strategy.run",

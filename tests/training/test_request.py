@@ -60,7 +60,7 @@ def test_a_script_that_is_none(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"workers": 0}, "--workers must be at least 1"),
+        ({"workers": 0}, "workers of at least 1"),
         ({"devices_per_worker": 0}, "devices_per_worker of at least 1"),
         ({"strategy": "horovod"}, "strategy of 'auto'"),
         ({"strategy": "mirrored", "workers": 2}, "one worker with the strategy"),

@@ -116,7 +116,7 @@ def test_rows_of_a_table(here: TrainingContext, tmp_path: Path) -> None:
 
     from timonel.data import convert
 
-    rows = [f"{n},{'ab'[n % 2]},{['no', 'yes'][n % 2]}" for n in range(60)]
+    rows = [f"{n * 7 % 60},{'ab'[n % 2]},{['no', 'yes'][n % 2]}" for n in range(60)]
     (tmp_path / "rows.csv").write_text("\n".join(["size,kind,answer", *rows]) + "\n")
     table = convert(tmp_path / "rows.csv", tmp_path / "table", label="answer")
     train = load(table.uri, batch_size=8)

@@ -61,18 +61,19 @@ class CsvSource(Source):
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
         self._columns: dict[str, arrow.Values] = {}
+        row_ids: set[str] = set()
         for name in names:
             # One column at a time: masks and trimmed texts take as much memory as the column.
             kinds = Kinds.of(file.table[name])
             roles[name] = self._role(name, kinds)
             if roles[name].role == "numeric":
                 self._columns[name] = arrow.Numbers.of(kinds)
+                if name not in self.options.columns and is_row_id(kinds, name):
+                    row_ids.add(name)
             elif roles[name].role == "categorical":
                 self._columns[name] = arrow.Words.of(kinds.texts)
-        roles = self._without_row_ids(roles)
-        for name, role in roles.items():
-            if role.role not in _FEATURES:
-                self._columns.pop(name, None)
+        if len(row_ids) < len(self._columns):
+            self._drop_row_ids(roles, row_ids)
         if not self._columns:
             dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
             raise DataError(
@@ -159,23 +160,11 @@ class CsvSource(Source):
             note += f": {found.cure}"
         return ColumnRole(name=name, role=found.role, note=note, is_doubtful=found.is_doubtful)
 
-    def _without_row_ids(self, roles: dict[str, ColumnRole]) -> dict[str, ColumnRole]:
-        """Drop row id columns, unless no other feature would be left."""
-        features = [name for name, role in roles.items() if role.role in _FEATURES]
-        ids = {
-            name
-            for name in features
-            if name not in self.options.columns and is_row_id(self._file.table[name], name)
-        }
-        if len(ids) == len(features):
-            return roles
+    def _drop_row_ids(self, roles: dict[str, ColumnRole], row_ids: set[str]) -> None:
         note = "row id: a different whole number in each row"
-        return {
-            name: ColumnRole(name=name, role="drop", note=note, is_doubtful=True)
-            if name in ids
-            else role
-            for name, role in roles.items()
-        }
+        for name in row_ids:
+            del self._columns[name]
+            roles[name] = ColumnRole(name=name, role="drop", note=note, is_doubtful=True)
 
     def _no_number(self, name: str, row: int | None) -> DataError:
         if row is None:

@@ -107,13 +107,12 @@ def infer(kinds: Kinds, name: str = "") -> Inference:
     return _words(kinds, known, numbers, codes)
 
 
-def is_row_id(texts: Any, name: str) -> bool:
+def is_row_id(kinds: Kinds, name: str) -> bool:
     """Tell whether a column numbers its rows; needs at least `FEW_ROWS` values.
 
     All values are distinct whole numbers that are consecutive or have a name such as
     ``customer_id``.
     """
-    kinds = Kinds.of(texts)
     if len(kinds.texts) < FEW_ROWS or count(kinds.number) < len(kinds.texts):
         return False
     values = pc.cast(kinds.texts, pa.float64()).to_numpy()

@@ -46,7 +46,9 @@ def adopt(strategy: Any, name: StrategyName) -> None:
 
     own = {find(path) for path in _CLASSES[name]}
     # MultiWorkerMirroredStrategy's real name is CollectiveAllReduceStrategy.
-    names = {find(path): path for paths in _CLASSES.values() for path in paths}
+    paths = [path for found in _CLASSES.values() for path in found]
+    # One class may have two names: the shorter one is shown.
+    names = {find(path): path for path in sorted(paths, key=len, reverse=True)}
 
     def create(cls: type, *_args: Any, **_kwargs: Any) -> Any:
         if cls in own:
