@@ -1,4 +1,4 @@
-"""Models: exporting live ones, checking and publishing versions, looking into them.
+"""Export live models, check and publish versions, and inspect them.
 
 ``export_live`` needs TensorFlow, which is imported on first use.
 """

@@ -1,9 +1,9 @@
-"""The check's process: ``python -m timonel.models.check REQUEST ANSWERS``.
+"""Process of the check: ``python -m timonel.models.check REQUEST ANSWERS``.
 
-It loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` as a client
-would: the bytes of image files, the values of rows. What comes out goes to a file as JSON; whether
-that is right is decided by the process that asked (`timonel.models.comparison`). TensorFlow is
-imported here and nowhere else on that side.
+Loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` like a client:
+the bytes of image files, the values of rows. Writes the outputs to a file as JSON; the parent
+process compares them (`timonel.models.comparison`). Only this process imports TensorFlow for the
+check.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPLIT_ORDER = ("validation", "test", "train")
 
 
 class Request(Stored):
-    """What the check is asked to do."""
+    """Request to the process of the check."""
 
     saved_model: Path = Field(description="The SavedModel.")
     reference: Path = Field(description="The held-out examples.")
@@ -43,7 +43,7 @@ class Request(Stored):
 
 
 class _RawInputs:
-    """Finds raw inputs: the file where it was, else the record of the dataset."""
+    """Raw inputs by key: from the original files, else from the records of the dataset."""
 
     def __init__(self, request: Request, examples: Sequence[ReferenceExample]) -> None:
         self._request = request
@@ -55,7 +55,7 @@ class _RawInputs:
         self.by_key = {key: raw for key, raw in {**found, **records}.items() if raw is not None}
 
     def _outside(self, example: ReferenceExample) -> Any:
-        """Return a row, or the bytes of an image file that is still what it was."""
+        """Return a row, or the bytes of an image file; None if the file is gone or changed."""
         if self._request.input_kind == "table":
             return example.source
         root = self._request.data_root
@@ -68,10 +68,10 @@ class _RawInputs:
 
 
 def answer(request: Request) -> Answers:
-    """Ask the exported model for the held-out examples.
+    """Run the exported model on the held-out examples.
 
     Raises:
-        ModelError: It cannot be loaded, or fails on an example.
+        ModelError: The model cannot be loaded, or fails on an example.
         CorruptError: The held-out examples cannot be read.
     """
     import tensorflow as tf  # noqa: PLC0415 - the seconds are spent once the request was read
@@ -98,7 +98,7 @@ def answer(request: Request) -> Answers:
 
 @contextlib.contextmanager
 def _as_model_errors(tf: Any) -> Iterator[None]:
-    """Turn what TensorFlow raises on loading or running a model into one line."""
+    """Turn TensorFlow's errors on loading or running a model into a one-line error."""
     try:
         yield
     except (tf.errors.OpError, OSError, ValueError, TypeError, KeyError) as error:
@@ -111,7 +111,7 @@ def _as_model_errors(tf: Any) -> Iterator[None]:
 
 
 def _load(request: Request, session: Any) -> Callable[[Sequence[Any]], Mapping[str, Any]]:
-    """Load the model as TensorFlow Serving does, and feed it by the names that clients use."""
+    """Load the model like TensorFlow Serving, and return a function fed by client input names."""
     import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
 
     meta = tf.compat.v1.saved_model.load(session, ["serve"], str(request.saved_model))
@@ -148,7 +148,7 @@ def _answers(request: Request, outputs: Mapping[str, Any]) -> Iterator[Answer]:
 
 
 def _records(request: Request, keys: set[str]) -> dict[str, Any]:
-    """Read the files of ``keys`` from the dataset's records, as far as they are there."""
+    """Read the files of ``keys`` from the dataset's records; omit those not found."""
     import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
 
     found: dict[str, Any] = {}
@@ -164,14 +164,14 @@ def _records(request: Request, keys: set[str]) -> dict[str, Any]:
 
 
 def _shards(dataset: Path | None) -> Iterable[Path]:
-    """Return a dataset's shards; held-out examples are hardly ever in those for training."""
+    """Return a dataset's shards; last those for training, which hardly hold held-out examples."""
     found = sorted(dataset.glob("*.tfrecord")) if dataset else []
     order = {split: number for number, split in enumerate(_SPLIT_ORDER)}
     return sorted(found, key=lambda path: order.get(path.name.partition("-")[0], 0))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer the request in the first file into the second; 1 if that cannot be done."""
+    """Answer the request in the first file into the second."""
     request_path, answers_path = map(Path, arguments)
     try:
         found = answer(Request.model_validate_json(request_path.read_text()))

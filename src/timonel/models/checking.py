@@ -1,4 +1,4 @@
-"""The control side of the check: ask a process with TensorFlow, then compare its answers."""
+"""Control side of the check: run the model in a child process, then compare its answers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def check_saved_model(
     data_root: Path | None = None,
     dataset: Path | None = None,
 ) -> CheckResult:
-    """Feed held-out raw inputs to a SavedModel and compare with what training predicted.
+    """Feed held-out raw inputs to a SavedModel and compare the answers with those of training.
 
     Args:
         saved_model: The folder of the SavedModel.
-        export: What is known of it.
+        export: Its export document.
         reference: The file of the held-out examples.
-        examples: What that file holds.
-        log: Where the process' output goes.
-        data_root: Where the raw files are now, if they were moved.
-        dataset: The dataset whose records hold the bytes, should raw files be gone.
+        examples: The content of that file.
+        log: The file for the process's output.
+        data_root: The current folder of the raw files, if they were moved.
+        dataset: The dataset whose records replace missing raw files.
 
     Returns:
-        The result, of status ``skipped`` where there is nothing to compare.
+        The result, of status ``skipped`` if there is nothing to compare.
 
     Raises:
         ModelError: The model cannot be loaded or fails on an input.
@@ -90,7 +90,7 @@ def _ask(request: Request, log: Path | None) -> Answers:
 
 @contextlib.contextmanager
 def _scratch(log: Path | None) -> Iterator[Path]:
-    """Give a folder for questions and answers: beside that of the log, where a sweep finds it."""
+    """Yield a scratch folder, beside the log so that a sweep finds it."""
     if log is not None:
         with aside_dir(log.parent) as folder:
             yield folder
@@ -109,7 +109,7 @@ def _run(asked: Path, answered: Path, log: Path) -> int:
             hint="export without the check, or look into the model",
         ) from error
     finally:
-        # Nothing is left behind, by Ctrl-C either.
+        # Also on Ctrl-C.
         child.end(process)
 
 

@@ -1,6 +1,7 @@
-"""A process beside this one for what only TensorFlow can do: started, and ended with this one.
+"""Child processes for work that needs TensorFlow.
 
-Its command is ``python -m MODULE REQUEST ANSWER``, with two files of JSON.
+The command is ``python -m MODULE REQUEST ANSWER``, with two JSON files. The child ends when its
+parent does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 
 def start(module: str, request: Path, answer: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a process whose output goes to ``log``; pass it to `end` whatever happens."""
+    """Start a process with output to ``log``; always pass it to `end`."""
     command = [sys.executable, "-P", "-m", module, str(request), str(answer)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     with log.open("wb") as output:
@@ -23,7 +24,7 @@ def start(module: str, request: Path, answer: Path, log: Path) -> subprocess.Pop
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, unless it has ended, and leave nothing of it behind."""
+    """Kill a process if it still runs, and close its standard input."""
     if process.poll() is None:
         process.kill()
         process.wait()
@@ -32,18 +33,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a process's output that says something."""
+    """Return the last non-empty line of a process's output."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it wrote nothing"
 
 
 def end_with_parent() -> None:
-    """In the process: end when the one that has started it is gone."""
+    """End this process when its parent is gone. To be called in the child."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    # The parent's end of the standard input closes with it.
+    # The parent's end of standard input closes when the parent ends.
     while os.read(0, 1):
         pass
     os._exit(1)

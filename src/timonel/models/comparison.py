@@ -16,34 +16,34 @@ from timonel.models.schema import CheckResult, Stored
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an answer may be from the prediction: for other kernels and fused operations."""
+    """Allowed difference from a prediction, due to other kernels and fused operations."""
 
     absolute: float
     relative: float
 
     def at(self, value: float) -> float:
-        """Return how far from ``value`` is near enough."""
+        """Return the allowed difference from ``value``."""
         return self.absolute + self.relative * abs(value)
 
 
 TOLERANCES = {
     "float32": Tolerance(1e-4, 1e-3),
-    # Layers that compute in fewer bits (11 and 8 of them) round each sum differently.
+    # Layers that compute with fewer bits (11 and 8) round each sum differently.
     "float16": Tolerance(1e-3, 5e-3),
     "bfloat16": Tolerance(8e-3, 4e-2),
 }
-"""By the precision in which layers compute. Another resize is off by more than float32 is."""
+"""By compute precision of the layers. Another resize method differs by more than float32 allows."""
 
 
 class Answer(Stored):
-    """What the exported model said to one held-out example."""
+    """Answer of the exported model to a held-out example."""
 
     scores: tuple[float, ...] = Field(description="Probabilities by class, or the one value.")
     label: str | None = Field(default=None, description="The label it named.")
 
 
 class Answers(Stored):
-    """What the check's process found out."""
+    """Answers of the exported model, from the process of the check."""
 
     answers: Mapping[str, Answer] = Field(description="By key; raw inputs not found are left out.")
     from_records: int = Field(default=0, description="Inputs taken from the dataset's records.")
@@ -60,10 +60,10 @@ def compare(
     """Compare answers with the predictions of the training pipeline.
 
     Args:
-        examples: What training predicted.
-        found: What the exported model answered.
-        labels: The labels of a classification; none of a regression.
-        precision: The coarsest type that the model computes in.
+        examples: The predictions of training.
+        found: The answers of the exported model.
+        labels: The labels of a classification; None for a regression.
+        precision: The coarsest dtype that the model computes in.
     """
     near = TOLERANCES[precision]
     pairs = [(each, found.answers[each.key]) for each in examples if each.key in found.answers]
@@ -91,7 +91,7 @@ def _agrees(
         return False
     scores = zip(answer.scores, example.scores, strict=True)
     close = all(_is_close(found, expected, near) for found, expected in scores)
-    # Within the tolerance of a tie either label is right.
+    # If scores tie within the tolerance, either label is correct.
     highest = max(example.scores)
     likely = {
         labels[number]

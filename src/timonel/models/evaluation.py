@@ -1,4 +1,4 @@
-"""How good a classifier is, from counts. Plain Python.
+"""Evaluate a classifier from counts. Plain Python.
 
 A confusion matrix is a tuple of rows: one per true class, with a count per predicted class.
 """
@@ -13,13 +13,13 @@ from timonel.storage.atomic import ASIDE_PREFIX
 
 Confusion = tuple[tuple[int, ...], ...]
 
-# Beyond so many classes counts and names cannot be read any more.
+# Above these numbers of classes, the counts and the names in the picture are not legible.
 _MAX_COUNTS = 30
 _MAX_NAMES = 60
 
 
 def confusion_matrix(pairs: Iterable[tuple[int, int]], classes: int) -> Confusion:
-    """Count (true, predicted) class numbers."""
+    """Count pairs of (true, predicted) class numbers."""
     counts = [[0] * classes for _ in range(classes)]
     for true, predicted in pairs:
         counts[true][predicted] += 1
@@ -27,14 +27,14 @@ def confusion_matrix(pairs: Iterable[tuple[int, int]], classes: int) -> Confusio
 
 
 def accuracy(confusion: Confusion) -> float | None:
-    """Return the share of right answers; none of no examples."""
+    """Return the share of correct predictions; None without examples."""
     return _ratio(sum(row[i] for i, row in enumerate(confusion)), sum(map(sum, confusion)))
 
 
 def confusion_table(confusion: Confusion, labels: Sequence[str]) -> list[list[str]]:
-    """Return the matrix as text cells with a head: true labels downwards, predicted ones across.
+    """Return the matrix as text cells with a header row.
 
-    The last column is the class's recall; counts of zero are dots, so that errors stand out.
+    Rows are true labels, columns predicted ones. The last column is the recall of the class; zero counts are dots, so that errors stand out.
     """
     head = ["true \\ predicted", *labels, "recall"]
     rows = [
@@ -54,10 +54,10 @@ def write_confusion_png(
     """Draw a confusion matrix: colour by share of the true class, counts in the cells.
 
     Args:
-        path: The PNG to write, atomically.
+        path: The PNG file, written atomically.
         confusion: The counts.
-        labels: The classes' names.
-        title: Put before the accuracy.
+        labels: The names of the classes.
+        title: Text before the accuracy.
     """
     figure = _draw(confusion, labels, title)
     aside = path.with_name(f"{ASIDE_PREFIX}{path.name}")
@@ -66,8 +66,8 @@ def write_confusion_png(
 
 
 def _draw(confusion: Confusion, labels: Sequence[str], title: str | None) -> Any:
-    # The figure is made without pyplot: no display, no state, nothing to close. Importing
-    # matplotlib costs half a second that only those pay who want a picture.
+    # Without pyplot: no display, no state, nothing to close. Importing matplotlib takes half a
+    # second, so only drawing imports it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 

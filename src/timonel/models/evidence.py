@@ -1,7 +1,7 @@
-"""Why a version is computed by which runtime: measured once, written into the version, then obeyed.
+"""Measured choice of a runtime for a version, stored in the version.
 
-Replicas on different machines would come to different results if each measured for itself, and
-answers would differ in their last digits from one to the next. So the evidence decides.
+If each replica measured for itself, replicas on different machines could choose differently, and
+their answers would differ in the last digits. So one stored measurement decides for all of them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _LOG = logging.getLogger(__name__)
 KIND = "runtime-choice"
 EVIDENCE = Path("assets.extra", "timonel-runtime.json")
 CONVERTED = Path("assets.extra", "timonel-runtime.tflite")
-"""The flatbuffer that was made of the version's SavedModel."""
+"""Flatbuffer converted from the version's SavedModel."""
 
 FROZEN = Path("assets.extra", "timonel-frozen")
-"""A SavedModel with constants in the place of the version's variables."""
+"""SavedModel with constants in place of the version's variables."""
 
 Choice = Literal["tensorflow", "frozen", "litert"]
-"""What may compute a version; ``frozen`` is TensorFlow on the SavedModel without variables."""
+"""Runtimes for a version; ``frozen`` is TensorFlow on the SavedModel without variables."""
 
 
 class Measurement(Stored):
-    """How long a runtime took for one size of batch."""
+    """Time of a runtime for one batch size."""
 
     runtime: Choice = Field(description="What computed.")
     signature: str = Field(description="The signature.")
@@ -44,7 +44,7 @@ class Measurement(Stored):
 
 
 class Evidence(Stored):
-    """What ``assets.extra/timonel-runtime.json`` says."""
+    """Content of ``assets.extra/timonel-runtime.json``."""
 
     runtime: Choice = Field(description="What computes the version.")
     reason: str = Field(description="Why, in a line for people.")
@@ -63,7 +63,7 @@ class Evidence(Stored):
     cores: int = Field(default=0, description="Processors of the machine.")
 
     def as_document(self) -> dict[str, object]:
-        """Return it as it is written."""
+        """Return the document to write."""
         return document(KIND, self.model_dump(mode="json"))
 
 
@@ -71,17 +71,18 @@ def read_evidence(version: Path) -> Evidence:
     """Read the evidence in a version's folder.
 
     Raises:
-        NotFoundError: There is none.
-        CorruptError: It is broken.
-        FormatError: It was written by a newer release.
+        NotFoundError: The folder holds no evidence.
+        CorruptError: The evidence is broken.
+        FormatError: A newer release wrote it.
     """
     return Evidence.read(version / EVIDENCE, KIND)
 
 
 def chosen(version: Path) -> Choice:
-    """Return what computes a version by its evidence; TensorFlow where there is none.
+    """Return the runtime for a version from its evidence; TensorFlow without evidence.
 
-    Evidence counts for the very SavedModel, and flatbuffer or frozen graph, that it was made of.
+    Evidence is valid only for the SavedModel, and the flatbuffer or frozen graph, it was measured
+    on.
     """
     try:
         found = read_evidence(version)
@@ -105,7 +106,7 @@ def chosen(version: Path) -> Choice:
 
 
 def identity(version: Path) -> str:
-    """Return what tells a SavedModel from another: its graph's digest, and its variables' sizes."""
+    """Return an identity of a SavedModel: its graph's digest, and its variables' sizes."""
     found = hashlib.sha256()
     for name in ("saved_model.pb", "saved_model.pbtxt"):
         if (version / name).is_file():
@@ -113,11 +114,11 @@ def identity(version: Path) -> str:
     for path in sorted((version / "variables").glob("*")):
         found.update(f"{path.name}\0{path.stat().st_size}\n".encode())
         if path.suffix == ".index":
-            # It has a check sum of every variable.
+            # The index holds a checksum of every variable.
             found.update(path.read_bytes())
     return f"sha256:{found.hexdigest()}"
 
 
 def made_for(choice: Choice) -> Path:
-    """Return the file that was made for a choice other than TensorFlow's own."""
+    """Return the file generated for a choice other than ``tensorflow``."""
     return CONVERTED if choice == "litert" else FROZEN / "saved_model.pb"

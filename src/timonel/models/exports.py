@@ -1,4 +1,4 @@
-"""Reading what a job has exported: the folder that `export_live` writes."""
+"""Read and verify the export folder of a job, as written by `export_live`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ def read_export(folder: Path) -> Export:
     """Read the document of the export in ``folder``.
 
     Raises:
-        NotFoundError: There is no export.
+        NotFoundError: The folder holds no export.
         CorruptError: The document is broken.
-        FormatError: It was written by a newer release.
+        FormatError: A newer release wrote it.
     """
     return Export.read(folder / EXPORT_FILE, "export")
 
 
 def export_folder_of(path: Path) -> Path:
-    """Return the export that a run's artifact at ``path`` belongs to.
+    """Return the export folder for a run's artifact at ``path``.
 
     Args:
-        path: The export's folder, or that of the SavedModel in it.
+        path: The export's folder, or the folder of the SavedModel in it.
     """
     inside = path.name == SAVED_MODEL_DIR and not (path / EXPORT_FILE).is_file()
     return path.parent if inside else path
 
 
 def saved_model_of(folder: Path) -> Path:
-    """Return the folder of the SavedModel of the export in ``folder``."""
+    """Return the SavedModel's folder in the export folder ``folder``."""
     return folder / SAVED_MODEL_DIR
 
 
 def verify_export(folder: Path) -> Export:
-    """Read the export in ``folder`` and check that its files are those it was made of.
+    """Read the export in ``folder`` and verify the digest of its files.
 
     Raises:
-        NotFoundError: There is no export.
-        CorruptError: Something was changed or cut off since.
+        NotFoundError: The folder holds no export.
+        CorruptError: A file was changed or truncated since the export.
     """
     export = read_export(folder)
     found = digest_tree(saved_model_of(folder))
@@ -54,10 +54,10 @@ def verify_export(folder: Path) -> Export:
 
 
 def reference_of(folder: Path, export: Export) -> list[ReferenceExample]:
-    """Return the held-out predictions kept beside an export; none if there are none.
+    """Return the held-out predictions of an export; empty if it has none.
 
     Raises:
-        CorruptError: They were changed or cut off.
+        CorruptError: They were changed or truncated.
     """
     if export.reference is None:
         return []

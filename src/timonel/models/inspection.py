@@ -1,8 +1,8 @@
-"""Reading a SavedModel's signatures without TensorFlow.
+"""Read the signatures of a SavedModel without TensorFlow.
 
-``saved_model.pb`` is a protocol buffer. The few messages that hold signatures are declared here
-under the field numbers that TensorFlow has published and cannot change, so that listing models
-takes milliseconds and not the seconds of importing TensorFlow.
+``saved_model.pb`` is a protocol buffer. This module declares the few messages that hold signatures,
+with the field numbers published by TensorFlow, which cannot change. Listing models thus takes
+milliseconds instead of the seconds of importing TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _INT32 = descriptor_pb2.FieldDescriptorProto.TYPE_INT32
 _BOOL = descriptor_pb2.FieldDescriptorProto.TYPE_BOOL
 
 # message -> (field, number, type or message name, repeated), after tensorflow/core/protobuf/
-# {saved_model,meta_graph}.proto and tensorflow/core/framework/tensor_shape.proto. A map is on the
-# wire a list of entries of a key and a value. Enumerations are read as their numbers.
+# {saved_model,meta_graph}.proto and tensorflow/core/framework/tensor_shape.proto. On the wire, a
+# map
+# is a list of key-value entries. Enumerations are read as their numbers.
 _LAYOUT: dict[str, tuple[tuple[str, int, int | str, bool], ...]] = {
     "SavedModel": (("meta_graphs", 2, "MetaGraph", True),),
     "MetaGraph": (
@@ -89,7 +90,7 @@ def signatures_of(folder: Path) -> dict[str, Signature]:
 
 
 def is_saved_model(folder: Path) -> bool:
-    """Tell whether ``folder`` looks like a SavedModel."""
+    """Return whether ``folder`` looks like a SavedModel."""
     return (folder / "saved_model.pb").is_file()
 
 

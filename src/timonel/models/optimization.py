@@ -1,7 +1,7 @@
-"""Measure which runtime computes a version best, and store that in it. Without TensorFlow.
+"""Measure which runtime computes a version best, and store the result. Without TensorFlow.
 
-The runtimes are those of the server, which this package must not import: the measuring process is
-known by its command line only.
+The runtimes belong to the server, which this package must not import: it knows the measuring
+process by its command line only.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Request(Stored):
 
 
 class RuntimeChoice:
-    """A running measurement, as a context manager that ends its process.
+    """Running measurement, as a context manager that ends its process.
 
     Args:
         saved_model: The folder of the SavedModel.
         export: Its export document, if known.
         examples: Held-out examples to compare answers on.
-        data_root: Where raw files are now, if they were moved.
+        data_root: The current folder of the raw files, if they were moved.
         samples: An ``.npz`` file to compare answers on instead.
         required: Whether to fail without requests, and to measure small models too.
     """
@@ -107,26 +107,26 @@ class RuntimeChoice:
         """Wait for the end of the measurement.
 
         Raises:
-            ModelError: Required requests are missing, or the process has not ended in time.
+            ModelError: Required requests are missing, or the process did not end in time.
             InputError: The samples cannot be read.
-            SpecError: The samples are of other inputs.
+            SpecError: The samples do not match the model's inputs.
         """
         if self._evidence is None:
             self._evidence = self._result()
         return self._evidence
 
     def store(self, version: Path, *, warm_up: bool) -> Evidence:
-        """Wait for the end, and store the evidence in a version's folder.
+        """Wait for the measurement, and store its evidence in a version's folder.
 
-        The evidence is written last and counts only for the flatbuffer or graph beside it, so
-        that a concurrent reader takes TensorFlow.
+        The evidence is written last and is valid only for the flatbuffer or graph beside it, so a
+        concurrent reader falls back to TensorFlow.
 
         Args:
             version: The folder.
-            warm_up: Whether the requests become warm-up requests of a version that has none.
+            warm_up: Whether to store the requests as warm-up requests if the version has none.
 
         Raises:
-            ModelError: The process has not ended in time.
+            ModelError: The process did not end in time.
             InputError: The folder cannot be written.
         """
         evidence = self.wait()
@@ -158,7 +158,7 @@ class RuntimeChoice:
                 raise _error(answer)
             return Evidence.model_validate(answer)
         except (OSError, ValueError):
-            # A model that crashes the converter is computed by TensorFlow.
+            # A model that crashes the converter falls back to TensorFlow.
             reason = f"measuring it ended with code {code}: {child.last_line(self._log)[:200]}"
             return Evidence(
                 runtime="tensorflow", reason=reason, saved_model=identity(self._saved_model)
@@ -168,19 +168,20 @@ class RuntimeChoice:
 def optimize(version: ModelVersion, samples: str | os.PathLike[str] | None = None) -> Evidence:
     """Measure which runtime computes a version best, and store the evidence in it.
 
-    Servers that load the version from then on compute it with LiteRT, or TensorFlow without
-    variables, if that gives the same answers faster. Running servers do not change.
+    Servers that load the version afterwards use LiteRT, or TensorFlow without variables, if that
+    gives
+    the same answers faster. Running servers do not change.
 
     Args:
         version: The version.
         samples: An ``.npz`` file with rows of its inputs by name, to compare answers on; by default
-            its warm-up requests, else held-out examples of its training. They become its warm-up
-            requests if it has none.
+            its warm-up requests, else held-out examples of its training. They are stored as warm-up
+            requests if the version has none.
 
     Raises:
         ModelError: There are no requests to compare answers on, or measuring takes too long.
         InputError: The folder cannot be written, or the samples cannot be read.
-        SpecError: The samples are of other inputs.
+        SpecError: The samples do not match the model's inputs.
     """
     export = version.document.export if version.document else None
     examples = reference_of(version.path / "assets.extra", export) if export else []

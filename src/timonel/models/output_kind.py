@@ -1,6 +1,6 @@
 """Kind of a Keras model's output: probabilities, logits, or a value.
 
-Works on Keras 3 and tf-keras through what both have in public, and imports neither.
+Works on Keras 3 and tf-keras through their common public API, and imports neither.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ def output_kind_of(
     """Return the kind of a model's output.
 
     With labels, one output with a column per label (or one column for two labels) is a
-    classification; without labels, one output of rank 1 or 2 is a value; all else is left as it
-    is. What the final activation says comes before what the loss says: a softmax behind a loss
-    that was told of logits gives probabilities all the same.
+    classification.
+    Without labels, one output of rank 1 or 2 is a value. All other outputs stay as they are. The
+    final
+    activation takes precedence over the loss: a softmax gives probabilities even if the loss has
+    ``from_logits=True``.
     """
     if len(outputs) != 1:
         return OutputKind(task="tensor", output="values", because=f"{len(outputs)} outputs")
@@ -63,7 +65,7 @@ def _classification(model: Any, *, binary: bool) -> OutputKind:
 
 
 def _final_activation(model: Any) -> str | None:
-    """Return the name of the function that makes the model's output, if it can be told."""
+    """Return the name of the final activation, if known."""
     layer = _last_layer(model)
     while layer is not None and getattr(layer, "layers", None):
         layer = _last_layer(layer)
@@ -72,7 +74,7 @@ def _final_activation(model: Any) -> str | None:
     kind = type(layer).__name__
     if kind == "Softmax":
         return "softmax"
-    # An activation layer of any other kind, such as ReLU, has no attribute of this name.
+    # Other activation layers, such as ReLU, have no attribute of this name.
     activation = getattr(layer, "activation", None)
     if activation is None:
         return None
@@ -86,7 +88,7 @@ def _last_layer(model: Any) -> Any:
         try:
             return model.get_layer(names[0])
         except ValueError:
-            # The output of a bare operation, which is no layer.
+            # The output comes from a bare operation, not from a layer.
             return None
     if type(model).call is not _sequential_call(model):
         return None
@@ -95,7 +97,7 @@ def _last_layer(model: Any) -> Any:
 
 
 def _sequential_call(model: Any) -> Any:
-    """Return the call method of the model's Sequential base, or none."""
+    """Return the call method of the model's Sequential base, or None."""
     bases = (base for base in type(model).__mro__ if base.__name__ == "Sequential")
     return getattr(next(bases, None), "call", None)
 
@@ -126,7 +128,7 @@ def _has_loss(model: Any) -> bool:
 
 
 def _loss(model: Any) -> Any:
-    """Return the compiled loss; of a list or dictionary of one, that one."""
+    """Return the compiled loss; the only item of a list or dictionary, None if it has several."""
     loss = getattr(model, "loss", None)
     if isinstance(loss, Mapping):
         loss = list(loss.values())

@@ -1,4 +1,4 @@
-"""Keeping what the training pipeline predicts for held-out examples. TensorFlow processes only."""
+"""Store the training pipeline's predictions for held-out examples. TensorFlow processes only."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def keep_predictions(
     meaning: OutputKind,
     labels: Sequence[str] | None,
 ) -> dict[str, Any] | None:
-    """Write the predictions of the training pipeline to ``path``, read as the graph reads them.
+    """Write the predictions of the training pipeline to ``path``, as scores or values.
 
     Args:
         path: The file to write.
         reference: See `timonel.models.savedmodel.export_live`.
-        meaning: How the model's output is read.
+        meaning: The kind of the model's output.
         labels: The labels of a classification.
 
     Returns:
-        What the export document says of them; nothing if there is nothing to compare.
+        The entry of the export document; None if there is nothing to compare.
     """
     if reference is None or meaning.task == "tensor" or not len(reference["keys"]):
         return None
@@ -62,7 +62,7 @@ def _plain_source(source: Any) -> Any:
 
 
 def _true_labels(values: Any, labels: Sequence[str] | None) -> list[float] | None:
-    """Return true labels as indices (or values), whether given as those, one-hot or by name."""
+    """Return true labels as indices or values, from indices, values, one-hot rows or names."""
     if values is None:
         return None
     array = np.asarray(values)

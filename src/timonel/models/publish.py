@@ -1,4 +1,4 @@
-"""Making a run's model a version: verify, check, publish, record. Without TensorFlow."""
+"""Publish a run's model as a version: verify, check, publish, record. Without TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Found:
-    """A training run and the export it made."""
+    """A training run and its export."""
 
     record: RunRecord
     folder: Path
@@ -41,7 +41,7 @@ class _Found:
 
     @property
     def datasets(self) -> list[Artifact]:
-        """The datasets the model was trained on."""
+        """Datasets used for training."""
         return [artifact for artifact in self.record.inputs if artifact.type == "dataset"]
 
 
@@ -57,32 +57,34 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     optimize: bool = True,
     progress: Progress | None = None,
 ) -> ModelVersion:
-    """Publish the model that a run has made as the next version of ``name``.
+    """Publish the model of a training run as the next version of ``name``.
 
-    Held-out raw files are fed to the exported model first, in a process of its own, and what it
-    answers is compared with what the training pipeline predicted. The work is recorded as a run
-    of kind ``export``, so that the version's lineage leads to the run, its data and their source.
+    First, a separate process feeds held-out raw files to the exported model and compares its
+    answers
+    with the predictions of the training pipeline. A run of kind ``export`` records the work, so
+    that
+    the version's lineage leads to the training run, its data and their source.
 
     Args:
-        run: A training run: its id or the beginning of it, its name, or ``last``.
+        run: A training run: its ID or a prefix of it, its name, or ``last``.
         name: The model's name in the repository.
-        workspace: Where the run is; found as every command finds it by default.
-        repository: Where versions go; the workspace's ``models`` by default.
-        check: Whether to check.
-        data_root: Where the raw files are now, if they are not where they were converted from.
+        workspace: The workspace of the run; by default found in the same way as by the commands.
+        repository: The repository for the version; the workspace's ``models`` by default.
+        check: Whether to check the model.
+        data_root: The current folder of the raw files, if they were moved since the conversion.
         force: Publish even if the check fails.
-        optimize: Whether to measure which runtime computes it best, and to keep held-out inputs
-            for servers to warm it up with.
-        progress: Called with a line at the beginning of each step.
+        optimize: Whether to measure which runtime computes the model best, and to store held-out
+            inputs as warm-up requests for servers.
+        progress: Called with a line at the start of each step.
 
     Returns:
-        The new version; its ``check`` says what was found.
+        The new version; its ``check`` holds the result of the check.
 
     Raises:
-        SpecError: The name cannot be one of a model.
-        NotFoundError: There is no such run, or no such ``data_root``.
+        SpecError: The name is not a valid model name.
+        NotFoundError: The run or ``data_root`` does not exist.
         ModelError: The run has no model, the model does not work, or the check failed.
-        CorruptError: The export was changed or cut off.
+        CorruptError: The export was changed or truncated.
         InputError: The repository cannot be written.
     """
     check_name(name)
@@ -94,7 +96,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     artifact = _savedmodel(record)
     inputs = [artifact, *(each for each in record.inputs if each.type == "dataset")]
     params = {"model": name, "run": record.id, "check": check, "force": force}
-    sweep(place.runs)  # what a check that was killed has left aside
+    sweep(place.runs)  # remove leftovers of killed checks
     with start_run(place, "export", params=params, inputs=inputs) as writer:
         say(f"verifying the export of {record.id}")
         folder = export_folder_of(local_path(artifact.uri))
@@ -114,11 +116,11 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
 def check_version(
     version: ModelVersion, *, data_root: str | os.PathLike[str] | None = None
 ) -> CheckResult:
-    """Check a published version again, against the held-out predictions kept in it.
+    """Check a published version again, using the held-out predictions stored in it.
 
     Raises:
-        ModelError: timonel did not publish it, or the model does not work.
-        CorruptError: The held-out predictions were changed or cut off.
+        ModelError: timonel did not publish the version, or the model does not work.
+        CorruptError: The held-out predictions were changed or truncated.
     """
     if version.document is None:
         raise ModelError(
@@ -221,7 +223,7 @@ def _check(found: _Found, writer: RunWriter, data_root: Path | None, say: Progre
 
 
 def _runtime_choice(found: _Found, data_root: Path | None) -> RuntimeChoice:
-    """Measure the runtimes while the export is checked."""
+    """Start to measure the runtimes, in parallel with the check."""
     return RuntimeChoice(
         saved_model_of(found.folder),
         export=found.export,
@@ -233,16 +235,16 @@ def _runtime_choice(found: _Found, data_root: Path | None) -> RuntimeChoice:
 def _addition(
     choice: RuntimeChoice | None, result: CheckResult | None
 ) -> Callable[[Path], Any] | None:
-    """Return what stores the choice of a runtime in a version; none if there is no choice.
+    """Return a function that stores the choice of a runtime in a version; None without a choice.
 
-    Held-out inputs become warm-up requests if the check has found that the model answers them.
+    Held-out inputs become warm-up requests if the check passed.
     """
     if choice is None:
         return None
     try:
         choice.wait()
     except ModelError as error:
-        # A version is worth more than the choice of its runtime.
+        # A missing choice of a runtime must not prevent publishing.
         _logger.warning("the choice of a runtime is left out: %s", error)
         return None
     return partial(choice.store, warm_up=result is not None and result.status == "passed")
@@ -275,7 +277,7 @@ def _told(artifact: Artifact) -> dict[str, Any]:
 
 
 def _record(version: ModelVersion, writer: RunWriter) -> None:
-    # Of the whole folder: with where it comes from, the same weights are another thing.
+    # Digest the whole folder: the same weights with another provenance are another artifact.
     digest = digest_tree(version.path)
     metadata = {"model": version.name, "version": version.number}
     writer.output(Artifact("model", version.path, digest, str(version), metadata))

@@ -1,4 +1,4 @@
-"""What a version looks like that is no SavedModel but a class in Python. Runs none of it."""
+"""Recognize and check versions that are a Python class. Runs none of their code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ CLASS = "PythonModel"
 
 
 def is_python_model(folder: Path) -> bool:
-    """Tell whether ``folder`` holds a model in Python; a SavedModel with such a file is one."""
+    """Return whether ``folder`` holds a Python model; false if it also holds a SavedModel."""
     if any((folder / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
         return False
     return (folder / MODEL_FILE).is_file()
 
 
 def check_python_model(folder: Path) -> None:
-    """Check as much of a model in Python as can be told without running it.
+    """Check a Python model as far as possible without running it.
 
     Raises:
-        ModelError: Its file is no Python, or has no class of the name that is looked for.
+        ModelError: The file is not valid Python, or defines no class of the expected name.
     """
     file = folder / MODEL_FILE
     try:

@@ -1,6 +1,6 @@
-"""Reading a live Keras model: what it takes, what it gives, how large it is.
+"""Inspect a live Keras model: its inputs, outputs and size.
 
-Works on Keras 3 and tf-keras through what both have in public. TensorFlow processes only.
+Works on Keras 3 and tf-keras through their common public API. TensorFlow processes only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from timonel.models.schema import ModelSummary
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """The tensors a model takes: a structure of specifications, and a name for each of its leaves.
+    """Input tensors of a model: a structure of specifications, and a name for each leaf.
 
-    Axis 0 of every tensor is the batch and open.
+    Axis 0 of every tensor is the batch, of unknown size.
     """
 
     structure: Any
@@ -28,24 +28,24 @@ class ModelInputs:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """The leaves of the structure, in the order of the names."""
+        """Leaves of the structure, in the order of the names."""
         return list(tf.nest.flatten(self.structure))
 
     def pack(self, tensors: Sequence[Any]) -> Any:
-        """Return the structure the model is called with, filled with tensors."""
+        """Pack tensors into the structure for calling the model."""
         return tf.nest.pack_sequence_as(self.structure, list(tensors))
 
 
 def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
-    """Find out what ``model`` takes.
+    """Return the inputs of ``model``.
 
     Args:
         model: A built Keras model.
-        input_spec: A structure of TensorSpec, where the caller knows it; a subclassed Keras 3
-            model remembers the shapes that it was built with, but not their types.
+        input_spec: A structure of TensorSpec, if the caller knows it; a subclassed Keras 3 model
+            remembers the shapes it was built with, but not their dtypes.
 
     Raises:
-        ModelError: It has never been called on data.
+        ModelError: The model has never been called on data.
     """
     structure = _symbolic_inputs(model)
     if structure is None:
@@ -61,14 +61,14 @@ def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
 
 
 def call_in_inference(model: Any, inputs: Any) -> Any:
-    """Call ``model`` as it behaves after training."""
+    """Call ``model`` in inference mode."""
     if "training" in inspect.signature(model.call).parameters:
         return model(inputs, training=False)
     return model(inputs)
 
 
 def name_outputs(model: Any, outputs: Any) -> dict[str, Any]:
-    """Return a model's outputs by name: dictionary keys, its output layers' names, or numbers."""
+    """Return outputs by name: dictionary keys, names of the output layers, or numbered names."""
     if isinstance(outputs, Mapping):
         return {str(name): tensor for name, tensor in outputs.items()}
     tensors = tf.nest.flatten(outputs)
@@ -79,7 +79,7 @@ def name_outputs(model: Any, outputs: Any) -> dict[str, Any]:
 
 
 def summary_of(model: Any) -> ModelSummary:
-    """Return the model's name, class and size."""
+    """Return the model's name, class, size and compute precision."""
     return ModelSummary(
         name=str(getattr(model, "name", type(model).__name__)),
         type=type(model).__name__,
@@ -110,7 +110,7 @@ def keras_of(model: Any) -> tuple[str, str]:
 
 
 def _symbolic_inputs(model: Any) -> Any:
-    """Return the input structure of a Functional or built Sequential model."""
+    """Return the input structure of a Functional or built Sequential model; None for others."""
     try:
         structure = model.input
     except (AttributeError, ValueError):
@@ -119,9 +119,9 @@ def _symbolic_inputs(model: Any) -> Any:
 
 
 def _built_inputs(model: Any) -> Any:
-    """Return the input structure that a subclassed model was built with, or none."""
+    """Return the input structure that a subclassed model was built with, or None."""
     if callable(getattr(model, "save_spec", None)):
-        # tf-keras keeps the specification of its first call: ((inputs, ...), {keywords}).
+        # tf-keras keeps the specification of the first call: ((inputs, ...), {keywords}).
         spec = model.save_spec(dynamic_batch=True)
         return spec[0][0] if spec else None
     config = model.get_build_config() if getattr(model, "built", False) else None
@@ -172,7 +172,7 @@ def _distinct(names: Iterable[str | None]) -> tuple[str, ...] | None:
 
 def _leaf_name(leaf: Any) -> str | None:
     name = getattr(leaf, "name", None)
-    # A spec that a tf.data pipeline or an unnamed Keras tensor brings has no name to keep.
+    # Specs from a tf.data pipeline and unnamed Keras tensors have no name worth keeping.
     return None if name is None or str(name).startswith("keras_tensor") else str(name)
 
 

@@ -1,7 +1,8 @@
 """Held-out predictions of the training pipeline, kept beside an export for the check.
 
-One JSON object per line. An example is either an image file or a row; its raw input is not
-copied, only located. Nothing of TensorFlow here: both the job and the check's control side read it.
+One JSON object per line. An example is an image file or a row; the file records where the raw
+input is, not a copy. This module does not use TensorFlow: both the training job and the control
+side of the check read it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from timonel.models.schema import Stored
 from timonel.storage import write_text
 
 MAX_EXAMPLES = 256
-"""As many held-out examples as are kept: enough to see an error of a few per cent, in a second."""
+"""Limit on held-out examples: enough to detect an error of a few per cent, within a second."""
 
 
 class ReferenceExample(Stored):
-    """One held-out example and what the training pipeline predicts for it."""
+    """A held-out example, and the training pipeline's prediction for it."""
 
     key: str = Field(description="The record's key: the file's path relative to its source.")
     source: str | Mapping[str, Any] | None = Field(
@@ -34,7 +35,7 @@ class ReferenceExample(Stored):
 
 
 def write_reference(path: Path, examples: Iterable[ReferenceExample]) -> None:
-    """Write ``examples`` to ``path``, atomically."""
+    """Write ``examples`` to ``path`` atomically."""
     lines = (json.dumps(example.model_dump(mode="json", exclude_none=True)) for example in examples)
     write_text(path, "".join(f"{line}\n" for line in lines))
 

@@ -1,9 +1,9 @@
-"""Giving a SavedModel's inputs the names that clients use.
+"""Rename the inputs of a SavedModel to the names used by clients.
 
 TensorFlow turns the names of a signature's inputs into names of graph nodes and Python parameters.
-A column called ``sepal length (cm)``, ``class`` or ``Größe`` can be neither: saving fails, or
-confuses inputs whose altered names sort otherwise. Such signatures are traced with plain names,
-and the names that clients see are put into the saved file afterwards.
+A column named ``sepal length (cm)``, ``class`` or ``Größe`` can be neither: saving fails, or mixes
+up inputs whose altered names sort differently. Such signatures are traced with plain names, and
+the names for clients are written into the saved file afterwards.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from tensorflow.core.protobuf import saved_model_pb2
 
 _PLAIN = re.compile(r"[a-z][a-z0-9_]*")
-# Names that the call of a loaded signature has for itself.
+# Parameter names that the call of a loaded signature uses itself.
 _TAKEN = frozenset({"self", "name", "args", "kwargs"})
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Return names for tracing: the same ones if all of them can be used, else numbered ones."""
+    """Return names for tracing: unchanged if all of them are valid, else numbered names."""
     if all(_is_plain(name) for name in names):
         return list(names)
     width = len(str(len(names)))
@@ -29,11 +29,11 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 
 def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> None:
-    """Rename inputs of the SavedModel in ``folder``, which no one else may see yet.
+    """Rename inputs of the SavedModel in ``folder``, which must not be visible to others yet.
 
     Args:
         folder: The SavedModel.
-        renamed: Per signature, the name wanted by the name traced.
+        renamed: Per signature, the final name by the traced name.
     """
     changes = {
         key: names for key, names in renamed.items() if any(a != b for a, b in names.items())
@@ -46,7 +46,7 @@ def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> Non
         for signature, names in changes.items():
             _rename_signature(meta_graph, signature, names)
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
-    # The fingerprint holds a hash of the file as it was; it is optional.
+    # The fingerprint, which is optional, holds a hash of the file before the change.
     (folder / "fingerprint.pb").unlink(missing_ok=True)
 
 
@@ -63,8 +63,8 @@ def _rename_signature(
     for name, tensor in tensors.items():
         inputs[name].CopyFrom(tensor)
     if len({re.sub(r"\W", "_", name) for name in names.values()}) < len(names):
-        # tf.saved_model.load makes identifiers of these names and cannot load two equal ones.
-        # Such a model keeps the traced names there; servers go by the signature above.
+        # tf.saved_model.load turns these names into identifiers and fails on duplicates. Such a
+        # model keeps the traced names there; servers use the signature above.
         return
     for node in _signature_functions(meta_graph, signature):
         keywords = node.bare_concrete_function.argument_keywords
@@ -74,7 +74,7 @@ def _rename_signature(
 def _signature_functions(
     meta_graph: saved_model_pb2.MetaGraphDef, signature: str
 ) -> list[saved_model_pb2.SavedObject]:
-    """Return the object of a signature's function: a child of the root's child ``signatures``."""
+    """Return the objects of a signature's function: children of the root's child ``signatures``."""
     nodes = meta_graph.object_graph_def.nodes
     maps = [child.node_id for child in nodes[0].children if child.local_name == "signatures"]
     children = [child for number in maps for child in nodes[number].children]

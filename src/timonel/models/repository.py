@@ -1,13 +1,13 @@
-"""The model repository: numbered versions in the layout of TensorFlow Serving.
+"""Model repository: numbered versions in the folder layout of TensorFlow Serving.
 
 <root>/<name>/
-  <number>/           a SavedModel, with assets.extra/timonel.json where timonel published it;
-                      or a model in Python, with model.py
-  .highest            the highest number ever used, so that none is used twice
+  <number>/           a SavedModel, with assets.extra/timonel.json if timonel published it;
+                      or a Python model, with model.py
+  .highest            the highest number ever used, so that no number is reused
   .lock               held while publishing or deleting
 
-A server that polls the folder takes every child whose name is a number for a version. Everything
-else that lies there, such as a version that is being written, has a name that is none.
+A server that polls the folder takes every child with a numeric name for a version. All other
+files, such as a version being written, therefore have non-numeric names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOCK_TIMEOUT_S = 600.0
 
 
 class ModelRepository:
-    """Publishes, lists and deletes versions below one local folder.
+    """Publish, list and delete versions below a local folder.
 
     Safe to use from several threads and processes at once. Reading never writes.
     """
@@ -62,7 +62,7 @@ class ModelRepository:
         self.root = root
 
     def names(self) -> list[str]:
-        """Return the names of the models that have a version, sorted."""
+        """Return the names of the models that have at least one version, sorted."""
         if not self.root.is_dir():
             return []
         return sorted(
@@ -72,7 +72,7 @@ class ModelRepository:
         )
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return the versions of a model, oldest number first; none if it is unknown."""
+        """Return the versions of a model by ascending number; empty if the model is unknown."""
         folder = self._folder(name)
         return [version_at(name, number, path) for number, path in sorted(numbered(folder))]
 
@@ -84,19 +84,20 @@ class ModelRepository:
         check: CheckResult | None = None,
         add: Callable[[Path], None] | None = None,
     ) -> ModelVersion:
-        """Make an export the next version of a model; it appears whole or not at all.
+        """Publish an export as the next version of a model, atomically.
 
         Args:
             name: The model's name.
-            export_folder: What a job has exported.
-            provenance: Where it comes from.
-            check: What its check found.
-            add: Called with the folder before it appears, to put more into its ``assets.extra``.
+            export_folder: The export folder of a job.
+            provenance: The run, dataset and source of the model.
+            check: The result of its check.
+            add: Called with the version's folder before it is published, to add files to its
+                ``assets.extra``.
 
         Raises:
-            SpecError: The name cannot be one of a model.
-            NotFoundError: There is no export in the folder.
-            CorruptError: The export is not what its document says.
+            SpecError: The name is not a valid model name.
+            NotFoundError: The folder holds no export.
+            CorruptError: The export does not match its document.
             InputError: The repository cannot be written.
         """
         folder = self._folder(name)
@@ -126,15 +127,15 @@ class ModelRepository:
         return ModelVersion(name=name, number=number, path=folder / str(number), document=body)
 
     def add(self, name: str, source: Path) -> ModelVersion:
-        """Make a copy of a folder the next version of a model; it appears whole or not at all.
+        """Publish a copy of a folder as the next version of a model, atomically.
 
         Args:
             name: The model's name.
-            source: A SavedModel made elsewhere, or a model in Python, of which nothing is run.
+            source: A SavedModel made elsewhere, or a Python model. No Python code of it is run.
 
         Raises:
-            SpecError: The name cannot be one of a model.
-            ModelError: The folder is neither, or its Python cannot be read.
+            SpecError: The name is not a valid model name.
+            ModelError: The folder is neither, or its Python cannot be parsed.
             InputError: The repository cannot be written.
         """
         folder = self._folder(name)
@@ -155,16 +156,14 @@ class ModelRepository:
         return version_at(name, number, folder / str(number))
 
     def delete(self, name: str, version: int) -> None:
-        """Delete a version; a polling server sees it whole or not at all.
-
-        The number is never used again.
+        """Delete a version atomically; its number is never reused.
 
         Raises:
-            NotFoundError: There is no such version.
+            NotFoundError: The version does not exist.
             InputError: The repository cannot be written.
         """
         folder = self._folder(name)
-        self.get(name, version)  # before a lock file is made for a model that does not exist
+        self.get(name, version)  # before a lock file is created for a model that does not exist
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
             found = self.get(name, version)
             write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
@@ -177,7 +176,7 @@ class ModelRepository:
         shutil.rmtree(aside, ignore_errors=True)
 
     def get(self, name: str, version: int | None = None) -> ModelVersion:
-        """Return a version, the one of the highest number by default.
+        """Return a version of a model, by default the one with the highest number.
 
         Raises:
             NotFoundError: There is no such model or version.
@@ -198,14 +197,15 @@ class ModelRepository:
         return version_at(name, number, found[number])
 
     def resolve(self, ref: str | os.PathLike[str]) -> ModelVersion:
-        """Return the version that ``name``, ``name/number`` or a path means.
+        """Resolve ``name``, ``name/number`` or a path to a version.
 
-        A path is that of a version, or of a folder of numbered ones; a version that lies in no
-        numbered folder counts as version 1.
+        A path is a version's folder, or a folder of numbered versions. A version outside a folder
+        of
+        numbered versions counts as version 1.
 
         Raises:
-            NotFoundError: Nothing fits.
-            SpecError: The number is none.
+            NotFoundError: No version matches.
+            SpecError: The part after ``name/`` is not a version number.
         """
         text = os.fspath(ref)
         name, slash, number = text.partition("/")
@@ -252,7 +252,7 @@ def _make(folder: Path) -> None:
 
 def _copy(source: Path, target: Path, digest: str) -> None:
     _copy_tree(source, target)
-    # Of what was copied, not of its source: what is published is what was verified.
+    # Digest the copy, not the source, so that the published files are the verified ones.
     found = digest_tree(target)
     if found != digest:
         raise CorruptError(
@@ -265,7 +265,7 @@ def _copy_tree(source: Path, target: Path, ignore: Ignore | None = None) -> None
     try:
         shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
     except shutil.Error as error:
-        # It lists every file that was not copied, with the text "[Errno 28] Reason: 'a' -> 'b'".
+        # shutil.Error lists each file that was not copied as "[Errno 28] Reason: 'a' -> 'b'".
         text = str(error.args[0][0][2])
         reason = text.partition(": '")[0].partition("] ")[2]
         raise unwritable(target, OSError(reason or text)) from error
@@ -274,7 +274,7 @@ def _copy_tree(source: Path, target: Path, ignore: Ignore | None = None) -> None
 
 
 def _copy_reference(export_folder: Path, export: Export, target: Path) -> None:
-    """Keep the held-out predictions in the version, so that it can be checked again."""
+    """Copy the held-out predictions into the version, so that it can be checked again."""
     if reference_of(export_folder, export):
         path = target / KEPT_REFERENCE
         try:

@@ -1,13 +1,13 @@
-"""Exporting a live Keras model as a SavedModel that needs no Python. TensorFlow processes only.
+"""Export a live Keras model as a SavedModel that needs no Python. TensorFlow processes only.
 
-What is written, as one folder that appears at once:
+An export is one folder, which appears atomically:
 
     saved_model/       the SavedModel, in the layout of TensorFlow Serving
-    export.json        what it takes and gives, and what it was made of
+    export.json        its inputs and outputs, and its origin
     reference.jsonl    held-out predictions of the training pipeline, for the check
 
-The functions are traced and saved by TensorFlow itself with the variables and lookup tables that
-they use. Keras' ExportArchive does the same, but has no public way to add an asset; its
+TensorFlow traces and saves the functions together with the variables and lookup tables they use.
+Keras' ExportArchive does the same, but has no public way to add an asset; its
 ``from_concrete_functions`` conversions lose the weights of Keras 3 models.
 """
 
@@ -65,33 +65,33 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
     input_spec: Any = None,
     reference: Mapping[str, Any] | None = None,
 ) -> Export:
-    """Export ``model`` into ``folder``, in place of what is there.
+    """Export ``model`` into ``folder``, replacing what is there.
 
-    Under MultiWorkerMirroredStrategy every worker calls this, as TensorFlow demands; the chief's
-    folder is kept, the others write to a folder beside it that is deleted.
+    Under MultiWorkerMirroredStrategy every worker must call this, as TensorFlow demands; only the
+    chief's folder is kept. The others write to a temporary folder beside it.
 
     Args:
         model: A built Keras 3 or tf-keras model.
         folder: The export folder of the job.
-        preprocessing: The transforms that ``transform`` applies, as JSON; it is only recorded.
-        labels: The labels in the order of the model's outputs; none for a regression.
-        input_kind: What raw input is: ``image`` files, rows of a ``table``, or ``tensor`` if the
-            only input known is the model's own.
-        label_mode: How training saw the labels; it is only recorded.
-        transform: Gives the model's input for a batch: of image files from a string tensor [B],
-            of rows from a dictionary of tensors [B]. Not known: only tensor signatures.
-        columns: Of a table, ``float32`` or ``string`` by column, in order.
-        preprocess: The user's own function, in place of ``transform``: it takes one example (a
-            string scalar, or a dictionary of scalars) and gives the model's input without batch.
-        input_spec: The structure of TensorSpec that ``fit`` saw, for subclassed models.
+        preprocessing: The transforms applied by ``transform``, as JSON; only recorded.
+        labels: The labels in the order of the model's outputs; None for a regression.
+        input_kind: The kind of raw input: ``image`` files, rows of a ``table``, or ``tensor`` if
+            only the model's own input is known.
+        label_mode: The label mode used in training; only recorded.
+        transform: Turns a batch into the model's input: image files from a string tensor [B], rows
+            from a dictionary of tensors [B]. Without it, only tensor signatures are exported.
+        columns: For a table, ``float32`` or ``string`` by column, in order.
+        preprocess: A user function instead of ``transform``: it takes one example (a string scalar,
+            or a dictionary of scalars) and returns the model's input without a batch axis.
+        input_spec: The structure of TensorSpec seen by ``fit``, for subclassed models.
         reference: Held-out examples: ``keys``; ``sources``, each a raw file's absolute path or a
-            row by column; ``scores``, the model's own outputs for them, as ``predict`` gives them;
+            row by column; ``scores``, the model's own outputs for them, as returned by ``predict``;
             ``labels``, the true indices (or one-hot rows) or values; optionally ``digests``.
 
     Raises:
         ModelError: The model has not been built, or cannot be saved as a graph.
-        SpecError: The arguments do not fit each other.
-        InputError: The folder cannot be written; the disk is full, say.
+        SpecError: The arguments contradict each other.
+        InputError: The folder cannot be written, for example because the disk is full.
     """
     package, keras_version = keras_of(model)
     inputs = inputs_of(model, input_spec)
@@ -130,7 +130,7 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
 
 
 def is_chief(strategy: Any) -> bool:
-    """Tell whether this process is the one of ``strategy`` whose files are kept."""
+    """Return whether this process writes the files to keep under ``strategy``."""
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.task_type:
         return True
@@ -174,14 +174,15 @@ def _save(
         if labels:
             path = scratch / "labels.txt"
             path.write_text("".join(f"{label}\n" for label in labels))
-            # An asset of no function: listed in the SavedModel, its path is not in the graph.
+            # An asset that no function uses: the SavedModel lists it, the graph does not hold its
+            # path.
             root.labels = tf.saved_model.Asset(str(path))
         tf.saved_model.save(root, str(folder), signatures=functions)
     rename_inputs(folder, {name: traced.names for name, traced in graph.signatures.items()})
 
 
 def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
-    """Return the variables that the signatures use, a distributed one as such and once."""
+    """Return the variables used by the signatures; a distributed one as a whole, once."""
     used = {
         id(variable): variable
         for function in functions
@@ -199,7 +200,7 @@ def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
 
 
 def _resources(owner: Any) -> list[Any]:
-    """Return lookup tables and the like, which a traced function does not list."""
+    """Return lookup tables and similar resources, which a traced function does not list."""
     if not isinstance(owner, tf.Module) and not hasattr(owner, "variables"):
         return []  # nothing, or a plain function
     kind = tf.saved_model.experimental.TrackableResource
@@ -220,7 +221,7 @@ def _destination(folder: Path, model: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _as_model_errors(model: Any) -> Iterator[None]:
-    # Tracing runs Keras' and the user's code: whatever it raises means that there is no graph.
+    # Tracing runs code of Keras and of the user: any exception means that no graph was made.
     try:
         yield
     except (ModelError, SpecError):
@@ -248,7 +249,7 @@ def _as_input_errors(folder: Path) -> Iterator[None]:
 def _is_full_disk(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in {errno.ENOSPC, errno.EDQUOT}
-    # TensorFlow's own files: it has the system's reason in the text only.
+    # For TensorFlow's own files the system's reason is in the message only.
     return isinstance(error, tf.errors.ResourceExhaustedError) and os.strerror(errno.ENOSPC) in str(
         error
     )

@@ -1,7 +1,7 @@
-"""What is written about a model: the export document, the check's result, the version document.
+"""Documents about a model: the export, the result of its check, the published version.
 
-Shapes are lists with -1 for a size that is not known, as the wire formats of TensorFlow Serving
-have them; the first axis of every input and output is the batch.
+Shapes are lists with -1 for an unknown size, as in the wire formats of TensorFlow Serving. The
+first axis of every input and output is the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREDICT_METHOD = "tensorflow/serving/predict"
 
 
 class Stored(BaseModel):
-    """Base of what is read back from disk: keys this release does not know are passed over."""
+    """Base of documents read from disk; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -39,9 +39,9 @@ class Stored(BaseModel):
         """Read the document of ``kind`` at ``path``.
 
         Raises:
-            NotFoundError: There is none.
-            CorruptError: It does not say what such a document says.
-            FormatError: Its format is one this release cannot read.
+            NotFoundError: The file does not exist.
+            CorruptError: The content is not a valid document.
+            FormatError: This release cannot read the format.
         """
         value = read_document(path, kind)
         try:
@@ -56,14 +56,14 @@ class Stored(BaseModel):
 
 
 class TensorInfo(Stored):
-    """One named input or output of a signature."""
+    """Named input or output of a signature."""
 
     dtype: str = Field(description="TensorFlow's name of the element type, such as float32.")
     shape: tuple[int, ...] | None = Field(description="Sizes, -1 if open; none if the rank is.")
 
 
 class Signature(Stored):
-    """What one entry point of a SavedModel takes and gives, by name."""
+    """Inputs and outputs of a SavedModel's signature, by name."""
 
     inputs: Mapping[str, TensorInfo] = Field(description="The tensors it takes.")
     outputs: Mapping[str, TensorInfo] = Field(description="The tensors it gives.")
@@ -71,7 +71,7 @@ class Signature(Stored):
 
 
 class OutputKind(Stored):
-    """Kind of the model's output, and what the exported graph does with it."""
+    """Kind of the model's output, and its conversion in the exported graph."""
 
     task: Task = Field(description="Labels and scores, a value, or the model's own tensors.")
     output: str = Field(description="Taken for probabilities, logits or values.")
@@ -85,7 +85,7 @@ class OutputKind(Stored):
 
 
 class Preparation(Stored):
-    """What a client sends, and how the graph makes the model's input of it."""
+    """Input sent by clients, and its conversion to the model's input."""
 
     input_kind: InputKind = Field(description="Image files, raw rows, or the model's own tensors.")
     transforms: Mapping[str, Any] | None = Field(
@@ -97,7 +97,7 @@ class Preparation(Stored):
 
 
 class ModelSummary(Stored):
-    """The model that was exported."""
+    """Summary of the exported Keras model."""
 
     name: str = Field(description="The model's name.")
     type: str = Field(description="Its class.")
@@ -109,7 +109,7 @@ class ModelSummary(Stored):
 
 
 class Export(Stored):
-    """What ``export.json`` says: a SavedModel that a job has made, not yet a version."""
+    """Content of ``export.json``: a SavedModel exported by a job, not yet a version."""
 
     created_at: float = Field(description="When it was made, in Unix seconds.")
     digest: str = Field(description="The digest of the SavedModel's folder.")
@@ -128,7 +128,7 @@ class Export(Stored):
 
 
 class CheckResult(Stored):
-    """How the exported model compares with the training pipeline on held-out raw inputs."""
+    """Comparison of the exported model with the training pipeline on held-out raw inputs."""
 
     status: CheckStatus = Field(description="Whether the export answers as training predicts.")
     message: str = Field(description="The same in a line for people.")
@@ -148,7 +148,7 @@ class CheckResult(Stored):
 
 
 class VersionDocument(Stored):
-    """What ``assets.extra/timonel.json`` says: where a published version comes from."""
+    """Content of ``assets.extra/timonel.json``: the origin of a published version."""
 
     name: str = Field(description="The model's name when it was published.")
     version: int = Field(description="Its number.")

@@ -1,7 +1,7 @@
-"""The entry points of an exported model as traced functions. TensorFlow processes only.
+"""Signatures of an exported model as traced functions. TensorFlow processes only.
 
-``serving_default`` takes what clients have (image files, raw rows) and gives what they want
-(label and scores, or a value); ``tensor`` is the Keras model as it is.
+``serving_default`` takes raw input (image files or rows) and returns results for clients (label
+and scores, or a value); ``tensor`` is the plain Keras model.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Transform = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class RawInput:
-    """What a client sends, and the function of a batch of it that gives the model's input.
+    """Raw input of a client, and the transform of a batch into model input.
 
     Args:
         dtypes: The element type of each rank-1 input [B], by name.
-        transform: Takes the one tensor of an image, or the tensors of a row by column.
-        source: Where the transform comes from.
+        transform: Takes the single tensor of images, or the tensors of rows by column.
+        is_table: Whether the input is rows of a table.
     """
 
     dtypes: Mapping[str, tf.DType]
@@ -45,7 +45,7 @@ class RawInput:
     is_table: bool
 
     def specs(self) -> list[tf.TensorSpec]:
-        """The specifications of the inputs, in their order."""
+        """Specifications of the inputs, in order."""
         return [tf.TensorSpec([None], dtype) for dtype in self.dtypes.values()]
 
     def prepare(self, tensors: Sequence[Any]) -> Any:
@@ -56,10 +56,11 @@ class RawInput:
 
 @dataclass(frozen=True)
 class Traced:
-    """A signature's function, and the names clients use by the names in the graph.
+    """Function of a signature, and the client names by the names in the graph.
 
-    The function and not one trace of it: of distributed variables TensorFlow saves a trace that
-    it makes itself.
+    Holds the function rather than one trace of it, because for distributed variables TensorFlow
+    saves
+    a trace that it makes itself.
     """
 
     function: Any
@@ -68,22 +69,22 @@ class Traced:
 
 @dataclass(frozen=True)
 class Graph:
-    """All of an export's signatures."""
+    """All signatures of an export."""
 
     signatures: Mapping[str, Traced]
     meaning: OutputKind
 
 
 def image_input(transform: Transform) -> RawInput:
-    """Describe encoded image files: one string per image."""
+    """Return a `RawInput` for encoded image files: one string per image."""
     return RawInput({IMAGE_INPUT: tf.string}, transform, is_table=False)
 
 
 def table_input(columns: Mapping[str, str], transform: Transform) -> RawInput:
-    """Describe raw rows: one input per column, ``float32`` or ``string``.
+    """Return a `RawInput` for raw rows: one input per column, ``float32`` or ``string``.
 
     Raises:
-        SpecError: There is no column, or its type is another one.
+        SpecError: ``columns`` is empty or has another type.
     """
     if not columns or not set(columns.values()) <= {"float32", "string"}:
         raise SpecError(f"expected columns of type float32 or string, got {dict(columns)}")
@@ -92,11 +93,11 @@ def table_input(columns: Mapping[str, str], transform: Transform) -> RawInput:
 
 
 def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
-    """Return ``preprocess``, which takes one example, as a function of a batch.
+    """Turn ``preprocess``, which takes one example, into a function of a batch.
 
-    Its result is brought to the type that the model takes, and must have its shape.
+    Its result is cast to the dtype of the model's input, and must have the same shape.
     """
-    # A plain function's ifs and loops become a graph as they do in Dataset.map.
+    # tf.function turns the ifs and loops of a plain function into a graph, as Dataset.map does.
     traced = tf.function(preprocess)
 
     def one(example: Any) -> Any:
@@ -125,8 +126,8 @@ def build_graph(
     def call(*tensors: Any) -> dict[str, Any]:
         return name_outputs(model, call_in_inference(model, inputs.pack(tensors)))
 
-    # tf-keras leaves it to AutoGraph to make graphs of a subclassed model's ifs and loops; Keras 3
-    # has no such models, and needs no AutoGraph.
+    # tf-keras relies on AutoGraph for the ifs and loops of subclassed models; Keras 3 does not need
+    # it.
     autograph = keras_of(model)[0] == "tf_keras"
     traced = _trace(call, inputs.specs, inputs.names, autograph=autograph)
     outputs = traced.function.get_concrete_function().structured_outputs
@@ -145,11 +146,11 @@ def build_graph(
 def read_outputs(
     meaning: OutputKind, outputs: Mapping[str, Any], labels: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Turn the model's outputs into what clients want; every output's axis 0 is the batch.
+    """Turn the model's outputs into results for clients; axis 0 of every output is the batch.
 
     Returns:
-        Of a classification ``label`` string [B], ``scores`` float32 [B, C] and ``class_id``
-        int64 [B]; of a regression ``value`` float32 [B] or [B, D]; otherwise ``outputs``.
+        For a classification ``label`` string [B], ``scores`` float32 [B, C] and ``class_id`` int64
+        [B]; for a regression ``value`` float32 [B] or [B, D]; otherwise ``outputs``.
     """
     if meaning.task == "tensor":
         return dict(outputs)
@@ -166,7 +167,7 @@ def read_outputs(
 
 
 def scores_of(meaning: OutputKind, output: Any) -> Any:
-    """Return the scores [B, C] that a classifier's output [B, C], [B, 1] or [B] means."""
+    """Return the scores [B, C] for a classifier's output [B, C], [B, 1] or [B]."""
     output = tf.cast(output, tf.float32)
     if meaning.applied == "softmax":
         output = tf.nn.softmax(output)

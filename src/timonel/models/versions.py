@@ -1,4 +1,4 @@
-"""One version of a model, and finding versions as TensorFlow Serving does."""
+"""Model versions, and how to find them on disk like TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_NUMBER = 2**63 - 1
 
 
 class ModelVersion(BaseModel):
-    """One version of a model, published by timonel or by others. Immutable."""
+    """A model version, published by timonel or by other tools. Immutable."""
 
     model_config = ConfigDict(frozen=True, ignored_types=(cached_property,))
 
@@ -40,33 +40,33 @@ class ModelVersion(BaseModel):
 
     @property
     def uri(self) -> str:
-        """The folder as a location."""
+        """The folder of the version, as a string."""
         return str(self.path)
 
     @property
     def check(self) -> CheckResult | None:
-        """What the check before publishing found."""
+        """Result of the check before publishing."""
         return self.document.check if self.document else None
 
     @property
     def run_id(self) -> str | None:
-        """The run that trained it."""
+        """ID of the training run."""
         run_id = self.document.provenance.get("run_id") if self.document else None
         return None if run_id is None else str(run_id)
 
     @cached_property
     def labels(self) -> tuple[str, ...] | None:
-        """The labels, in the order of the scores."""
+        """Class labels, in the order of the scores."""
         return self.document.export.labels if self.document else None
 
     @cached_property
     def is_python(self) -> bool:
-        """Whether it is a class in Python, and no SavedModel."""
+        """Whether the version is a Python class rather than a SavedModel."""
         return is_python_model(self.path)
 
     @cached_property
     def signatures(self) -> Mapping[str, Signature]:
-        """The entry points, as the SavedModel itself has them; none are known of Python.
+        """Signatures of the SavedModel; empty for a Python model.
 
         Raises:
             ModelError: The SavedModel is broken.
@@ -74,7 +74,7 @@ class ModelVersion(BaseModel):
         return {} if self.is_python else signatures_of(self.path)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything known of the version as JSON.
+        """Return all known facts about the version, as JSON.
 
         Raises:
             ModelError: The SavedModel is broken.
@@ -91,7 +91,7 @@ class ModelVersion(BaseModel):
 
 
 def check_name(name: str) -> None:
-    """Check that ``name`` can name a model: in a path, in a URL, and beside version numbers.
+    """Check that ``name`` is valid in paths and URLs, and is no version number.
 
     Raises:
         SpecError: It cannot.
@@ -104,7 +104,7 @@ def check_name(name: str) -> None:
 
 
 def open_version(path: Path) -> ModelVersion | None:
-    """Return the version that lies at ``path``, or the highest below it; none if there is none."""
+    """Return the version at ``path``, else the highest-numbered one below it, else None."""
     absolute = path.absolute()
     if is_saved_model(absolute) or is_python_model(absolute):
         if VERSION_NUMBER.fullmatch(absolute.name):
@@ -115,7 +115,7 @@ def open_version(path: Path) -> ModelVersion | None:
 
 
 def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the versions in ``folder`` as TensorFlow Serving sees them, but only folders."""
+    """Yield the version folders in ``folder`` that TensorFlow Serving would load."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -124,7 +124,7 @@ def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def version_at(name: str, number: int, path: Path) -> ModelVersion:
-    """Return the version that lies at ``path``."""
+    """Return the version at ``path``."""
     return ModelVersion(name=name, number=number, path=path, document=_document(path))
 
 
@@ -134,6 +134,6 @@ def _document(path: Path) -> VersionDocument | None:
     except NotFoundError:
         return None
     except TimonelError as error:
-        # The SavedModel may be fine: it is served and listed all the same.
+        # The SavedModel may still be fine, so the version stays listed and servable.
         _logger.warning("left out what is known of %s: %s", path, error)
         return None
