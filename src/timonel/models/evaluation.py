@@ -34,7 +34,8 @@ def accuracy(confusion: Confusion) -> float | None:
 def confusion_table(confusion: Confusion, labels: Sequence[str]) -> list[list[str]]:
     """Return the matrix as text cells with a header row.
 
-    Rows are true labels, columns predicted ones. The last column is the recall of the class; zero counts are dots, so that errors stand out.
+    Rows are true labels, columns predicted ones. The last column is the recall of the class; zero
+    counts are dots, so that errors stand out.
     """
     head = ["true \\ predicted", *labels, "recall"]
     rows = [

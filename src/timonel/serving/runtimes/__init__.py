@@ -1,1 +1,1 @@
-"""Compute runtimes: what loads a version and runs it."""
+"""Runtimes: load a version and compute its signatures."""

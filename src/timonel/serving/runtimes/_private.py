@@ -1,14 +1,13 @@
-"""TensorFlow's private API that the server calls, in one place.
+"""Private API of TensorFlow used by the server.
 
-The registry of operations, of which safe loading's list is made, is only to be had there.
+Only this API gives access to the registry of operations, the source of the list for safe loading.
 `Session.run` and `Session.make_callable` compare the shapes of fed arrays with the placeholder's
-and refuse what TensorFlow Serving accepts, such as a vector for a ``[-1, 1]`` placeholder. The
-callable behind `make_callable` goes straight to C++ and compares nothing. A test fails when a
+and reject inputs that TensorFlow Serving accepts, such as a vector for a ``[-1, 1]`` placeholder.
+The callable behind `make_callable` goes straight to C++ and compares nothing. A test fails when a
 release changes it.
 
-Importing TensorFlow imports all of Keras for what that registers, and Keras imports scikit-learn,
-SciPy, matplotlib and pandas where they are: half of the time. Nothing of it is needed to compute a
-SavedModel.
+Importing TensorFlow imports all of Keras, and Keras imports scikit-learn, SciPy, matplotlib and
+pandas if installed: half of the import time. Computing a SavedModel needs none of these.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.sparse")
-"""What TensorFlow imports unless it cannot be: Keras at its end, the others for an old copy of it
-that it has of its own, which takes 10 MiB and half a second."""
+"""Optional imports of TensorFlow: Keras itself, and h5py and SciPy for an old vendored copy of
+Keras,
+which takes 10 MiB and half a second.
+"""
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without Keras, which is imported when somebody asks for it, as ever."""
+    """Import TensorFlow without Keras, which is still imported on first use."""
     missing = [name for name in _EAGER if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
     modules.update(dict.fromkeys(missing))
@@ -39,14 +40,14 @@ def import_tensorflow() -> None:
 def make_callable(
     session: Any, feed: Sequence[str], fetch: Sequence[str], *, in_caller: bool = False
 ) -> Callable[..., Any]:
-    """Return a function from arrays, in the order of ``feed``, to the list of ``fetch``'s values.
+    """Return a function from arrays, in the order of ``feed``, to the list of values of ``fetch``.
 
     Args:
         session: A ``tf.compat.v1.Session``; it must outlive the function.
-        feed: Names of the tensors that are fed.
-        fetch: Names of the tensors that are returned.
-        in_caller: Whether operations are run one after the other in the thread that calls, instead
-            of side by side in the session's; each of them may still use several.
+        feed: Names of the tensors to feed.
+        fetch: Names of the tensors to return.
+        in_caller: Whether to run operations one after the other in the calling thread, instead of
+            in parallel in the session's threads; each operation may still use several threads.
     """
     from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415 - imports TensorFlow
 
@@ -56,17 +57,17 @@ def make_callable(
 
 
 def freeze(version: Path, tags: Sequence[str], signatures: Mapping[str, Any]) -> Any:
-    """Return a SavedModel with constants in the place of variables, as a proto.
+    """Return a SavedModel with constants in place of variables, as a proto.
 
-    What several signatures share is in it once.
+    Constants shared by several signatures are stored once.
 
     Args:
         version: The folder of the SavedModel.
-        tags: Those of its graph.
-        signatures: Its ``SignatureDef`` of each signature that clients can call.
+        tags: The tags of its graph.
+        signatures: The ``SignatureDef`` of each signature that clients can call.
 
     Raises:
-        ValueError: It holds more than variables: tables, say.
+        ValueError: The model holds other resources than variables, for example tables.
     """
     import tensorflow as tf  # noqa: PLC0415 - imports TensorFlow
     from tensorflow.core.protobuf import saved_model_pb2  # noqa: PLC0415 - imports TensorFlow
@@ -87,7 +88,7 @@ def freeze(version: Path, tags: Sequence[str], signatures: Mapping[str, Any]) ->
         _import(graph, frozen.graph.as_graph_def(), f"signature_{number}", shared)
         copy = meta_graph.signature_def[name]
         copy.CopyFrom(proto)
-        # Outputs are in the order of their names, as TensorFlow flattens dictionaries.
+        # Outputs are sorted by name, as TensorFlow flattens dictionaries.
         for infos, names, tensors in (
             (copy.inputs, keywords, frozen.inputs),
             (copy.outputs, sorted(function.structured_outputs), frozen.outputs),
@@ -99,7 +100,7 @@ def freeze(version: Path, tags: Sequence[str], signatures: Mapping[str, Any]) ->
 
 
 def _import(graph: Any, definition: Any, prefix: str, shared: dict[bytes, Any]) -> None:
-    """Import a graph into another one, but constants that are there already."""
+    """Import a graph into another one; reuse constants that are already there."""
     import tensorflow as tf  # noqa: PLC0415 - imports TensorFlow
 
     known, fresh, kept = {}, {}, []
@@ -119,7 +120,7 @@ def _import(graph: Any, definition: Any, prefix: str, shared: dict[bytes, Any]) 
 
 
 def registered_operations() -> list[tuple[str, bool]]:
-    """Return every operation that TensorFlow has, and whether it calls it stateful."""
+    """Return all operations of TensorFlow, and whether each is stateful."""
     from tensorflow.core.framework import op_def_pb2  # noqa: PLC0415 - imports TensorFlow
     from tensorflow.python.client import pywrap_tf_session  # noqa: PLC0415 - imports TensorFlow
 

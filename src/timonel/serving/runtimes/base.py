@@ -1,7 +1,7 @@
-"""What a compute runtime is: it loads a version and runs its signatures on arrays.
+"""Interfaces of runtimes and loaded models: run signatures on arrays.
 
-Arrays have the dtype of the signature. Strings are object arrays of ``bytes``. This module knows
-no TensorFlow; the names of data types are those of its protos.
+Arrays have the dtype of the signature. Strings are object arrays of ``bytes``. This module does not
+import TensorFlow; data types have the names of its protos.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from timonel.serving.status import StatusError
 class LoadedModel(abc.ABC):
     """A version in memory.
 
-    `run` is safe to call from several threads at once. `close` is called once, when no call of
-    `run` is under way; nothing is called after it.
+    `run` is safe to call from several threads at once. `close` is called once, while no call of
+    `run`
+    is in progress; no other method is called after it.
     """
 
     signatures: Mapping[str, Signature]
     has_hooks = False
-    """Whether something is put around it, so that requests kept of the model may not fit."""
+    """Whether hooks wrap the model, so that recorded requests may not fit it."""
     is_steady = False
-    """Whether it is known that a run takes as long whatever the values are: it has no loops."""
+    """Whether the run time is known not to depend on the values: the graph has no loops."""
 
     @abc.abstractmethod
     def run(
@@ -44,28 +45,28 @@ class LoadedModel(abc.ABC):
 
         Args:
             signature: A key of `signatures`.
-            inputs: Exactly the signature's inputs. Shapes are checked by the model itself.
-            outputs: Names of the outputs wanted; none for all of them.
+            inputs: Exactly the signature's inputs. The model itself checks shapes.
+            outputs: Names of the requested outputs; None for all of them.
 
         Raises:
-            StatusError: The model refused the input or failed.
+            StatusError: The model rejected the input or failed.
         """
 
     @property
     def platform(self) -> str:
-        """What it is, as the Open Inference Protocol names that: ``<project>_<format>``."""
+        """Platform name in the Open Inference Protocol: ``<project>_<format>``."""
         return "custom"
 
     @property
     def restarts(self) -> int:
-        """How often what computes it was lost and started again."""
+        """Number of restarts of the process that computes the model."""
         return 0
 
     @property
     def outage(self) -> StatusError | None:
-        """Why it answers nothing at present, though it is loaded; none while it does answer.
+        """Error that makes a loaded model unavailable; None if it is available.
 
-        A model that lives and dies with this process has none.
+        A model that runs in this process never has one.
         """
         return None
 
@@ -75,16 +76,17 @@ class LoadedModel(abc.ABC):
 
 
 class Pending(Future[dict[str, Array]]):
-    """The outputs of a request, when they are there."""
+    """Future of a request's outputs."""
 
     compute_s: float | None = None
-    """Seconds that the model itself took, known when the request is done; none if nobody told."""
+    """Seconds the model took to compute, set when the request is done; None if unknown."""
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Store an error; of a `StatusError` a copy without its traceback.
+        """Store an error; a `StatusError` is copied without its traceback.
 
         The traceback's frames refer to the request, and often to this future. Such a cycle would
-        keep the inputs until the next full garbage collection.
+        keep the
+        inputs in memory until the next full garbage collection.
         """
         if isinstance(exception, StatusError):
             exception = StatusError(exception.code, exception.message)
@@ -92,7 +94,7 @@ class Pending(Future[dict[str, Array]]):
 
 
 def refused(error: Exception) -> Pending:
-    """Return the future of a request that is not computed."""
+    """Return a failed future for a request that is not computed."""
     pending = Pending()
     pending.compute_s = 0.0
     pending.set_exception(error)
@@ -100,13 +102,13 @@ def refused(error: Exception) -> Pending:
 
 
 class Asked(NamedTuple):
-    """What is asked of a `ScheduledModel`: what its `submit` takes.
+    """Request to a `ScheduledModel`: the arguments of its `submit`.
 
     Args:
         signature: A key of its signatures.
         inputs: Exactly the signature's inputs.
-        outputs: Names of the outputs wanted; none for all of them.
-        deadline: When the answer is of no use any more, in seconds of `time.monotonic`.
+        outputs: Names of the requested outputs; None for all of them.
+        deadline: When the answer becomes useless, in seconds of `time.monotonic`.
     """
 
     signature: str
@@ -116,9 +118,9 @@ class Asked(NamedTuple):
 
 
 class ScheduledModel(LoadedModel):
-    """A version that decides itself when it computes a request, and so keeps to deadlines.
+    """A version that schedules its requests itself, and so enforces deadlines.
 
-    `close` may be called while requests that were cancelled are still computed.
+    `close` may be called while cancelled requests are still being computed.
     """
 
     @abc.abstractmethod
@@ -134,11 +136,12 @@ class ScheduledModel(LoadedModel):
         Args:
             signature: A key of `signatures`.
             inputs: Exactly the signature's inputs.
-            outputs: Names of the outputs wanted; none for all of them.
-            deadline: When the answer is of no use any more, in seconds of `time.monotonic`.
+            outputs: Names of the requested outputs; None for all of them.
+            deadline: When the answer becomes useless, in seconds of `time.monotonic`.
 
         Raises:
-            StatusError: The model refused or failed, has no room for more, or time was over.
+            StatusError: The model rejected the input, failed or is overloaded, or the deadline
+                passed.
         """
 
     @abc.abstractmethod
@@ -149,30 +152,31 @@ class ScheduledModel(LoadedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[dict[str, Array]]:
-        """Begin what `run` does, and do not wait for it.
+        """Start a `run` without waiting for it.
 
         Returns:
-            What `run` would return or raise; a `Pending` where it is known how long that took. A
-            request that is cancelled before it is computed never is.
+            The future of the outputs or error of `run`; a `Pending` if the compute time is known. A
+            request that is cancelled before it starts is never computed.
         """
 
     def submit_all(self, requests: Sequence[Asked]) -> list[Future[dict[str, Array]]]:
-        """Begin what `submit` does for several requests that have come at the same moment.
+        """Submit several requests that arrived at the same time.
 
         Returns:
-            The same as `submit`, in their order; what it would raise is what its future raises.
+            The futures of `submit`, in order. An error raised by `submit` becomes the future's
+            error.
         """
         return [_submitted(self, request) for request in requests]
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return an array, with any content, that `submit` takes with as few copies as can be.
+        """Return an uninitialized array that `submit` takes with as few copies as possible.
 
         Args:
-            shape: Its sizes.
+            shape: The sizes.
             dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
 
         Raises:
-            StatusError: There is no memory.
+            StatusError: Out of memory.
         """
         return np.empty(shape, NUMPY_TYPES[dtype])
 
@@ -185,28 +189,28 @@ def _submitted(model: ScheduledModel, request: Asked) -> Future[dict[str, Array]
 
 
 class WrappedModel(ScheduledModel):
-    """A version with something put around it: how it fares is what the version inside tells."""
+    """Base of models that wrap another one; reports the status of the inner model."""
 
     _model: LoadedModel
 
     @property
     def platform(self) -> str:
-        """What the model is."""
+        """Platform name of the inner model."""
         return self._model.platform
 
     @property
     def restarts(self) -> int:
-        """How often what computes it was lost and started again."""
+        """Number of restarts of the process that computes the inner model."""
         return self._model.restarts
 
     @property
     def outage(self) -> StatusError | None:
-        """Why the model answers nothing at present."""
+        """Error that makes the inner model unavailable; None if it is available."""
         return self._model.outage
 
 
 class Runtime(abc.ABC):
-    """A way to compute. Instances hold no model and are safe to share between threads."""
+    """A kind of runtime. Instances hold no model and are safe to share between threads."""
 
     name: str
 
@@ -223,8 +227,8 @@ class Runtime(abc.ABC):
         """Import what loading needs; called once before the first load, may take seconds.
 
         Raises:
-            StatusError: It cannot.
+            StatusError: The import failed.
         """
 
     def close(self) -> None:  # noqa: B027 - few have anything to give back
-        """Give back what `prepare` took; called once, when nothing is loaded any more."""
+        """Release the resources of `prepare`; called once, when no model is loaded any more."""

@@ -1,4 +1,4 @@
-"""Models that say themselves how they may be called, where others are tried."""
+"""Base of models that declare how they may be called."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from timonel.serving.runtimes.base import LoadedModel
 
 
 class DeclaringModel(LoadedModel):
-    """A version that declares what batching would find out or assume of it."""
+    """A version that declares how it may be batched and called concurrently.
+
+    For other versions the server detects or assumes this.
+    """
 
     batchable: bool
-    """Whether rows of different requests may be computed together."""
+    """Whether rows of different requests may be computed in one batch."""
     slots: int
-    """How many calls of `run` are computed at once; more wait for their turn."""
+    """Number of concurrent calls of `run`; further calls wait."""

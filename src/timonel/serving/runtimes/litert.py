@@ -1,4 +1,4 @@
-"""LiteRT (TensorFlow Lite): flatbuffers, computed by XNNPACK in the process's own threads."""
+"""Runtime for LiteRT (TensorFlow Lite): flatbuffers, computed by XNNPACK in this process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from timonel.serving.status import Code, StatusError, invalid_argument, not_foun
 
 _LOG = logging.getLogger(__name__)
 TFLITE_FILE = Path("model.tflite")
-"""Where TensorFlow Serving looks for a flatbuffer in a version's folder."""
+"""Path of a flatbuffer in a version's folder, as in TensorFlow Serving."""
 
 
 class LiteRtRuntime(Runtime):
-    """Loads a version's flatbuffer: what was made of its SavedModel, else ``model.tflite``."""
+    """Loads a version's flatbuffer: converted from its SavedModel, else ``model.tflite``."""
 
     name = "litert"
 
     def prepare(self) -> None:
-        """Import LiteRT, which takes a part of a second."""
+        """Import LiteRT, which takes a fraction of a second."""
         try:
             importlib.import_module("ai_edge_litert.interpreter")
             importlib.import_module("ai_edge_litert.schema_py_generated")
@@ -40,7 +40,7 @@ class LiteRtRuntime(Runtime):
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the flatbuffer in ``path``."""
-        # As TensorFlow Serving's users know it: that file alone, and its metadata's signatures.
+        # As users of TensorFlow Serving expect: only that file, and the signatures of its metadata.
         as_tensorflow_serving = settings.prefer_tflite
         places = [path / TFLITE_FILE]
         if not as_tensorflow_serving and chosen(path) == self.name:
@@ -61,15 +61,15 @@ class LiteRtRuntime(Runtime):
 def load_flatbuffer(
     content: bytes, settings: RuntimeSettings, signatures: Mapping[str, Signature]
 ) -> LoadedModel:
-    """Load what was made of a SavedModel, so that clients see no difference.
+    """Load a flatbuffer converted from a SavedModel, so that clients see no difference.
 
     Args:
         content: The flatbuffer.
-        settings: How it computes.
-        signatures: Those of the SavedModel.
+        settings: The compute settings.
+        signatures: The signatures of the SavedModel.
 
     Raises:
-        StatusError: It has not all of them.
+        StatusError: The flatbuffer lacks one of them.
     """
     entries = entries_in(content)
     for name, signature in signatures.items():
@@ -86,11 +86,13 @@ def load_flatbuffer(
 
 
 class _FlatbufferModel(LoadedModel):
-    """A flatbuffer, and as many interpreters as there may be requests at once.
+    """A flatbuffer, and a pool of interpreters for concurrent requests.
 
-    An interpreter is used by one thread at a time. Each computes with one thread unless told
-    otherwise: on requests that come together, as many interpreters as cores give more answers than
-    one that all cores wait for. A further one is made when it is first needed.
+    Each interpreter is used by one thread at a time, and is created when first needed. By default
+    each
+    computes with one thread: on concurrent requests, one interpreter per core has more throughput
+    than
+    one interpreter on all cores.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class _FlatbufferModel(LoadedModel):
         self._entries = entries
         self._threads = settings.intra_op_threads or 1
         lanes = settings.interpreters or max(1, _cores() // self._threads)
-        # The one that was used last comes first: its memory is in the caches.
+        # LIFO: the interpreter used last has its memory in the caches.
         self._idle: queue.LifoQueue[_Interpreter | None] = queue.LifoQueue()
         for _ in range(lanes - 1):
             self._idle.put(None)
@@ -120,7 +122,7 @@ class _FlatbufferModel(LoadedModel):
             interpreter = interpreter or self._make()
             answer = interpreter.run(entry, inputs)
         except BaseException:
-            # Whatever state it is in, the next request gets a fresh one.
+            # The interpreter's state is unknown, so the next request gets a fresh one.
             interpreter = None
             raise
         finally:
@@ -137,7 +139,7 @@ class _FlatbufferModel(LoadedModel):
 
 
 class _Interpreter:
-    """One of LiteRT's interpreters, with what it needs to be called by names."""
+    """A LiteRT interpreter with calls by tensor names."""
 
     def __init__(self, content: bytes, threads: int) -> None:
         from ai_edge_litert import interpreter as litert  # noqa: PLC0415 - `prepare` imported it
@@ -146,7 +148,7 @@ class _Interpreter:
             self._own = litert.Interpreter(model_content=content, num_threads=threads)
             self._own.allocate_tensors()
         except (RuntimeError, ValueError) as error:
-            # An operation that only TensorFlow has, for one.
+            # For example, the model has an operation that only TensorFlow supports.
             raise StatusError(Code.INVALID_ARGUMENT, _text(error)) from error
         self._runners: dict[str, Any] = {}
 
@@ -178,9 +180,9 @@ class _Interpreter:
 
 
 def _is_like(ours: Signature, theirs: Signature) -> bool:
-    """Return whether two signatures take and give the same, whatever tensors are called inside.
+    """Return whether two signatures have the same inputs and outputs; internal tensors may differ.
 
-    Default values of inputs are only known to the SavedModel.
+    Only a SavedModel has default values of inputs.
     """
     return not theirs.defaults and all(
         {name: (spec.dtype, spec.shape) for name, spec in mine.items()}
@@ -190,7 +192,7 @@ def _is_like(ours: Signature, theirs: Signature) -> bool:
 
 
 def _fits(entry: Entry, inputs: Mapping[str, Array]) -> bool:
-    """Return whether inputs have the sizes that the signature declares."""
+    """Return whether the inputs have the shapes that the signature declares."""
     for name, spec in entry.signature.inputs.items():
         declared, given = spec.shape or (), inputs[name].shape
         if len(declared) != len(given):

@@ -1,4 +1,4 @@
-"""Which runs take so little time that handing them to another thread costs more. Pure."""
+"""Detection of runs so short that handing them to another thread costs more. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from timonel.serving.signature import STRING, Array, Signature
 
 _FORGIVEN_IN = 1000
 _WAITS = 10
-"""How many times longer than it computes a run is believed to take for waiting alone."""
+"""Upper bound on the ratio of elapsed time to compute time that is attributed to waiting."""
 
 
 class OverrunCounter:
-    """Whether runs use far more processor time than they should, more than now and then.
+    """Detects that runs repeatedly use far more processor time than expected.
 
-    One may have built what the next ones use, or have met the garbage collector.
+    Single overruns are tolerated: a run may have built caches for the next ones, or have triggered
+    the
+    garbage collector.
 
     Args:
-        limit_s: The processor time of a run that is far too long.
+        limit_s: The processor time of a run that counts as an overrun.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -25,7 +27,7 @@ class OverrunCounter:
         self._count = 0
 
     def are_too_many(self, cpu_s: float) -> bool:
-        """Count a run; return whether it was the third in about a thousand that was too long."""
+        """Count a run; return whether it was the third overrun in about a thousand runs."""
         if cpu_s > self._limit_s:
             self._count += _FORGIVEN_IN
         elif self._count:
@@ -34,15 +36,15 @@ class OverrunCounter:
 
 
 class InlineThreshold:
-    """The runs that take less than a limit: those with no more input than one that did.
+    """Input sizes for which runs take less than a time limit.
 
-    One that is fast shows what is possible; one that is slow may have met a busy machine, and
-    changes nothing. Of two threads one may be forgotten: it is a statistic.
+    One fast run proves that a size is quick. A slow run changes nothing: the machine may have been
+    busy. Not locked: losing one of two concurrent observations does not matter.
 
     Args:
         limit_s: The limit, in seconds.
-        slips: Counts runs that were far too long, after which nothing is quick any more; none if
-            nobody is held up by them.
+        slips: Counts overruns; after too many of them no size is quick any more. None if overruns
+            hold up no other request.
     """
 
     def __init__(self, limit_s: float, slips: OverrunCounter | None = None) -> None:
@@ -51,16 +53,16 @@ class InlineThreshold:
         self._largest = -1
 
     def covers(self, size: int) -> bool:
-        """Return whether a run with so many bytes of input is known to be quick."""
+        """Return whether a run with this many bytes of input is known to be quick."""
         return size <= self._largest
 
     def observe(self, size: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Learn from a run.
+        """Record a run.
 
         Args:
             size: The bytes of its input.
-            seconds: How long it took.
-            cpu_s: How much of that the thread computed, instead of waiting for the processor.
+            seconds: The elapsed time.
+            cpu_s: The thread's processor time, without waiting for the processor.
         """
         if self._slips is not None and self._slips.are_too_many(cpu_s):
             self._limit_s, self._largest = -1.0, -1
@@ -69,25 +71,27 @@ class InlineThreshold:
 
 
 def spent(seconds: float, cpu_s: float) -> float:
-    """Return how long a run would have taken with the processor and the interpreter to itself.
+    """Estimate the time of a run with the processor and the interpreter to itself.
 
-    A thread that comes back from computing waits for whoever runs Python, and on a busy machine
-    for the processor. But not all is waiting: other threads may compute for it, too.
+    A thread that returns from computing waits for the thread that runs Python, and on a busy
+    machine
+    for the processor. But not all elapsed time is waiting: other threads may compute for the run,
+    too.
 
     Args:
-        seconds: How long it took.
-        cpu_s: How much of that its thread computed.
+        seconds: The elapsed time.
+        cpu_s: The thread's processor time.
     """
     return max(cpu_s, seconds / _WAITS)
 
 
 def size_of(inputs: Mapping[str, Array]) -> int:
-    """Return the bytes of a run's inputs; of strings, those of their references."""
+    """Return the bytes of a run's inputs; for strings, the bytes of the references."""
     return sum([array.nbytes for array in inputs.values()])
 
 
 def is_even(signature: Signature) -> bool:
-    """Return whether every row is as much work as any other, as far as its shape can tell."""
+    """Return whether, judging by the shapes, every row takes equal work."""
     return all(
         spec.dtype != STRING and spec.shape is not None and -1 not in spec.shape[1:]
         for spec in signature.inputs.values()

@@ -1,4 +1,4 @@
-"""Requests that a version is known to take: those of its warm-up file."""
+"""Sample requests of a version, from its warm-up file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from timonel.serving.status import StatusError
 
 _LOG = logging.getLogger(__name__)
 MOST = 32
-"""As many requests as are read: enough to compare answers on."""
+"""Limit on requests read: enough to compare answers."""
 
 Sample = tuple[str, Mapping[str, Array]]
-"""A signature's name, and its inputs by theirs."""
+"""A signature's name, and its inputs by name."""
 
 
 def samples_of(version: Path, most: int = MOST) -> list[Sample]:
-    """Return the Predict requests in a version's warm-up file; none if they cannot be read."""
+    """Return the Predict requests in a version's warm-up file; empty if it cannot be read."""
     path = version / WARMUP_FILE
     found: list[Sample] = []
     if not path.is_file():
@@ -42,13 +42,13 @@ def samples_of(version: Path, most: int = MOST) -> list[Sample]:
             if len(found) == most:
                 break
     except (CorruptError, DecodeError, StatusError) as error:
-        # Warming up tells what is wrong with it.
+        # Warming up reports the problem.
         _LOG.debug("no samples in %s: %s", path, error)
     return found
 
 
 def as_warmup_file(samples: Iterable[Sample]) -> bytes:
-    """Return the content of a warm-up file, as TensorFlow Serving reads it too."""
+    """Return the content of a warm-up file, in TensorFlow Serving's format."""
     content = bytearray()
     for name, inputs in samples:
         log = prediction_log_pb2.PredictionLog()
@@ -64,10 +64,11 @@ def as_warmup_file(samples: Iterable[Sample]) -> bytes:
 def rows_of_signatures(
     samples: Iterable[Sample], signatures: Mapping[str, Signature]
 ) -> dict[str, Mapping[str, Array]]:
-    """Return the rows of samples that can go together, by signature.
+    """Concatenate the rows of compatible samples, by signature.
 
-    Left out are samples without an axis of rows, with other inputs than the signature, or with
-    rows of other shapes than those of the first one.
+    Samples are skipped if they have no batch axis, other inputs than the signature, or rows of
+    other
+    shapes than the first sample.
     """
     found: dict[str, list[Mapping[str, Array]]] = {}
     for name, inputs in samples:

@@ -1,4 +1,4 @@
-"""A SavedModel's signatures as values. Without TensorFlow."""
+"""Signatures of a SavedModel as values. Without TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from timonel.serving.signature import Array, Signature, TensorSpec
 def signature_of(
     name: str, proto: Any, value_of: Callable[[Any], Array] | None = None
 ) -> Signature:
-    """Return what a ``SignatureDef`` says.
+    """Convert a ``SignatureDef``.
 
     Args:
-        name: The key clients give.
+        name: The signature's key for clients.
         proto: The proto.
-        value_of: Makes an array of a ``TensorProto``; without it, default values are left out.
+        value_of: Converts a ``TensorProto`` to an array; without it, default values are omitted.
     """
     return Signature(
         name=name,
@@ -32,7 +32,7 @@ def signature_of(
 def signatures_in(version: Path, tags: tuple[str, ...]) -> dict[str, Signature]:
     """Return the signatures of the SavedModel in ``version``, without default values of inputs.
 
-    There are none if it has no graph with these tags.
+    Empty if the model has no graph with these tags.
     """
     model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
     for graph in model.meta_graphs:

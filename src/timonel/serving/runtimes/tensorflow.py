@@ -1,4 +1,4 @@
-"""The reference runtime: TensorFlow's v1 loader and session callables, as TensorFlow Serving."""
+"""Reference runtime: TensorFlow's v1 loader and session callables, as in TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from timonel.serving.status import Code, StatusError, not_found
 
 _Key = tuple[str, tuple[str, ...]]
 _QUICK_S = 1e-3
-"""What takes less is run in the caller's thread: handing its operations to the session's threads,
-and waiting for them, takes longer than they gain by running side by side."""
+"""Runs below this time use the caller's thread: handing operations to the session's threads, and
+waiting for them, takes longer than parallel execution saves.
+"""
 _MOST_CALLABLES = 32
-"""Choices of outputs that get a callable of their own; others compute all outputs."""
+"""Limit on output selections with a callable of their own; other selections compute all outputs."""
 _NODES = re.compile(
     r"\s*\[\[\{\{.*?\}\}\]\]|\n\t \[\[.*?\]\]|\s*\{\{(function_)?node [^}]*\}\}|\s*\[Op:\w+\]"
 )
-"""The parts of a message that name nodes: ``[[{{function_node f}}{{node g}}]]``."""
+"""Node references in a message: ``[[{{function_node f}}{{node g}}]]``."""
 _SEVERAL = re.compile(
     r"\d+ root error\(s\) found\.\s*\(0\) [A-Z_]+: (?P<first>.*?)\s*(?:\(1\) [A-Z_]+: |\Z)",
     re.DOTALL,
 )
-"""The same problem, found by several operations at once."""
+"""The same problem, reported by several operations at once."""
 _MOST_CHARACTERS = 2_000
 _LOOPS = ("While", "Enter", "LoopCond", "MapDefun")
 
 
 class TensorFlowRuntime(Runtime):
-    """Loads a SavedModel into a session of its own."""
+    """Loads each SavedModel into its own session."""
 
     name = "tensorflow"
 
@@ -70,8 +71,9 @@ class _SessionModel(LoadedModel):
 
     Args:
         path: Its folder.
-        settings: How it computes.
-        shown: The signatures that clients see, if not its own: the same, of other tensors.
+        settings: The compute settings.
+        shown: The signatures for clients, if other than the model's own: the same ones with other
+            tensor names.
     """
 
     def __init__(
@@ -86,8 +88,8 @@ class _SessionModel(LoadedModel):
         config = v1.ConfigProto(
             intra_op_parallelism_threads=settings.intra_op_threads,
             inter_op_parallelism_threads=settings.inter_op_threads,
-            # Sessions share the process's threads unless told otherwise, and with them the
-            # numbers of whoever came first. Those within operations they share anyway.
+            # By default sessions share the process's threads between operations, and with them
+            # the thread counts of the first session. Threads within operations are always shared.
             use_per_session_threads=bool(settings.inter_op_threads),
         )
         self._errors: type[Exception] = tf.errors.OpError
@@ -122,7 +124,7 @@ class _SessionModel(LoadedModel):
         except self._errors as error:
             raise _status(error) from error
         except (TypeError, ValueError) as error:
-            # What numpy or the conversion to a C++ tensor refuses is the caller's array.
+            # Errors of numpy or of the conversion to a C++ tensor are caused by the caller's array.
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from error
         found = dict(zip(call.names, values, strict=True))
         return {name: _as_array(found[name]) for name in wanted}
@@ -131,13 +133,13 @@ class _SessionModel(LoadedModel):
         self._callables.clear()
         self._session.close()
         self._session = None
-        # Graphs refer to themselves; without this their memory stays until some later collection.
+        # Graphs have reference cycles; without this their memory stays until some later collection.
         gc.collect()
 
     def _make(self, spec: Signature, names: tuple[str, ...]) -> _Call:
         with self._lock:
             if len(self._callables) >= _MOST_CALLABLES + len(self._own):
-                # Clients choose outputs: each choice would keep a graph of its own.
+                # Clients choose outputs, and each selection would keep its own graph.
                 names = tuple(sorted(spec.outputs))
             key = (spec.name, names)
             if key not in self._callables:
@@ -148,12 +150,14 @@ class _SessionModel(LoadedModel):
 class _Call:
     """A function from a signature's inputs to some of its outputs. Thread-safe.
 
-    It is made twice where runs are quick: what is not needs no second copy of its graph.
+    The callable for the caller's thread is created once runs are known to be quick, because it
+    needs a
+    second copy of the graph.
 
     Args:
-        session: What computes.
-        spec: The signature, all of whose inputs are fed.
-        names: The outputs that are returned.
+        session: The session.
+        spec: The signature; all of its inputs are fed.
+        names: The outputs to return.
     """
 
     def __init__(self, session: Any, spec: Signature, names: tuple[str, ...]) -> None:
@@ -186,7 +190,7 @@ class _Call:
 
 
 def _has_loops(graph: Any) -> bool:
-    """Return whether a graph, or a function in it, has operations that go round."""
+    """Return whether a graph, or a function in it, has loop operations."""
     nodes = (graph.node, *(function.node_def for function in graph.library.function))
     operations = {node.op for each in nodes for node in each}
     return any(loop in operation for operation in operations for loop in _LOOPS)
@@ -216,8 +220,8 @@ def _status(error: Any) -> StatusError:
 
 
 def without_graph(message: str) -> str:
-    """Return TensorFlow's message without the nodes and functions of a graph that clients lack."""
-    # It may quote a client's text, however long.
+    """Strip graph nodes and functions, which clients do not know, from TensorFlow's message."""
+    # The message may quote a client's text of any length.
     message = message[:_MOST_CHARACTERS]
     several = _SEVERAL.match(message)
     first = several["first"] if several else message

@@ -1,8 +1,9 @@
-"""What a ``.tflite`` file says of how it is called. Pure: bytes in, signatures out.
+"""Signatures of a ``.tflite`` file. Pure: bytes in, signatures out.
 
-There are two places for signatures. TensorFlow's converter writes a table of names and tensors, one
-subgraph each. Before that there was a metadata buffer with SignatureDefs, which name tensors of the
-first subgraph; TensorFlow Serving reads that one only. A file may have neither.
+A file can hold signatures in two places. TensorFlow's converter writes a table of names and
+tensors, with one subgraph per signature. Older files have a metadata buffer with SignatureDefs,
+which name tensors of the first subgraph; TensorFlow Serving reads only this buffer. A file may have
+neither.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from timonel.serving.status import invalid_argument
 _METADATA = b"signature_defs_metadata"
 _PREDICT = "tensorflow/serving/predict"
 
-# schema.fbs: enum TensorType, in the order of its numbers.
+# schema.fbs: enum TensorType, in numeric order.
 _TYPES = (
     "DT_FLOAT",
     "DT_HALF",
@@ -45,12 +46,12 @@ _TYPES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A way to call the file.
+    """A callable signature of the file.
 
     Args:
-        signature: What clients see of it.
-        key: Its name in the file's own table; none where the first subgraph is called.
-        inputs: The numbers of the first subgraph's tensors, by the names clients give.
+        signature: The signature as seen by clients.
+        key: Its name in the file's own table; None if the first subgraph is called.
+        inputs: Tensor numbers in the first subgraph, by the client's names.
         outputs: Likewise.
     """
 
@@ -61,14 +62,14 @@ class Entry:
 
 
 def entries_in(content: bytes, *, as_tensorflow_serving: bool = False) -> dict[str, Entry]:
-    """Return the ways to call a file, by name.
+    """Return the callable signatures of a file, by name.
 
     Args:
         content: The file.
-        as_tensorflow_serving: Take no notice of the file's own table of signatures.
+        as_tensorflow_serving: Ignore the file's own table of signatures.
 
     Raises:
-        StatusError: It is no such file, or what it takes or gives cannot be told to clients.
+        StatusError: This is no such file, or clients cannot use its inputs or outputs.
     """
     from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - slow to import
 
@@ -79,7 +80,7 @@ def entries_in(content: bytes, *, as_tensorflow_serving: bool = False) -> dict[s
         tabled = {} if as_tensorflow_serving else _tabled(model)
         return _described(model) or tabled or _named(model)
     except (IndexError, TypeError, ValueError, AttributeError, struct.error) as error:
-        # The reader follows offsets wherever they lead.
+        # The reader follows offsets without checking them.
         raise invalid_argument(f"the TensorFlow Lite model is damaged: {error}") from error
 
 

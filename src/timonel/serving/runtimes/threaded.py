@@ -1,4 +1,4 @@
-"""A loaded version whose requests wait for threads of its own, where nothing puts them together."""
+"""Loaded version with its own thread pool, for models that are not batched."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from timonel.serving.status import Code, StatusError
 
 _THREADS = 2
 _HANDOVER_S = 5e-5
-"""What it costs to hand a request to another thread, and to get the answer back."""
+"""Cost of handing a request to another thread and getting the answer back."""
 _FAR_FROM_INSTANT_S = 100 * _HANDOVER_S
 
 
 def scheduled(model: LoadedModel, threads: int = _THREADS) -> ScheduledModel:
-    """Return a version that schedules its requests: itself if it does so already.
+    """Return a version that schedules its requests: ``model`` itself if it already does.
 
     Args:
-        model: What was loaded; owned by what is returned.
-        threads: How many requests are computed at the same time, if it does not.
+        model: The loaded version; owned by the result.
+        threads: Number of concurrent requests, if it does not.
     """
     return model if isinstance(model, ScheduledModel) else ThreadedModel(model, threads)
 
 
 class ThreadedModel(WrappedModel):
-    """Runs each request in one of a few threads, in the order of arrival. Thread-safe.
+    """Runs each request in a small thread pool, in the order of arrival. Thread-safe.
 
-    What is known to take less time than to hand it over is computed by whoever submits it.
+    Requests known to take less time than the handover run in the submitting thread.
 
     Args:
-        model: What computes; owned from now on.
-        threads: How many requests are computed at the same time.
+        model: The loaded version; owned from now on.
+        threads: Number of concurrent requests.
     """
 
     def __init__(self, model: LoadedModel, threads: int) -> None:
@@ -66,7 +66,7 @@ class ThreadedModel(WrappedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[dict[str, Array]]:
-        """Compute the outputs of a signature, most often later, in another thread."""
+        """Compute the outputs of a signature, usually in another thread."""
         pending = Pending()
         pending.compute_s = 0.0
         instant = self._instant.get(signature)
@@ -76,13 +76,13 @@ class ThreadedModel(WrappedModel):
         try:
             self._pool.submit(self._answer, pending, signature, inputs, outputs, deadline)
         except RuntimeError:
-            # Nobody may know that it has been closed: whoever holds it has cancelled its requests.
+            # A caller may not know that the version is closed; its requests were cancelled.
             pending.set_exception(StatusError(Code.UNAVAILABLE, "The version has been unloaded."))
         return pending
 
     def close(self) -> None:
-        """Answer what is queued, then free the memory."""
-        self._instant = {}  # what comes now is refused by the pool
+        """Answer queued requests, then free the memory."""
+        self._instant = {}  # the pool rejects requests from here on
         self._pool.shutdown()
         self._model.close()
 

@@ -1,1 +1,1 @@
-"""The choice of a runtime for each version."""
+"""Choice of a runtime for each version."""

@@ -1,4 +1,4 @@
-"""The runtime that chooses another one for each version: as told, or as its evidence says."""
+"""Runtime that chooses another runtime for each version, by settings or evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = "timonel.runtimes"
 
 
 class AutoRuntime(Runtime):
-    """Loads each version with the runtime that it is to have."""
+    """Loads each version with its chosen runtime."""
 
     name = AUTO
 
@@ -28,7 +28,7 @@ class AutoRuntime(Runtime):
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Import what most versions need."""
+        """Import the runtimes that most versions need."""
         for runtime in self._known.values():
             runtime.prepare()
 
@@ -36,13 +36,13 @@ class AutoRuntime(Runtime):
         """Load the version in ``path``.
 
         Raises:
-            StatusError: Its runtime is not known, or cannot load it.
+            StatusError: Its runtime is unknown, or cannot load it.
         """
         name = runtime_of(path, settings)
         return self._runtime(name).load(path, settings.model_copy(update={"name": name}))
 
     def close(self) -> None:
-        """Give back what the runtimes took."""
+        """Release the resources of the runtimes."""
         for runtime in self._known.values():
             runtime.close()
 
@@ -59,10 +59,10 @@ class AutoRuntime(Runtime):
 
 
 def runtime_of(path: Path, settings: RuntimeSettings) -> str:
-    """Return the name of the runtime that loads the version in ``path``."""
+    """Return the name of the runtime for the version in ``path``."""
     if settings.prefer_tflite:
         return LiteRtRuntime.name if (path / TFLITE_FILE).is_file() else TensorFlowRuntime.name
     if settings.name != AUTO:
         return settings.name
-    # A frozen graph is TensorFlow's too, which looks for it itself.
+    # TensorFlow's runtime looks for a frozen graph itself.
     return LiteRtRuntime.name if chosen(path) == "litert" else TensorFlowRuntime.name

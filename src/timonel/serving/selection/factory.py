@@ -1,4 +1,4 @@
-"""Which runtime a server uses: found by its name, in this process or in processes of its own."""
+"""Create a server's runtime by name, in this process or in child processes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def runtime_for(
     observer: Callable[[Path], Observer] | None = None,
     name_of: Callable[[Path], str] = lambda path: path.parent.name,
 ) -> Runtime:
-    """Return the runtime that a server's settings ask for.
+    """Return the runtime for a server's settings.
 
-    Where versions are kept apart, what they need begins to be imported with this call.
+    If versions are isolated, this call starts the import of what they need.
 
     Args:
-        settings: What is wanted.
-        observer: Returns who is told of the batches of the version in a folder.
-        name_of: Returns the name of the model whose version a folder is.
+        settings: The server's settings.
+        observer: Returns the observer for the batches of the version in a folder.
+        name_of: Returns the model's name for the folder of a version.
 
     Raises:
-        SpecError: There is none of that name.
+        SpecError: No runtime has this name.
     """
     entry_point = _entry_point(settings.runtime)
 
@@ -66,7 +66,7 @@ def runtime_for(
 
 
 def _entry_point(settings: RuntimeSettings) -> importlib.metadata.EntryPoint:
-    """Return the one that all are: where several are asked for, that which chooses."""
+    """Return the entry point for all models: the choosing runtime if several runtimes are set."""
     found = [_find(name) for name in settings.runtimes]
     return _find(AUTO) if settings.prefer_tflite or len(found) > 1 else found[0]
 

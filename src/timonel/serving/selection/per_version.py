@@ -1,8 +1,8 @@
-"""Versions that are computed by different runtimes, each in a process of its own.
+"""Runtime per version, each version in its own process.
 
-A process is forked from a warm parent that has imported one runtime, and there is one parent for
-each that is needed. So a server whose versions are all LiteRT's never imports TensorFlow: it
-starts in a second or two instead of many, and holds half a gigabyte less.
+Processes are forked from a warm parent that has imported one runtime, and each needed runtime has
+one parent. So a server whose versions all use LiteRT never imports TensorFlow: it starts in a
+second or two instead of many, and uses half a gigabyte less memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from timonel.serving.settings import AUTO, TENSORFLOW, ModelSettings, RuntimeSet
 
 
 class ChosenRuntimes(Runtime):
-    """Loads each version with the runtime that it is to have. Thread-safe.
+    """Loads each version with its chosen runtime. Thread-safe.
 
     Args:
-        apart: Makes what forks the processes of a runtime, by the runtime's name; what it makes is
-            owned from then on.
-        needed: The runtimes that will surely be needed.
+        apart: Creates the process runtime for a runtime's name; the result is owned from then on.
+        needed: The runtimes that will certainly be needed.
     """
 
     name = f"{AUTO} in processes"
@@ -37,20 +36,20 @@ class ChosenRuntimes(Runtime):
         self._made: dict[str, ProcessRuntime] = {}
 
     def start(self) -> None:
-        """Begin to import what is needed; returns at once. Idempotent."""
+        """Start to import the needed runtimes; returns at once. Idempotent."""
         for name in self._needed:
             self._of(name).start()
 
     def prepare(self) -> None:
-        """Wait until what is needed is imported; the rest is imported when there is use for it."""
+        """Wait until the needed runtimes are imported; others are imported on first use."""
         for name in self._needed:
             self._of(name).prepare()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load a version in a process of its own.
+        """Load a version in its own process.
 
-        Should that die, it is started again with the same runtime, whatever has become of the
-        version's evidence.
+        If the process dies, it restarts with the same runtime, even if the version's evidence has
+        changed.
         """
         name = runtime_of(path, settings)
         runtime = self._of(name)
@@ -58,7 +57,7 @@ class ChosenRuntimes(Runtime):
         return runtime.load(path, settings.model_copy(update={"name": name}))
 
     def close(self) -> None:
-        """End the processes that versions are forked from."""
+        """End the warm parent processes."""
         with self._lock:
             made = list(self._made.values())
         for runtime in made:
@@ -72,7 +71,7 @@ class ChosenRuntimes(Runtime):
 
 
 def needed_at_start(models: Sequence[ModelSettings], settings: RuntimeSettings) -> frozenset[str]:
-    """Return the runtimes of the newest versions; TensorFlow where nothing is known of them."""
+    """Return the runtimes of the newest versions; TensorFlow for a model without versions."""
     return frozenset(
         name for model in models for name in _needed_by(model, settings.of(model.name))
     )
@@ -81,7 +80,7 @@ def needed_at_start(models: Sequence[ModelSettings], settings: RuntimeSettings) 
 def _needed_by(model: ModelSettings, settings: RuntimeSettings) -> Iterable[str]:
     try:
         versions = version_folders(Path(model.base_path))
-    except OSError:  # it is not there yet, or is no folder of this machine
+    except OSError:  # the folder does not exist yet, or is not on this machine
         versions = {}
     if not versions:
         yield TENSORFLOW if settings.name == AUTO else settings.name

@@ -1,4 +1,4 @@
-"""Versions that bring Python of their own compute in processes of their own, whatever others do."""
+"""Isolation of versions with Python code: they always run in their own processes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from timonel.serving.settings import ModelSettings, RuntimeSettings
 from timonel.serving.settings.python import PythonSettings
 
 PYTHON = "timonel.serving.runtimes.python.runtime:PythonRuntime"
-"""Where the runtime of Python models is found."""
+"""Import path of the runtime of Python models."""
 
 
 @dataclass(frozen=True)
 class Runtimes:
-    """Who loads what.
+    """Runtimes by kind of version.
 
     Args:
-        plain: Versions without Python of their own.
-        hooked: Such versions with hooks around them; may be the same as ``plain``.
+        plain: Versions without Python code.
+        hooked: Versions with hooks around the model; may be the same as ``plain``.
         python: Python models.
     """
 
@@ -35,15 +35,15 @@ class Runtimes:
 
 
 class OwnCodeRuntime(Runtime):
-    """Decides who loads a version by the Python that it brings, and what is refused. Thread-safe.
+    """Choose the runtime of a version by its Python code, and enforce permissions. Thread-safe.
 
-    A server of Python models alone imports no TensorFlow.
+    A server with only Python models does not import TensorFlow.
 
     Args:
-        runtimes: Who loads what; owned from now on.
-        settings: What may run.
-        name_of: Returns the name of the model whose version a folder is.
-        needs_plain: Whether there will surely be something without Python of its own to load.
+        runtimes: The runtimes by kind of version; owned from now on.
+        settings: The permissions.
+        name_of: Returns the model's name for the folder of a version.
+        needs_plain: Whether a version without Python code will certainly be loaded.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class OwnCodeRuntime(Runtime):
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Import what is needed for sure; the rest is imported when there is something for it."""
+        """Import what is certainly needed; the rest is imported on first use."""
         if self._needs_plain:
             self._prepare_plain()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load a version where its code belongs.
+        """Load a version with the runtime for its kind.
 
         Raises:
-            StatusError: It brings Python that may not run, or cannot be loaded.
+            StatusError: It contains Python code that may not run, or cannot be loaded.
         """
         code = own_code(path, self._name_of(path), self._settings)
         if code.hooks is not None:
@@ -85,13 +85,13 @@ class OwnCodeRuntime(Runtime):
         return model
 
     def close(self) -> None:
-        """Give back what all of them took."""
+        """Release the resources of all runtimes."""
         self._runtimes.plain.close()
         self._runtimes.hooked.close()
         self._runtimes.python.close()
 
     def _prepare_plain(self) -> None:
-        # Held meanwhile: whoever comes second must not load before it is done.
+        # Hold the lock while importing: a second caller must not load before it is done.
         with self._lock:
             if not self._is_prepared:
                 self._runtimes.plain.prepare()
@@ -99,7 +99,7 @@ class OwnCodeRuntime(Runtime):
 
 
 def needs_plain(models: Sequence[ModelSettings]) -> bool:
-    """Tell whether a server will need more than Python: it will unless every version is that."""
+    """Return whether a server needs another runtime than Python's at its start."""
     for model in models:
         try:
             folders = version_folders(Path(model.base_path))

@@ -1,4 +1,7 @@
-"""The page of metrics in front of a REST application; any verb gets it."""
+"""ASGI application that serves the metrics page in front of a REST application.
+
+It answers any HTTP method.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from timonel.serving.telemetry.monitor import Monitor
 
 
 class MetricsApp:
-    """Answers requests for one path, and hands all others on.
+    """Serves metrics on one path, and forwards all other requests.
 
     Args:
-        app: Answers the others.
-        monitor: Knows the metrics.
-        path: Where they are.
-        pool: Where the page is written, which takes milliseconds; none takes the event loop's own.
+        app: Handles the other requests.
+        monitor: The source of the metrics.
+        path: The path of the page.
+        pool: Thread pool that renders the page, which takes milliseconds; None for the event loop's
+            default.
     """
 
     def __init__(self, app: App, monitor: Monitor, path: str, pool: Executor | None = None) -> None:
@@ -27,7 +31,7 @@ class MetricsApp:
         self._pool = pool
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one request."""
+        """Handle a request."""
         if scope["type"] != "http" or scope["path"] != self._path:
             return self._app(scope, receive, send)
         return self._send(scope, send)
@@ -46,7 +50,7 @@ class MetricsApp:
 
     async def _answer(self, scope: Scope) -> tuple[int, bytes, str]:
         if query := scope["query_string"]:
-            # There, the path of a request includes its query.
+            # TensorFlow Serving compares the path including its query.
             asked = f"{self._path}?{query.decode('latin-1')}"
             text = f"Unexpected path: {asked}. Should be {self._path}"
             return 400, text.encode(), "text/plain"

@@ -1,7 +1,7 @@
-"""Metrics as prometheus-client writes them, made from counts at each scrape. Pure.
+"""Metrics in prometheus-client's formats, created from counts at each scrape. Pure.
 
-Requests are not counted in its own counters and histograms: an observation costs them several
-times what it costs in `series`.
+Requests are not counted in prometheus-client's own counters and histograms: an observation there
+takes several times as long as in `series`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class _Metrics(Collector):
-    """Metrics sorted by name; those without a value are left out."""
+    """Metrics sorted by name, without empty ones."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = sorted(metrics, key=lambda metric: metric.name)
@@ -39,22 +39,22 @@ class _Metrics(Collector):
 
 
 def encode(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
-    """Return a page and its content type: OpenMetrics for who accepts it, else text.
+    """Return a page and its content type: OpenMetrics if the client accepts it, else text.
 
     Args:
-        metrics: What is on it.
+        metrics: The metrics on the page.
         accept: The header ``Accept`` of the request.
     """
     collector = _Metrics(metrics)
     kinds = (each.partition(";")[0].strip() for each in accept.split(","))
     if _OPENMETRICS in kinds:
-        # Not `choose_encoder`: it fails at versions that are no numbers, and without this escaping
+        # Not `choose_encoder`: it fails at versions that are not numbers, and without this escaping
         # it writes colons in the names of samples as underscores.
         page = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
             collector, escaping=openmetrics.ALLOWUTF8
         )
         return page, openmetrics.CONTENT_TYPE_LATEST
-    # A label's newline is escaped, so that only TYPE lines end like this.
+    # Newlines in labels are escaped, so only TYPE lines end like this.
     page = generate_latest(collector).replace(b" untyped\n", b" counter\n")
     return page, CONTENT_TYPE_PLAIN_0_0_4
 
@@ -62,16 +62,17 @@ def encode(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
 def counter(
     name: str, documentation: str, labels: Sequence[str], rows: Iterable[tuple[Labels, float]]
 ) -> Metric:
-    """Return a counter: the sum of the rows of each set of labels.
+    """Return a counter: the sum of the rows for each set of labels.
 
-    To prometheus-client, one whose name does not end in ``_total``, as most of TensorFlow
-    Serving's, is of an unknown type.
+    prometheus-client treats names that do not end in ``_total``, such as most of TensorFlow
+    Serving's,
+    as metrics of unknown type.
 
     Args:
         name: Its name.
-        documentation: Its help.
+        documentation: Its help text.
         labels: The names of its labels.
-        rows: Their values, and a number.
+        rows: Label values, and a number.
     """
     is_plain = name.endswith("_total")
     family = CounterMetricFamily if is_plain else UnknownMetricFamily
@@ -106,15 +107,15 @@ def histogram(
     unit: float = 1.0,
     bounds: Sequence[float] = (),
 ) -> Metric:
-    """Return a histogram: the sum of the rows of each set of labels.
+    """Return a histogram: the sum of the rows for each set of labels.
 
     Args:
         name: Its name.
-        documentation: Its help.
+        documentation: Its help text.
         labels: The names of its labels.
-        rows: Their values, and a histogram.
-        unit: What values and limits of the rows are multiplied by.
-        bounds: Its limits, if they are fewer than those of the rows.
+        rows: Label values, and a histogram.
+        unit: Factor for values and limits of the rows.
+        bounds: Its limits, if fewer than those of the rows.
     """
     sums: dict[Labels, Histogram] = {}
     for key, each in rows:
@@ -124,7 +125,7 @@ def histogram(
         held.add(each)
     metric = HistogramMetricFamily(name, documentation, labels=labels)
     for key, held in sorted(sums.items()):
-        # Six digits, as TensorFlow Serving writes limits: they are labels, which must be equal.
+        # Six digits, as in TensorFlow Serving: limits are labels, which must be equal.
         limits = (*(f"{bound * unit:g}" for bound in held.bounds), "+Inf")
         buckets = list(zip(limits, itertools.accumulate(held.counts), strict=True))
         metric.add_metric(key, buckets, held.total * unit)

@@ -1,4 +1,4 @@
-"""Loading a version, with everything that belongs to it: measured, and warmed up."""
+"""Measure the loading of versions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Origin = Callable[[Path], tuple[str, str]]
 
 
 def measured(load: Load, monitor: Monitor, origin: Origin) -> Load:
-    """Return a ``load`` that tells ``monitor`` how long it took, and how it ended.
+    """Wrap a ``load`` to report its duration and result to ``monitor``.
 
     Args:
         load: Loads the version in a folder.
-        monitor: Is told.
-        origin: Returns the model whose version a folder is, and where that is from.
+        monitor: Receives the report.
+        origin: Returns the model's name for a version's folder, and the version's origin.
     """
 
     def measuring(path: Path) -> LoadedModel:
@@ -42,6 +42,6 @@ def measured(load: Load, monitor: Monitor, origin: Origin) -> Load:
 
 
 def key_of(path: Path, origin: Origin, code: Code) -> PathKey:
-    """Return what to count a version's load or warm-up under."""
+    """Return the key for counting a version's load or warm-up."""
     name, place = origin(path)
     return PathKey(name, int(path.name), place, code)

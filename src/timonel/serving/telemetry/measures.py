@@ -1,4 +1,4 @@
-"""What is looked up only when somebody asks: versions by state, and memory."""
+"""Metrics computed on demand: versions by state, and memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def versions(catalogue: Catalogue) -> Mapping[tuple[str, str], int]:
 
 
 def memory() -> Mapping[str, int]:
-    """Return the bytes of this process and of those it has started.
+    """Return the memory of this process and of its child processes, in bytes.
 
-    Pages that several processes share count for each of them by its part, where the kernel
-    says so.
+    Shared pages count in proportion for each process, if the kernel reports that.
     """
     return {
         "server": proportional(os.getpid()),
@@ -36,7 +35,7 @@ def memory() -> Mapping[str, int]:
 
 
 def proportional(pid: int) -> int:
-    """Return the bytes in memory that a process is to blame for; 0 if it is gone."""
+    """Return the proportional memory of a process in bytes; 0 if it is gone."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

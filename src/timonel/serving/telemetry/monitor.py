@@ -1,6 +1,6 @@
-"""Takes in what happens in a server, and tells of it. Thread-safe.
+"""Collect and report measurements of a server. Thread-safe.
 
-Every method that a request meets costs a few microseconds: see docs/design/serving.md.
+Every method on a request's path takes a few microseconds: see docs/design/serving.md.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NAME_LIMIT = 256
 
 
 class Recent(NamedTuple):
-    """One of the last requests, for a live picture.
+    """A recent request, for live displays.
 
     Args:
-        key: What it was.
-        seconds: How long it took.
-        stages: How long each of `observation.STAGES` took, in seconds.
-        rows: Rows it asked for.
+        key: Its key.
+        seconds: Its duration.
+        stages: The duration of each of `observation.STAGES`, in seconds.
+        rows: Its number of rows.
     """
 
     key: RequestKey
@@ -49,13 +49,13 @@ class Recent(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What was answered and computed for a model so far.
+    """Cumulative traffic of a model.
 
     Args:
-        requests: Requests to compute something that were answered.
+        requests: Inference requests answered.
         errors: Those of them that failed.
-        batches: Batches that were computed.
-        rows: Their rows.
+        batches: Batches computed.
+        rows: Rows in these batches.
     """
 
     requests: int = 0
@@ -65,10 +65,10 @@ class Traffic(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Where spans go."""
+    """Receiver of spans."""
 
     def trace(self, observation: Observation, ended: float, code: Code) -> None:
-        """Take one request that has ended, at ``ended`` in monotonic seconds; must be quick."""
+        """Record a request that ended at ``ended``, in monotonic seconds; must be quick."""
 
 
 Count = Callable[[], Mapping[tuple[str, str], int]]
@@ -76,12 +76,12 @@ Sizes = Callable[[], Mapping[str, int]]
 
 
 class Monitor:
-    """What a server knows of itself.
+    """Measurements of a server.
 
     Args:
-        versions: Counts versions by model and state, when somebody asks.
-        memory: Measures bytes in memory by kind of process, when somebody asks.
-        tracer: Where spans go; none if nobody wants any.
+        versions: Counts versions by model and state, on demand.
+        memory: Measures memory in bytes by kind of process, on demand.
+        tracer: Receives spans; None to disable tracing.
         clock: Monotonic seconds.
     """
 
@@ -108,23 +108,23 @@ class Monitor:
     def begin(
         self, entrypoint: str, api: str, model: str = "", parent: TraceParent | None = None
     ) -> Observation:
-        """Return the observation of a request that has arrived just now.
+        """Return the observation of a request that has just arrived.
 
         Args:
             entrypoint: ``REST`` or ``GRPC``.
-            api: What it asks for: ``Predict`` over gRPC, ``predict`` over REST, empty for what
-                TensorFlow Serving gives no name.
-            model: The name the client gave.
-            parent: The trace it belongs to.
+            api: The method: ``Predict`` over gRPC, ``predict`` over REST, empty for methods without
+                a name in TensorFlow Serving.
+            model: The model name given by the client.
+            parent: The trace context of the client.
         """
         return Observation(entrypoint, api, model, self._clock(), parent)
 
     def start(self, observation: Observation) -> None:
-        """Note that work on a request begins: until now it has waited for a thread."""
+        """Record that a thread has started to work on a request."""
         observation.started = self._clock()
 
     def end(self, observation: Observation, code: Code = Code.OK) -> None:
-        """Count a request that is answered with ``code``; call it once for each."""
+        """Count a request answered with ``code``; call it once per request."""
         ended = self._clock()
         version = observation.version
         key = RequestKey(
@@ -150,14 +150,14 @@ class Monitor:
         queue_s: tuple[float, ...],
         compute_s: float,
     ) -> None:
-        """Count a batch that was computed.
+        """Count a computed batch.
 
         Args:
-            key: What ran.
-            rows: The rows that were asked for.
-            padded_rows: The rows that were added to them.
-            queue_s: How long each of its requests waited, in seconds.
-            compute_s: How long the model took, in seconds.
+            key: The model, version and signature.
+            rows: The requested rows.
+            padded_rows: The rows added as padding.
+            queue_s: The time each of its requests waited, in seconds.
+            compute_s: The time the model took, in seconds.
         """
         self._batches[key].observe(rows, padded_rows, queue_s, compute_s)
 
@@ -166,16 +166,16 @@ class Monitor:
         self._loads[key].observe(seconds)
 
     def warmed(self, key: PathKey, seconds: float, records: int) -> None:
-        """Count an attempt to warm a version up with ``records`` requests."""
+        """Count an attempt to warm up a version with ``records`` requests."""
         self._warmups[key].observe(seconds, records)
 
     def logged(self, model: str, code: Code) -> None:
-        """Count a request that was to be logged."""
+        """Count a request that was sampled for the request log."""
         with self._lock:
             self._logged[model, code.name] += 1
 
     def counts(self) -> Counts:
-        """Return all counts; versions and memory are looked up, so not for an event loop."""
+        """Return all counts; not for an event loop, as it looks up versions and memory."""
         with self._lock:
             logged = dict(self._logged)
         return Counts(
@@ -189,14 +189,14 @@ class Monitor:
         )
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
-        """Return everything as a page, and its content type; see `exposition.encode`."""
+        """Return the metrics page and its content type; see `exposition.encode`."""
         counts = self.counts()
         return encode((*tfserving.families(counts), *own.families(counts)), accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of each model, and of all under the empty name; takes no lock.
+        """Return the traffic of each model, and the total under the empty name; takes no lock.
 
-        What is counted meanwhile may be there in part.
+        Concurrent counts may be included in part.
         """
         found: dict[str, Traffic] = {"": Traffic()}
         for request, counted in self._requests.items():
@@ -210,13 +210,13 @@ class Monitor:
         return found
 
     def recent(self) -> list[Recent]:
-        """Return the last requests, oldest first, `RECENT` at most."""
+        """Return recent requests, oldest first, at most `RECENT`."""
         return list(self._recent)
 
     def _stranger(self, name: str) -> str:
-        """Return the name to count a request under that found no version.
+        """Return the name to count a request under if no version matched.
 
-        Clients choose it, so there is an end to how many are kept.
+        Clients choose these names, so their number is limited.
         """
         if name in self._strangers:
             return name

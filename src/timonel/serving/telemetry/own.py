@@ -1,4 +1,4 @@
-"""What was counted, under timonel's names: by version and signature, in seconds and bytes. Pure."""
+"""Metrics under timonel's names: by version and signature, in seconds and bytes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted, by what. Values are added in a few microseconds, under a lock of their own."""
+"""Counts and histograms by key. Adding a value takes a few microseconds, under its own lock."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from timonel.serving.status import Code
 
 
 def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
-    """Return ``count`` limits of buckets; one without a limit follows them."""
+    """Return ``count`` bucket limits; a bucket without a limit follows them."""
     return tuple(scale * growth**power for power in range(count))
 
 
 MICROSECONDS = exponential(10, 1.8, 33)
-"""TensorFlow Serving's limits for latencies: from 10 us to about 25 minutes."""
+"""TensorFlow Serving's bucket limits for latencies: from 10 us to about 25 minutes."""
 ROWS = exponential(1, 2, 15)
 _MICRO = 1e6
 
@@ -26,9 +26,9 @@ V = TypeVar("V")
 
 
 class RequestKey(NamedTuple):
-    """What requests are told apart by; ``version`` is none where no loaded one was found.
+    """Key of requests; ``version`` is None if no loaded version matched.
 
-    A tuple, not a frozen dataclass: one is made and hashed for each request.
+    A tuple, not a frozen dataclass, because one is created and hashed for each request.
     """
 
     entrypoint: str
@@ -40,7 +40,7 @@ class RequestKey(NamedTuple):
 
 
 class BatchKey(NamedTuple):
-    """What batches are told apart by."""
+    """Key of batches."""
 
     model: str
     version: int
@@ -48,13 +48,13 @@ class BatchKey(NamedTuple):
 
 
 class PathKey(NamedTuple):
-    """What loads and warm-ups are told apart by.
+    """Key of loads and warm-ups.
 
     Args:
         model: The model's name.
         version: Its number.
         path: The version's folder.
-        code: How it ended.
+        code: The resulting status.
     """
 
     model: str
@@ -67,7 +67,7 @@ class Histogram:
     """Counts of values by size. Not thread-safe: its owner has a lock.
 
     Args:
-        bounds: The inclusive upper limits of the buckets, rising.
+        bounds: The inclusive upper limits of the buckets, ascending.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -79,7 +79,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """Number of values counted."""
         return sum(self.counts)
 
     def observe(self, value: float) -> None:
@@ -88,7 +88,7 @@ class Histogram:
         self.total += value
 
     def add(self, other: Histogram) -> None:
-        """Count all that another one has; its limits must be the same, or these and more."""
+        """Add all counts of another histogram; its limits must be the same, or these and more."""
         last = len(self.counts) - 1
         for place, count in enumerate(other.counts):
             self.counts[min(place, last)] += count
@@ -96,9 +96,9 @@ class Histogram:
 
 
 class Requests:
-    """Requests of one key: how long each stage took, in microseconds, and their rows.
+    """Requests of one key: the time of each stage, in microseconds, and the rows.
 
-    ``run`` is the wait for a batch and the computing together: what TensorFlow Serving calls the
+    ``run`` is the wait for a batch plus the computation, which TensorFlow Serving calls the
     runtime.
     """
 
@@ -114,7 +114,7 @@ class Requests:
     def observe(
         self, seconds: float, stages: tuple[float, float, float, float], run_s: float, rows: int
     ) -> None:
-        """Count one request."""
+        """Count a request."""
         with self.lock:
             self.whole.observe(seconds * _MICRO)
             self.run.observe(run_s * _MICRO)
@@ -125,9 +125,9 @@ class Requests:
 
 
 class Batches:
-    """Batches of one key: their rows, what was added to them, and how long they took.
+    """Batches of one key: rows, padding and times.
 
-    ``padded`` holds what was added by the size it was added to reach.
+    ``padded`` holds the padding by the padded batch size.
     """
 
     __slots__ = ("compute", "lock", "padded", "queue", "rows")
@@ -142,7 +142,7 @@ class Batches:
     def observe(
         self, rows: int, padded_rows: int, queue_s: tuple[float, ...], compute_s: float
     ) -> None:
-        """Count one batch."""
+        """Count a batch."""
         with self.lock:
             self.rows.observe(rows)
             size = rows + padded_rows
@@ -154,7 +154,7 @@ class Batches:
 
 
 class Times:
-    """Loads or warm-ups of one key: microseconds, and records that were read."""
+    """Loads or warm-ups of one key: microseconds, and records read."""
 
     __slots__ = ("lock", "records", "took")
 
@@ -164,14 +164,14 @@ class Times:
         self.records = 0
 
     def observe(self, seconds: float, records: int = 0) -> None:
-        """Count one."""
+        """Count a load or warm-up."""
         with self.lock:
             self.took.observe(seconds * _MICRO)
             self.records += records
 
 
 class Table(Generic[K, V]):
-    """Values by key, made when a key is first met. Thread-safe; looking up takes no lock."""
+    """Values by key, created on first use. Thread-safe; lookups of existing keys take no lock."""
 
     def __init__(self, make: Callable[[], V]) -> None:
         self._make = make
@@ -189,24 +189,24 @@ class Table(Generic[K, V]):
         return key in self._values
 
     def items(self) -> list[tuple[K, V]]:
-        """Return what is there now."""
+        """Return the current items."""
         with self._lock:
             return list(self._values.items())
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Everything that is counted. It goes on while it is read, without a lock.
+    """All counts. They keep changing while they are read, without a lock.
 
     Args:
-        requests: Requests that were answered.
-        batches: Batches that were computed.
+        requests: Requests answered.
+        batches: Batches computed.
         loads: Attempts to load a version.
-        warmups: Attempts to warm one up.
-        logged: Requests to be logged, by model and by what became of them: ``OK``,
-            ``RESOURCE_EXHAUSTED`` (dropped, as the queue or the disk was full) or ``INTERNAL``.
+        warmups: Attempts to warm up a version.
+        logged: Requests sampled for the log, by model and result: ``OK``, ``RESOURCE_EXHAUSTED``
+            (dropped because the queue or the disk was full) or ``INTERNAL``.
         versions: Versions by model and state.
-        memory: Bytes in memory by kind of process.
+        memory: Memory in bytes by kind of process.
     """
 
     requests: Mapping[RequestKey, Requests] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a server process measures, keeps and warms up, put together from its settings."""
+"""Telemetry of a server process: metrics, traces, request logs and warm-up."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from timonel.serving.telemetry.tracing import make_tracer
 
 
 class Telemetry:
-    """A server's instruments.
+    """Instruments of a server.
 
     Args:
-        settings: What is wanted.
+        settings: The server's settings.
         catalogue: The versions in memory.
-        models: Returns the configuration in force.
+        models: Returns the current configuration.
 
     Raises:
-        SpecError: Traces are wanted, and what makes them is not installed.
+        SpecError: Tracing is enabled, but OpenTelemetry is not installed.
     """
 
     def __init__(
@@ -54,30 +54,31 @@ class Telemetry:
         self.recorder = RequestLog(self._log_of, self.monitor.logged)
 
     def loading(self, load: Load) -> Load:
-        """Return a ``load`` that is measured, and warms up what it has loaded."""
+        """Wrap a ``load`` to measure it and warm up the loaded version."""
         load = measured(load, self.monitor, self._origin)
         if not self._settings.load.warm_up:
             return load
         return warmed(load, self._settings.load.warm_up_iterations, self._on_warmed)
 
     def app(self, app: App, pool: Executor) -> App:
-        """Return a REST application that has the page of metrics too, if it is wanted.
+        """Wrap a REST application to add the metrics page, if enabled.
 
         Args:
-            app: Answers everything else.
-            pool: Where the page is written.
+            app: Handles all other requests.
+            pool: Thread pool that renders the page.
         """
         path = self._settings.monitoring.metrics_path
         return app if path is None else MetricsApp(app, self.monitor, path, pool)
 
     def batches_of(self, path: Path) -> Observer:
-        """Return who is told of the batches of the version in a folder."""
+        """Return the observer for the batches of the version in a folder."""
         version = int(path.name)
         models, name = self._models(), self.name_of(path)
 
         def observe(batch: BatchObservation) -> None:
             nonlocal models, name
-            # The configuration may give the folder another name; it is replaced as a whole.
+            # A new configuration, which replaces the old one as a whole, may rename the folder's
+            # model.
             if (current := self._models()) is not models:
                 models, name = current, self.name_of(path)
             key = BatchKey(name, version, batch.signature)
@@ -86,12 +87,12 @@ class Telemetry:
         return observe
 
     def name_of(self, path: Path) -> str:
-        """Return the name of the model whose version a folder is; empty if it is none."""
+        """Return the model's name for the folder of a version; empty if unknown."""
         return self._origin(path)[0]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Keep records during the block; write and send what is left at its end."""
+        """Run the request log and tracing during the block; flush them at its end."""
         self.recorder.start()
         try:
             yield
@@ -101,7 +102,7 @@ class Telemetry:
                 self._provider.shutdown()
 
     def _log_of(self, name: str) -> RequestLogSettings | None:
-        # Asked for each request, of a configuration that is replaced as a whole now and then.
+        # Called for each request, while the configuration is rarely replaced.
         models, logs = self._logs
         current = self._models()
         if current is not models:
@@ -110,7 +111,7 @@ class Telemetry:
         return logs.get(name)
 
     def _origin(self, path: Path) -> tuple[str, str]:
-        """Return the model whose version a folder is, and where that is from."""
+        """Return the model's name for the folder of a version, and the version's origin."""
         for model in self._models():
             if folder_of(model.base_path) == path.parent:
                 return model.name, str(path)

@@ -1,8 +1,8 @@
-"""What was counted, under the names that dashboards for TensorFlow Serving ask for. Pure.
+"""Metrics under TensorFlow Serving's names, for its existing dashboards. Pure.
 
-TensorFlow Serving counts some of its calls only: over gRPC Predict, Classify and Regress, over
-REST all; examples for MultiInference alone. Those of the Open Inference Protocol are counted in the
-same way.
+TensorFlow Serving counts only some of its calls: Predict, Classify and Regress over gRPC, all over
+REST; examples for MultiInference only. Calls of the Open Inference Protocol are counted in the same
+way.
 """
 
 from __future__ import annotations

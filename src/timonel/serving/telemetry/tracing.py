@@ -1,7 +1,7 @@
-"""OpenTelemetry spans of a request and of its stages.
+"""OpenTelemetry spans of a request and its stages.
 
-They are made once the request has ended, from the marks it left, so that a request that is not
-sampled costs one call and one that nobody traces costs nothing. Needs the extra ``otel``.
+Spans are created when the request ends, from its recorded timestamps. A request that is not sampled
+costs one call; without tracing it costs nothing. Needs the extra ``otel``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SERVICE = "timonel"
 
 
 class OpenTelemetryTracer:
-    """Makes spans of requests.
+    """Creates spans of requests.
 
     Args:
         provider: An OpenTelemetry TracerProvider.
@@ -41,7 +41,7 @@ class OpenTelemetryTracer:
         self._nothing: Any = self._extract({})
 
     def trace(self, observation: Observation, ended: float, code: Code) -> None:
-        """Make the spans of one request."""
+        """Create the spans of a request."""
         offset = time.time_ns() - int(time.monotonic() * _NANO)
         began = offset + int(observation.began * _NANO)
         span = self._tracer.start_span(
@@ -69,8 +69,8 @@ class OpenTelemetryTracer:
     def _stages(self, observation: Observation, ended: float, span: Any, at: int) -> None:
         within = self._within(span)
         stages = dict(zip(STAGES, observation.stages(ended), strict=True))
-        # In the order of what happens first in most requests: the wait for a thread is a part of
-        # the queue, but too short to be drawn apart.
+        # In the usual order of stages. Waiting for a thread is part of the queue stage, but too
+        # short for a span.
         for name, seconds in stages.items():
             if seconds <= 0:
                 continue
@@ -90,13 +90,13 @@ def _attributes(observation: Observation, code: Code) -> dict[str, Any]:
 
 
 def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTracer, Any]:
-    """Return a tracer, and its provider, whose ``shutdown()`` sends what is left.
+    """Return a tracer, and its provider, whose ``shutdown()`` flushes it.
 
-    Where spans go, how many and under which service's name is read from OpenTelemetry's own
-    variables: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME``.
+    OpenTelemetry's own variables set the endpoint, the sampling and the service name:
+    ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME``.
 
     Args:
-        exporter: Where spans go instead.
+        exporter: An exporter to use instead of OTLP.
 
     Raises:
         SpecError: OpenTelemetry is not installed.
@@ -124,7 +124,7 @@ def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTrac
 
 
 def _service() -> dict[str, str]:
-    # What is given here would win over the variable.
+    # A name given here would override the variable.
     return {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE}
 
 

@@ -1,1 +1,1 @@
-"""``timonel-model-server``: the flags, config files and texts of ``tensorflow_model_server``."""
+"""``timonel-model-server``: flags, config files and messages of ``tensorflow_model_server``."""

@@ -1,7 +1,7 @@
-r"""The command ``timonel-model-server``: ``tensorflow_model_server`` by another name.
+r"""The command ``timonel-model-server``, compatible with ``tensorflow_model_server``.
 
 Standard output, standard error and exit statuses are those of TensorFlow Serving, so that start
-scripts need not know. As its Docker image does, an image starts it so::
+scripts work unchanged. A container image starts it like TensorFlow Serving's image does::
 
     timonel-model-server --port=8500 --rest_api_port=8501 \
         --model_name=${MODEL_NAME:-model} \
@@ -37,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve as the flags say, until SIGTERM or SIGINT; return the exit status."""
+    """Serve according to the flags until SIGTERM or SIGINT; return the exit status."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flags = table.flags(cores or 1)
     parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
@@ -105,7 +105,7 @@ def _log_to_standard_error() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # These tell at this level what this server logs itself, or tell of its own calls.
+    # At their default levels these repeat this server's messages, or log its own calls.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 

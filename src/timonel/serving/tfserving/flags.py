@@ -1,7 +1,7 @@
-"""Command-line flags read as TensorFlow reads them. Pure.
+"""Parse command-line flags in TensorFlow's way. Pure.
 
-A flag is ``--name=value``; a boolean also ``--name`` alone. What is no known flag is left over and
-does not stop the program, a known flag with a value that cannot be read does.
+A flag is ``--name=value``; a boolean also ``--name`` alone. Unknown arguments are collected and do
+not stop the program; a known flag with an invalid value does.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _BOOLEANS = {"": True, "=true": True, "=false": False}
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag that is known.
+    """A known flag.
 
     Args:
         name: Its name, without dashes.
-        kind: What its value is.
-        default: Its value where it is not given.
-        help: What it does, in a line of the usage.
+        kind: The type of its value.
+        default: Its default value.
+        help: Its line in the usage.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Flag:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A command line that was read.
+    """A parsed command line.
 
     Args:
-        values: The value of every flag, given or not.
-        given: The names of those that were given.
-        left_over: Arguments that are no known flag, in their order.
-        refusals: What to say of values that cannot be read.
+        values: The value of every flag, given or default.
+        given: The names of the flags given.
+        left_over: Arguments that are not known flags, in order.
+        refusals: Messages for invalid values.
     """
 
     values: Mapping[str, Value]
@@ -55,16 +55,16 @@ class Parsed:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the program prints its usage and ends."""
+        """Whether the program prints its usage and exits."""
         return bool(self.refusals) or self.left_over[:1] == ("--help",)
 
 
 def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
-    """Read a command line.
+    """Parse a command line.
 
     Args:
-        arguments: What follows the program's name.
-        flags: What is known.
+        arguments: The arguments after the program's name.
+        flags: The known flags.
     """
     known = {flag.name: flag for flag in flags}
     values: dict[str, Value] = {flag.name: flag.default for flag in flags}
@@ -91,7 +91,7 @@ def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
 
 
 def usage(program: str, flags: Sequence[Flag]) -> str:
-    """Return the text that tells of all flags, with their defaults."""
+    """Return the usage text: all flags with their defaults."""
     lines = [f"usage: {program}", "Flags:"]
     lines += [
         f"\t{f'--{flag.name}={_shown(flag)}':<33}\t{flag.kind}\t{flag.help}" for flag in flags

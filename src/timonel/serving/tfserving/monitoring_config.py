@@ -1,4 +1,4 @@
-"""TensorFlow Serving's file that says whether there are metrics, and where."""
+"""Parse TensorFlow Serving's monitoring configuration file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PACKAGE = "tensorflow.serving"
 
 
 def metrics_path_from(text: str, path: str) -> str | None:
-    """Return where metrics are, as a ``--monitoring_config_file`` says; none if nowhere.
+    """Return the path of the metrics page from a ``--monitoring_config_file``; None if disabled.
 
     Args:
         text: The file's text: a MonitoringConfig as text proto.
-        path: The file, for the error.
+        path: The file, for the error message.
 
     Raises:
-        TextProtoError: The text is no such proto.
+        TextProtoError: The text is not such a proto.
     """
     config = parse_text_proto(text, _config_class()(), path)
     if not config.prometheus_config.enable:
@@ -32,7 +32,7 @@ def metrics_path_from(text: str, path: str) -> str | None:
 
 @functools.cache
 def _config_class() -> type[Any]:
-    """Return MonitoringConfig, which is not among the protos that come from PyPI."""
+    """Return the class of MonitoringConfig, which no package on PyPI provides."""
     file = descriptor_pb2.FileDescriptorProto(
         name="timonel/monitoring_config.proto", package=_PACKAGE, syntax="proto3"
     )
@@ -46,7 +46,7 @@ def _config_class() -> type[Any]:
         label=1,
         type_name=f".{_PACKAGE}.PrometheusConfig",
     )
-    # A pool of its own: the message may be registered in the default one some day.
+    # Use a separate pool: the default pool may get this message some day.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(

@@ -1,4 +1,4 @@
-"""From flags to a server's settings. Pure: files were read before."""
+"""Translate flags to a server's settings. Pure: files were read before."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _MOST_THREADS = 64
 
 @dataclass(frozen=True)
 class Translation:
-    """What flags mean.
+    """Result of translating flags.
 
     Args:
-        settings: The server they ask for.
-        remarks: A line for each flag that was given and changes nothing.
+        settings: The server's settings.
+        remarks: A line for each given flag that has no effect.
     """
 
     settings: ServerSettings
@@ -46,12 +46,12 @@ class Translation:
 
 @dataclass(frozen=True)
 class Files:
-    """What the files hold that flags name.
+    """Content of the files named by flags.
 
     Args:
-        models: The models of ``--model_config_file``; none without it.
-        batching: The parameters of ``--batching_parameters_file``; none without it.
-        metrics_path: Where ``--monitoring_config_file`` wants metrics; none for nowhere.
+        models: The models of ``--model_config_file``; None without it.
+        batching: The parameters of ``--batching_parameters_file``; None without it.
+        metrics_path: The metrics path of ``--monitoring_config_file``; None if disabled.
     """
 
     models: Sequence[ModelSettings] | None = None
@@ -60,16 +60,16 @@ class Files:
 
 
 def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
-    """Return the server that flags ask for.
+    """Return the settings of the server for the given flags.
 
     Args:
         parsed: The flags.
-        files: What the files hold that they name.
-        cores: Processors of this machine.
+        files: The content of the files named by flags.
+        cores: The processors of this machine.
 
     Raises:
-        StatusError: TensorFlow Serving would refuse to start, or the server would be less safe
-            than was asked for.
+        StatusError: TensorFlow Serving would fail to start, or the server would be less secure than
+            requested.
     """
     values = _Values(parsed.values)
     _check(values)
@@ -112,7 +112,7 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
 
 
 class _Values:
-    """Flags by their types."""
+    """Typed access to flags."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = values
@@ -172,7 +172,7 @@ def _rest(values: _Values) -> RestSettings:
     return RestSettings(
         page=values.truth("rest_api_enable_page"),
         cors=values.truth("rest_api_enable_cors_support"),
-        # As for TensorFlow's sessions, no time is any time.
+        # As in TensorFlow's sessions, zero means no limit.
         timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
         check_method_names=values.truth("enable_signature_method_name_check"),
     )
@@ -197,7 +197,7 @@ def _load(values: _Values, cores: int) -> LoadSettings:
     poll_s = max(0, values.integer("file_system_poll_wait_seconds"))
     return LoadSettings(
         poll_s=poll_s,
-        # A version must not be much later here than with a server that looks once.
+        # A version must not appear much later than with a server that polls once.
         settle_s=min(1, poll_s) if poll_s else 0.2,
         threads=max(0, values.integer("num_load_threads")) or max(2, cores),
         unload_threads=max(1, values.integer("num_unload_threads")),

@@ -1,4 +1,4 @@
-"""The flags of ``tensorflow_model_server``, its defaults, and a few of our own."""
+"""Flags of ``tensorflow_model_server`` with its defaults, and additional flags of timonel."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MEANINGLESS: Mapping[str, str] = {
     "mixed_precision": "models run as they were exported",
     "skip_initialize_tpu": "there is no TPU to initialise",
 }
-"""Flags that are accepted and do nothing, and why."""
+"""Flags that are accepted without effect, and the reasons."""
 
 
 def flags(cores: int) -> tuple[Flag, ...]:
     """Return all flags.
 
     Args:
-        cores: Processors of this machine; some defaults depend on it.
+        cores: The processors of this machine; some defaults depend on them.
     """
     return (
         Flag("port", "int32", 8500, "TCP port to listen on for gRPC; 0 for none"),

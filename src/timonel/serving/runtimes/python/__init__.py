@@ -1,4 +1,4 @@
-"""Python that belongs to a model: classes that are models, and hooks around models.
+"""Python code of models: Python models, and hooks around models.
 
-It runs in the process of that version alone, never in the front.
+It runs only in the process of its version, never in the front process.
 """

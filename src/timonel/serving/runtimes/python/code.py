@@ -1,7 +1,7 @@
-"""A version's own Python code: importing it, calling it, and what becomes of what it raises.
+"""Import and call a version's Python code, and translate its exceptions.
 
-For a process that holds one version: the code's folder is put on the path of modules, where it
-stays, so that the code finds what lies beside it, and two versions cannot be taken for each other.
+Only for a process that holds a single version: the code's folder stays on ``sys.path``, so that the
+code finds modules beside it, and modules of different versions cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PLACES_KEPT = 100
 
 
 class Source:
-    """A file of Python that was imported. Thread-safe.
+    """An imported Python file. Thread-safe.
 
     Args:
-        file: The file; its name without the suffix becomes the module's, so that what was pickled
-            with its classes is found again.
+        file: The file; its name without the suffix becomes the module's name, so that pickled
+            instances of its classes can be loaded.
 
     Raises:
-        StatusError: It cannot be imported; the traceback is in the log.
+        StatusError: The import failed; the traceback is in the log.
     """
 
     def __init__(self, file: Path) -> None:
@@ -42,10 +42,11 @@ class Source:
         self.module: ModuleType = self.prepare(lambda: _import(file), f"importing {file.name}")
 
     def prepare(self, step: Callable[[], Any], name: str) -> Any:
-        """Return what a step of loading returns.
+        """Run a step of loading and return its result.
 
         Raises:
-            StatusError: It raised. Loading is tried again only where that may have passed by then.
+            StatusError: The step raised an exception. The code allows a retry only for possibly
+                temporary problems.
         """
         try:
             return step()
@@ -61,16 +62,16 @@ class Source:
             raise StatusError(code, f"{name} failed: {_named(error)}") from None
 
     def call(self, function: Callable[[Any], Any], argument: Any, name: str) -> Any:
-        """Return what the code returns for a request.
+        """Call the code for a request and return its result.
 
         Args:
             function: The code.
-            argument: Its one argument.
-            name: What to call it in the log.
+            argument: Its only argument.
+            name: The name of the call in the log.
 
         Raises:
-            StatusError: What it raised, in a line: ``INVALID_ARGUMENT`` for a `ValueError`,
-                ``INTERNAL`` for all else; a `StatusError` as it is.
+            StatusError: The exception in one line: ``INVALID_ARGUMENT`` for a `ValueError`,
+                ``INTERNAL`` for all others; a `StatusError` is raised unchanged.
         """
         try:
             return function(argument)
@@ -84,7 +85,7 @@ class Source:
             raise StatusError(Code.INTERNAL, _named(error)) from None
 
     def _tell(self, error: BaseException, name: str) -> None:
-        """Log an error: with its traceback the first time that it is raised at that place."""
+        """Log an error; with its traceback if it is the first one from this place."""
         frames = traceback.extract_tb(error.__traceback__)
         place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else None
         with self._lock:
@@ -94,12 +95,12 @@ class Source:
         if is_new:
             _LOG.error("%s failed\n%s", name, self._traceback(error))
         else:
-            # What clients do wrong, they may do all day.
+            # Clients may repeat a mistake all day.
             level = logging.DEBUG if isinstance(error, ValueError) else logging.ERROR
             _LOG.log(level, "%s failed again: %s", name, _named(error))
 
     def _traceback(self, error: BaseException) -> str:
-        """Return a traceback that begins with the code's own first frame."""
+        """Format a traceback that begins with the first frame of the code itself."""
         frame = error.__traceback__
         while frame is not None and not frame.tb_frame.f_code.co_filename.startswith(self._folder):
             frame = frame.tb_next
@@ -108,11 +109,11 @@ class Source:
 
 
 def _import(file: Path) -> ModuleType:
-    # Byte code beside the file would change the version, and the next look would see that.
+    # Bytecode beside the file would count as a change of the version on the next poll.
     sys.dont_write_bytecode = True
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What the code prints is in the log when it happens, and also if the process dies.
+            # Output appears in the log at once, and is not lost if the process dies.
             stream.reconfigure(line_buffering=True)
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)

@@ -1,8 +1,8 @@
-"""What Python code declares of its tensors, and arrays held against that. Pure.
+"""Tensor declarations in Python code, and checks of arrays against them. Pure.
 
-A declaration is a mapping from a name to a data type and a shape, such as
-``{"x": ("float32", [None, 4])}``: none for a size that is open, none instead of the shape if even
-the rank is. Data types are numpy's names or types, and ``"string"``.
+A declaration maps a name to a data type and a shape, such as ``{"x": ("float32", [None, 4])}``.
+None is an unknown size, or instead of a shape, an unknown rank. Data types are numpy's names or
+types, and ``"string"``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def declared(name: str, inputs: Any, outputs: Any, *, where: str) -> Signature:
 
     Args:
         name: The signature's name.
-        inputs: The declaration of what it takes.
-        outputs: The declaration of what it gives.
-        where: Whose declaration it is, for messages.
+        inputs: The declaration of the inputs.
+        outputs: The declaration of the outputs.
+        where: The file or class that declares them, for messages.
 
     Raises:
-        StatusError: It is no declaration.
+        StatusError: A declaration is invalid.
     """
     return Signature(
         name,
@@ -43,10 +43,10 @@ def declared(name: str, inputs: Any, outputs: Any, *, where: str) -> Signature:
 
 
 def declared_specs(declaration: Any, *, where: str) -> dict[str, TensorSpec]:
-    """Return the tensors that a declaration names, in its order.
+    """Return the tensors of a declaration, in its order.
 
     Raises:
-        StatusError: It is no declaration.
+        StatusError: The declaration is invalid.
     """
     example = '{"x": ("float32", [None, 4])}'
     if not isinstance(declaration, Mapping) or not declaration:
@@ -66,7 +66,7 @@ def declared_specs(declaration: Any, *, where: str) -> dict[str, TensorSpec]:
 
 
 def check_inputs(inputs: Mapping[str, Array], specs: Specs) -> None:
-    """Hold a client's arrays against what is declared.
+    """Check a client's arrays against the declared inputs.
 
     Raises:
         StatusError: ``INVALID_ARGUMENT``: an array has another type or does not fit the shape.
@@ -78,17 +78,17 @@ def check_inputs(inputs: Mapping[str, Array], specs: Specs) -> None:
 
 
 def fitted(given: Any, specs: Specs, *, giver: str) -> dict[str, Array]:
-    """Return what code has given as the arrays that are declared.
+    """Convert the values returned by code to the declared arrays.
 
-    Texts become bytes, numbers the declared type where no more than precision is lost.
+    Strings become bytes; numbers get the declared type if this loses no more than precision.
 
     Args:
-        given: A mapping from names to anything that numpy makes arrays of.
-        specs: What is declared.
-        giver: What has given it, for messages.
+        given: A mapping from names to anything that numpy can convert to arrays.
+        specs: The declared tensors.
+        giver: The function that returned the values, for messages.
 
     Raises:
-        StatusError: ``INTERNAL``: it is something else than declared.
+        StatusError: ``INTERNAL``: the values do not match the declaration.
     """
     if not isinstance(given, Mapping):
         raise _defect(f"expected {giver} to return a dict of arrays, got {type(given).__name__}")
@@ -116,7 +116,7 @@ def _fitted(value: Any, spec: TensorSpec, place: str) -> Array:
 def _strings(value: Any) -> Array:
     if isinstance(value, bytes | str):
         return np.array(_bytes(value), dtype=object)
-    # Lists are taken as they are: numpy's own texts lose zeros at their ends.
+    # Convert lists to object arrays: numpy's own string arrays lose trailing zeros.
     is_list = isinstance(value, list | tuple)
     source = np.array(value, dtype=object) if is_list else np.asarray(value)
     if source.dtype.kind not in _TEXT_KINDS:

@@ -1,7 +1,7 @@
-"""Python around a model: ``preprocess`` before it is computed, ``postprocess`` after it.
+"""Hooks around a model: ``preprocess`` before it and ``postprocess`` after it.
 
-Both run once a request, outside of any batch, in threads of the version's process: what a slow
-one holds up is that request. What the model computes in between is batched as ever.
+Both run once per request, outside of any batch, in threads of the version's process, so a slow hook
+delays only its own request. The model in between is batched as usual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.status import Code, StatusError
 
 _WAITING_LIMIT = 1000
-"""Requests of a version that may be under way, as many as may wait for its batches."""
+"""Limit on requests in progress per version, equal to the limit on requests waiting for a batch."""
 
 Arrays = dict[str, Array]
 
@@ -31,17 +31,19 @@ Arrays = dict[str, Array]
 class Hooks:
     """The hooks in a file. Thread-safe.
 
-    The module has one of ``preprocess(inputs)`` and ``postprocess(outputs)`` at least, each from a
-    dict of arrays to another. ``inputs`` and ``outputs`` declare what clients send and get where
-    that is not what the model takes and gives; ``signature`` names the signature if it is not the
-    default one, and ``threads`` says how many calls may be under way at once.
+    The module defines ``preprocess(inputs)``, ``postprocess(outputs)`` or both, each from a dict of
+    arrays to another. ``inputs`` and ``outputs`` declare the tensors for clients if they differ
+    from
+    the model's own; ``signature`` names the signature if it is not the default one, and ``threads``
+    is
+    the number of concurrent calls.
 
     Args:
         file: The file.
-        signatures: The model's own.
+        signatures: The signatures of the model.
 
     Raises:
-        StatusError: There are no hooks in it, or they do not fit the model.
+        StatusError: The file has no hooks, or they do not fit the model.
     """
 
     def __init__(self, file: Path, signatures: Mapping[str, Signature]) -> None:
@@ -64,36 +66,36 @@ class Hooks:
 
     @property
     def has_before(self) -> bool:
-        """Whether anything is done before the model."""
+        """Whether the file has a ``preprocess`` hook."""
         return self._before is not None
 
     @property
     def has_after(self) -> bool:
-        """Whether anything is done after the model."""
+        """Whether the file has a ``postprocess`` hook."""
         return self._after is not None
 
     def before(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the model's inputs.
 
         Raises:
-            StatusError: The client's do not fit, or the hook has raised.
+            StatusError: The client's inputs do not fit, or the hook failed.
         """
         if self._before is None:
             return inputs
         if self._checks:
             check_inputs(inputs, self.client_side.inputs)
-        # Hooks may work in place, on what others still read.
+        # Hooks may change arrays in place, while others still read them.
         copies = {name: inputs[name].copy() for name in self.client_side.inputs}
         given = self._source.call(self._before, copies, "preprocess")
-        # The model words itself what is wrong with a shape, and may take more than it declares.
+        # The model reports wrong shapes itself, and may accept more than it declares.
         specs = {name: replace(spec, shape=None) for name, spec in self.model_side.inputs.items()}
         return fitted(given, specs, giver="preprocess")
 
     def after(self, outputs: Mapping[str, Array]) -> Arrays:
-        """Return what the client gets.
+        """Return the client's outputs.
 
         Raises:
-            StatusError: The hook has raised, or its outputs are not those declared.
+            StatusError: The hook failed, or its outputs do not match the declaration.
         """
         if self._after is None:
             return dict(outputs)
@@ -122,9 +124,9 @@ class HookedModel(WrappedModel):
     """A version with hooks around it. Thread-safe.
 
     Args:
-        model: What computes; owned from now on.
-        hooks: What is done before and after.
-        threads: How many hooks run at once, where they do not say so themselves.
+        model: The loaded version; owned from now on.
+        hooks: The hooks.
+        threads: Number of concurrent hooks, unless the file sets ``threads``.
     """
 
     _model: ScheduledModel
@@ -154,7 +156,7 @@ class HookedModel(WrappedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[Arrays]:
-        """Pass a request through the hooks and the model, without waiting for it."""
+        """Submit a request to the hooks and the model, without waiting for it."""
         if signature != self._hooks.client_side.name:
             return self._model.submit(signature, inputs, outputs, deadline)
         passage = _Passage(inputs, outputs, deadline)
@@ -172,11 +174,11 @@ class HookedModel(WrappedModel):
         return passage.answer
 
     def close(self) -> None:
-        """Answer what is under way, then free the memory."""
+        """Answer requests in progress, then free the memory."""
         with self._gate:
             answers = [passage.answer for passage in self._under_way]
         await_settled(answers)
-        # What was given up may still be in a hook; it goes no further.
+        # A cancelled request may still be in a hook; it goes no further.
         self._pool.shutdown()
         self._model.close()
 
@@ -197,7 +199,7 @@ class HookedModel(WrappedModel):
         computed.add_done_callback(partial(self._on_computed, passage))
 
     def _on_computed(self, passage: _Passage, computed: Future[Arrays]) -> None:
-        # In a thread that computes batches: no place for a hook.
+        # Runs in a thread that computes batches, so hooks must not run here.
         if isinstance(computed, Pending):
             passage.answer.compute_s = computed.compute_s
         if passage.answer.done():
@@ -217,7 +219,7 @@ class HookedModel(WrappedModel):
 
 
 class _Passage:
-    """A request on its way through hooks and model."""
+    """A request in progress through hooks and model."""
 
     def __init__(
         self, inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline: float | None
@@ -228,7 +230,7 @@ class _Passage:
         self.answer = Pending()
 
     def guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Take a step, unless nobody waits any more; what it raises is the answer."""
+        """Run a step unless the request is done; an exception becomes its answer."""
         if self.answer.done():
             return
         try:
@@ -238,18 +240,18 @@ class _Passage:
                 self.answer.set_exception(error)
 
     def check_time(self) -> None:
-        """Raise what is answered to a request whose time is over."""
+        """Raise an error if the request's deadline has passed."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise StatusError(Code.DEADLINE_EXCEEDED, "Deadline exceeded in the hooks")
 
     def give(self, outputs: Arrays) -> None:
-        """Answer, unless the request was given up."""
+        """Set the answer unless the request was cancelled."""
         if self.answer.set_running_or_notify_cancel():
             self.answer.set_result(outputs)
 
 
 def _give_up(computed: Future[Arrays], answer: Future[Arrays]) -> None:
-    """Have the model told that nobody waits any more."""
+    """Cancel the model's request if the client's request was cancelled."""
     if answer.cancelled():
         computed.cancel()
 

@@ -1,4 +1,7 @@
-"""From what a person says of models' Python to settings; whether files are there is apart."""
+"""Convert command-line options for models' Python code to settings.
+
+Whether the files exist is checked separately.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ Reference = str | os.PathLike[str]
 def python_settings(
     allow: Sequence[str], hooks: Iterable[Reference], models: Iterable[str] | None = None
 ) -> PythonSettings:
-    """Return which Python may run.
+    """Return the settings for Python code.
 
     Args:
         allow: Names of models; ``*`` for all.
         hooks: Files, each for all models, or for one as in ``digits=hooks.py``.
-        models: The names of what is served; none if others may come.
+        models: The names of the served models; None if more may be added later.
 
     Raises:
-        SpecError: A name is none of them, or there are two files for one model.
+        SpecError: A name is not served, or one model has two files.
     """
     files = {}
     for name, given in by_model([os.fspath(each) for each in hooks], "a file with hooks").items():
@@ -43,10 +46,10 @@ def python_settings(
 
 
 def check_files(settings: PythonSettings) -> None:
-    """Check that hooks are where they are said to be.
+    """Check that the files with hooks exist.
 
     Raises:
-        NotFoundError: There is no such file.
+        NotFoundError: A file does not exist.
     """
     for file in settings.hooks.values():
         if not Path(file).is_file():

@@ -1,4 +1,4 @@
-"""What Python a version brings, and whether it may run."""
+"""Python code of a version, and the permission to run it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HOOKS_FILE = Path("assets.extra", "hooks.py")
 
 @dataclass(frozen=True)
 class OwnCode:
-    """The Python of a version.
+    """Python code of a version.
 
     Args:
-        is_model: Whether the model itself is a class in Python.
-        hooks: The file with its hooks; none if it has none.
+        is_model: Whether the model itself is a Python class.
+        hooks: The file with its hooks; None if it has none.
     """
 
     is_model: bool
@@ -29,15 +29,15 @@ class OwnCode:
 
 
 def own_code(version: Path, name: str, settings: PythonSettings) -> OwnCode:
-    """Return the Python that a version is served with.
+    """Return the Python code to serve a version with.
 
     Args:
         version: Its folder.
-        name: The name that its model is served by.
-        settings: What is allowed.
+        name: The name of the served model.
+        settings: The permissions.
 
     Raises:
-        StatusError: It brings Python that may not run.
+        StatusError: The version contains Python code that may not run.
     """
     is_model = is_python_model(version)
     given = settings.hooks_of(name)

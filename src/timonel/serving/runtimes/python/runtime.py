@@ -1,8 +1,8 @@
-"""Models that are no TensorFlow graphs: a class in a version's ``model.py``.
+"""Runtime for Python models: a class in a version's ``model.py``.
 
 <name>/<version>/
   model.py        the class PythonModel
-  ...             whatever it reads: weights, tables, further modules
+  ...             files that it reads: weights, tables, further modules
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ Predict = Callable[[dict[str, Array]], Any]
 
 
 class PythonModel(Protocol):
-    """What the class in ``model.py`` looks like; it need not derive from this.
+    """Interface of the class in ``model.py``; deriving from this class is optional.
 
-    `inputs` and `outputs` map names to a data type and a shape, such as ``("float32", [None, 4])``.
-    They may be set by `load`. Further signatures are declared in ``signatures``, a mapping from
-    their names to pairs of inputs and outputs, and computed by methods of these names. Two more
-    attributes are optional: ``batchable`` (false), whether the rows of different requests may be
-    computed together, and ``threads`` (1), how many calls may be under way at once.
+    `inputs` and `outputs` map names to a data type and a shape, such as ``("float32", [None, 4])``;
+    `load` may set them. Further signatures are declared in ``signatures``, a mapping from their
+    names
+    to pairs of inputs and outputs, and computed by methods of these names. Two more attributes are
+    optional: ``batchable`` (false), whether rows of different requests may be computed in one
+        batch,
+    and ``threads`` (1), the number of concurrent calls.
     """
 
     inputs: Mapping[str, tuple[Any, Sequence[int | None] | None]]
     outputs: Mapping[str, tuple[Any, Sequence[int | None] | None]]
 
     def load(self, directory: Path) -> None:
-        """Read what the model needs from the version's folder; may be left out."""
+        """Read the files that the model needs from the version's folder. Optional."""
 
     def predict(self, inputs: dict[str, Array]) -> Mapping[str, Any]:
         """Return the outputs by name.
 
         Args:
-            inputs: Arrays of the declared types and shapes, which may be changed; strings are
-                object arrays of bytes.
+            inputs: Arrays of the declared types and shapes, which may be changed in place; strings
+                are object arrays of bytes.
 
         Raises:
-            ValueError: The client's values make no sense; the client is told so. Anything else is
-                the model's own failure.
+            ValueError: The client's values are invalid; the client gets the message. Any other
+                exception counts as a failure of the model.
         """
 
 
@@ -60,7 +62,7 @@ class PythonRuntime(Runtime):
     name = "python"
 
     def prepare(self) -> None:
-        """Import what nearly every model needs."""
+        """Import modules that nearly every model needs."""
         importlib.import_module("numpy.random")
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:  # noqa: ARG002 - threads and tags are the code's own business
@@ -101,7 +103,7 @@ class _Loaded(DeclaringModel):
     ) -> dict[str, Array]:
         spec, (name, method) = self.signatures[signature], self._methods[signature]
         check_inputs(inputs, spec.inputs)
-        # Code may work in place, on what others still read.
+        # The code may change its inputs in place, while others still read them.
         copies = {key: inputs[key].copy() for key in spec.inputs}
         with self._turn:
             given = self._source.call(method, copies, name)

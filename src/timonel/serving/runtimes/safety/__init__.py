@@ -1,1 +1,1 @@
-"""Safe loading: what a SavedModel may do is found out before any of it runs."""
+"""Safe loading: check what a SavedModel can do before running it."""

@@ -1,4 +1,4 @@
-"""The check of a version's folder before TensorFlow loads it. Without TensorFlow."""
+"""Check of a version's folder before TensorFlow loads it. Without TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
 
 
 def check_folder(folder: Path, tags: Sequence[str], allowed: Collection[str] = ()) -> None:
-    """Refuse the SavedModel in ``folder`` if loading or running it could do more than compute.
+    """Reject the SavedModel in ``folder`` if loading or running it could do more than compute.
 
     Args:
         folder: The version's folder.
-        tags: Those of the graph that will be loaded.
-        allowed: Operations that are trusted.
+        tags: The tags of the graph to load.
+        allowed: Trusted operations.
 
     Raises:
-        StatusError: The model holds an operation that is refused, or cannot be read.
+        StatusError: The model holds a refused operation, or cannot be read.
     """
     began = time.monotonic()
     saved_model = _read(folder)
@@ -47,7 +47,7 @@ def check_folder(folder: Path, tags: Sequence[str], allowed: Collection[str] = (
 
 
 def _read(folder: Path) -> Any:
-    """Return the SavedModel that TensorFlow would read; none where there is none to find."""
+    """Return the SavedModel that TensorFlow would read; None if the folder has none."""
     try:
         if (folder / _BINARY).is_file():
             return saved_model_pb2.SavedModel.FromString((folder / _BINARY).read_bytes())
@@ -62,7 +62,7 @@ def _read(folder: Path) -> Any:
 
 
 def _links(folder: Path) -> list[Finding]:
-    """Return what in the model's folder leads out of it."""
+    """Return findings for links that lead out of the model's folder."""
     root = folder.resolve()
     found = []
     for place, folders, names in os.walk(folder / "assets"):

@@ -1,4 +1,4 @@
-"""A model's graph and functions as what refers to what. Pure: protos in, names out."""
+"""References within a model's graph and functions. Pure: protos in, names out."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 MAIN = ""
-"""The scope of nodes that are in no function."""
+"""The scope of nodes outside of functions."""
 UNKNOWN = "?"
-"""Where a value comes from that cannot be told."""
+"""An unknown origin of a value."""
 
-# What hands on its first input as it is.
+# Operations that return their first input unchanged.
 _PASSING = frozenset({"Identity", "StopGradient", "Snapshot"})
 _READING = frozenset({"ReadVariableOp", "VarIsInitializedOp"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-# TensorFlow may run such a function in place of another with the same value of this attribute.
+# TensorFlow may replace such a function by another one with the same value of this attribute.
 _INTERCHANGEABLE = "api_implements"
 
 
@@ -30,7 +30,7 @@ class Call:
 
 
 class Graph:
-    """The nodes of a MetaGraphDef by scope: the main graph, and each function of its library."""
+    """Nodes of a MetaGraphDef by scope: the main graph, and each function of its library."""
 
     def __init__(self, meta_graph: Any) -> None:
         library = meta_graph.graph_def.library
@@ -47,7 +47,7 @@ class Graph:
             self._arguments[name] = tuple(each.name for each in function.signature.input_arg)
             if _INTERCHANGEABLE in function.attr:
                 self._interchangeable.add(name)
-        # Gradients are called with other arguments than the function that they belong to.
+        # Gradients are called with other arguments than their functions.
         self._interchangeable.update(each.gradient_func for each in library.gradient)
         self._calls: dict[str, list[Call]] = defaultdict(list)
         self._references: dict[tuple[str, str], list[str]] = {}
@@ -61,24 +61,24 @@ class Graph:
                 yield scope, node
 
     def is_function(self, name: str) -> bool:
-        """Return whether a name is that of a function."""
+        """Return whether ``name`` is a function of the library."""
         return name in self._arguments
 
     def referred(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield scope, node and name for each function that an attribute names."""
+        """Yield scope, node and function name for each reference to a function."""
         for (scope, node), names in self._references.items():
             for name in names:
                 yield scope, self._nodes[scope][node], name
 
     def origins(self, scope: str, reference: str) -> set[str]:
-        """Return where a value comes from.
+        """Return the origins of a value.
 
         Args:
-            scope: Where it is used.
+            scope: The scope of its use.
             reference: An input of a node there.
 
         Returns:
-            Names of nodes of the main graph, or `UNKNOWN`; nothing where no call leads there.
+            Names of nodes of the main graph, or `UNKNOWN`; empty if no call leads there.
         """
         found: set[str] = set()
         pending, seen = [(scope, reference)], set()
@@ -91,7 +91,7 @@ class Graph:
         return found
 
     def reached_from(self, roots: Iterable[str]) -> set[tuple[str, str]]:
-        """Return scope and name of every node that runs if the nodes ``roots`` of the graph do."""
+        """Return scope and name of every node that runs with the main graph's nodes ``roots``."""
         pending = [(MAIN, _node_of(root)) for root in roots]
         for name in self._interchangeable:
             pending += [(name, node) for node in self._nodes.get(name, ())]
@@ -133,10 +133,10 @@ class Graph:
         return []
 
     def _assigned(self, variable: str, found: set[str]) -> list[tuple[str, str]]:
-        """Return what is written to a variable of the main graph.
+        """Return the values assigned to a variable of the main graph.
 
-        TensorFlow keeps an asset's path in a variable. Whoever gets hold of it in another way than
-        by writing it here may write anything.
+        TensorFlow keeps an asset's path in a variable. Any other access to the variable than these
+        assignments may write any value, so it adds `UNKNOWN`.
         """
         places = []
         nodes = self._nodes[MAIN]
@@ -158,12 +158,12 @@ class Graph:
     def _is_shared(self, variable: str) -> bool:
         name = _shared_name(self._nodes[MAIN][variable])
         handles = [(scope, node) for scope, node in self.nodes() if node.op == "VarHandleOp"]
-        # In a function, the name may be given by its caller.
+        # In a function, the caller may set the name.
         inside = any(scope != MAIN for scope, _ in handles)
         return inside or [_shared_name(node) for _, node in handles].count(name) > 1
 
     def _passed(self, function: str, position: int, found: set[str]) -> list[tuple[str, str]]:
-        """Return what is given for an argument, wherever the function is called."""
+        """Return the values passed for an argument by all calls of the function."""
         places = []
         if function in self._interchangeable:
             found.add(UNKNOWN)

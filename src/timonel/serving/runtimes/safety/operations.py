@@ -1,8 +1,8 @@
-"""Which operations a served model may hold, and why others are refused. Pure.
+"""Operations that a served model may hold, and reasons to refuse others. Pure.
 
-An operation is harmless if it computes on what it is given, or keeps state within its own process:
-those are listed by name in ``harmless.txt``, made of TensorFlow's registry by `harmless_of`.
-Whatever is not listed is refused, so that a kernel that nobody has looked at is not run.
+An operation is harmless if it only computes on its inputs, or keeps state within its own process:
+``harmless.txt`` lists these by name, generated from TensorFlow's registry by `harmless_of`. All
+other operations are refused, so that no unreviewed kernel runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     (r"(Eager)?PyFunc(Stateless)?", "runs Python code"),
     (r"Abort", "ends the process"),
     (r"(Experimental)?Sleep\w*", "holds up whoever waits"),
-    # A graph, or code, in a string or in another place that this check does not see.
+    # A graph, or code, in a string or elsewhere out of sight of this check.
     (
         r"DatasetFromGraph|XlaCallModule|RemoteCall|\w*TPU\w*|Tpu\w+|TpuHandle\w+",
         "runs hidden code",
@@ -40,13 +40,13 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     (r"Infeed\w+|Outfeed\w+", "waits for a device"),
     (r"\w*Queue\w*|\w*Barrier\w*|(Ordered)?Map(Stage|Unstage|Peek|Clear)\w*", "may wait for ever"),
     (r"Stage\w*|Unstage|\w*Mutex\w*", "may wait for ever"),
-    # Kernels of the framework's own tests.
+    # Test kernels of the framework.
     (r"\w+>\w+|Test\w+|(Int|Float|Two|Five|List|Ref|Reserved)\w*(Input|Output)s?", _UNKNOWN),
     (r"Old|None|Kernel\w+|Stub\w+|GraphDefVersion", _UNKNOWN),
     (r"_\w+", "belongs inside TensorFlow"),
 )
 
-# What keeps state, all of it in the process's own memory.
+# Operations that keep state, all in the process's own memory.
 _STATEFUL = r"""
 AllCandidateSampler AddSparseToTensorsMap AddManySparseToTensorsMap TakeManySparseFromTensorsMap
 AnonymousHashTable AnonymousMutable\w+ AnonymousIterator\w* AnonymousSeedGenerator
@@ -71,17 +71,17 @@ _KEEPING = re.compile("|".join(_STATEFUL.split()))
 
 
 def reason_against(operation: str) -> str | None:
-    """Return what speaks against an operation; none if it is harmless."""
+    """Return the reason to refuse an operation; None if it is harmless."""
     if operation in _harmless():
         return None
     return _refusal(operation) or _UNKNOWN
 
 
 def harmless_of(registry: Iterable[tuple[str, bool]]) -> list[str]:
-    """Return the operations of a registry that are harmless, sorted.
+    """Return the harmless operations of a registry, sorted.
 
     Args:
-        registry: Each operation's name, and whether TensorFlow calls it stateful.
+        registry: Each operation's name, and whether TensorFlow marks it as stateful.
     """
     return sorted(
         name

@@ -1,8 +1,8 @@
-"""What speaks against a model's graph. Pure: a MetaGraphDef in, findings out.
+"""Rules for unsafe operations in a model's graph. Pure: a MetaGraphDef in, findings out.
 
-Most operations are judged by their name. A few are part of every model and harmless only there:
-restoring from the checkpoint that belongs to the model, saving (which a server never does), and
-tables made of the model's own assets. Those are followed to where their file names come from.
+Most operations are judged by name. A few are part of every model and safe only there: restoring
+from the model's own checkpoint, saving (which a server never does), and tables made from the
+model's own assets. For these the rules trace where their file names come from.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ASSETS_COLLECTION = "saved_model_assets"
 
 @dataclass(frozen=True)
 class Finding:
-    """What speaks against a model.
+    """A reason to refuse a model.
 
     Args:
-        operation: Its name; empty where no operation's name would allow it.
+        operation: Its name; empty if allowing an operation would not help.
         node: The node's name.
-        function: The function that the node is in; empty in the main graph.
-        reason: What speaks against it.
+        function: The function of the node; empty in the main graph.
+        reason: The reason, in a phrase for messages.
     """
 
     operation: str
@@ -44,11 +44,11 @@ class Finding:
 
 
 def findings_in(meta_graph: Any, allowed: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield what speaks against a model.
+    """Yield the reasons to refuse a model.
 
     Args:
         meta_graph: A ``MetaGraphDef``.
-        allowed: Operations that are trusted.
+        allowed: Trusted operations.
     """
     graph = Graph(meta_graph)
     files = _Files(meta_graph, graph)
@@ -62,7 +62,7 @@ def findings_in(meta_graph: Any, allowed: Collection[str] = ()) -> Iterator[Find
         if reason is not None:
             yield Finding(node.op, node.name, scope, reason)
     for scope, node, name in graph.referred():
-        # A function that is not in the library may be an operation's own.
+        # A name that is not in the function library may be an operation.
         if not graph.is_function(name) and name not in allowed:
             reason = reason_against(name)
             if reason is not None:
@@ -70,7 +70,7 @@ def findings_in(meta_graph: Any, allowed: Collection[str] = ()) -> Iterator[Find
 
 
 class _Files:
-    """Where file names come from, and which nodes a server runs."""
+    """Origins of file names, and the nodes that a server runs."""
 
     def __init__(self, meta_graph: Any, graph: Graph) -> None:
         self._meta_graph = meta_graph
@@ -79,7 +79,7 @@ class _Files:
         self._assets = {_node(each.tensor_info.name) for each in _assets(meta_graph)}
 
     def fed_by_clients(self) -> Iterator[Finding]:
-        """Yield the file names that a signature has a client give."""
+        """Yield findings for file names that a signature takes from clients."""
         own = self._assets | ({self._checkpoint} if self._checkpoint else set())
         for name, signature in self._meta_graph.signature_def.items():
             for info in signature.inputs.values():
@@ -180,7 +180,7 @@ def _text(node: Any, attribute: str, default: bytes) -> bytes:
     if attribute not in node.attr:
         return default
     value = node.attr[attribute]
-    # What a function's caller fills in is not known here.
+    # The value is set by the function's caller, and unknown here.
     return bytes(value.s) if value.WhichOneof("value") == "s" else b"file://"
 
 

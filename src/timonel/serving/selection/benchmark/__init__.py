@@ -1,1 +1,1 @@
-"""The measuring process: which runtime computes a version best."""
+"""Measuring process that chooses the best runtime for a version."""

@@ -23,18 +23,18 @@ _ROUNDS = 5
 _ROUND_S = 0.05
 _MOST_CALLS = 100
 TOLERANCE = 1e-4
-"""How far an answer may be from TensorFlow's, relative to the largest number in the same row."""
+"""Allowed difference from TensorFlow's answer, relative to the largest number in the same row."""
 _GAIN = 1.05
-"""A gain of less than a twentieth is within what measurements differ by."""
+"""Smaller gains, below a twentieth, are within the noise of measurements."""
 _NAMES: Mapping[Choice, str] = {"litert": "LiteRT", "frozen": "TensorFlow without variables"}
 
 Inputs = Mapping[str, Array]
 
 
 def compared(theirs: LoadedModel, ours: LoadedModel, samples: Sequence[Sample]) -> list[float]:
-    """Return the distance of each output of ``ours`` from that of ``theirs``.
+    """Return the difference of each output of ``ours`` from that of ``theirs``.
 
-    Requests are compared as they are, and in the sizes of batches that are measured.
+    Compares requests as they are, and in the batch sizes to be measured.
 
     Raises:
         StatusError: A signature has no requests, or fails.
@@ -52,7 +52,7 @@ def compared(theirs: LoadedModel, ours: LoadedModel, samples: Sequence[Sample]) 
 def measured(
     models: Mapping[Choice, LoadedModel], samples: Sequence[Sample]
 ) -> Iterator[Measurement]:
-    """Yield the times of all models: with one caller, and with one per core."""
+    """Yield the times of all models, with one caller and with one caller per core."""
     for signature in _callable(models["tensorflow"]):
         inputs = _inputs_for(signature, samples)
         batches = _batches(signature, inputs) or {_rows(inputs[0]): inputs[0]}
@@ -60,7 +60,8 @@ def measured(
             for callers in sorted({1, cores()}):
                 times: dict[Choice, list[float]] = {runtime: [] for runtime in models}
                 for _ in range(_ROUNDS):
-                    # In turn, so that what else the machine does falls on all.
+                    # Alternate between models, so that other load on the machine affects all of
+                    # them.
                     for runtime, model in models.items():
                         times[runtime].append(_round(model, signature.name, each, callers))
                 for runtime, seconds in times.items():
@@ -74,7 +75,7 @@ def measured(
 
 
 def difference(ours: Array, theirs: Array) -> float:
-    """Return the distance of an output from TensorFlow's, relative to its rows.
+    """Return the difference of an output from TensorFlow's, relative to its rows.
 
     Values other than floating-point numbers must be equal. Infinity means not comparable.
     """
@@ -100,12 +101,13 @@ def decide(
     impossible: Mapping[Choice, str],
     measurements: Sequence[Measurement],
 ) -> tuple[Choice, str]:
-    """Return the fastest way to compute with the same answers, and the reason.
+    """Return the fastest choice with the same answers, and the reason.
 
     Args:
-        differences: How far answers were from TensorFlow's, of each other way to compute.
-        impossible: Why there is no such way.
-        measurements: For the same signatures, sizes and numbers of callers in each way.
+        differences: The differences from TensorFlow's answers, by choice.
+        impossible: The reason why a choice is impossible, by choice.
+        measurements: The times of all choices, for the same signatures, batch sizes and numbers of
+            callers.
     """
     reasons = {way: _against(way, differences.get(way, ()), measurements) for way in _NAMES}
     reasons |= impossible
@@ -126,7 +128,7 @@ def _callable(model: LoadedModel) -> list[Signature]:
 
 
 def _inputs_for(signature: Signature, samples: Sequence[Sample]) -> list[Inputs]:
-    """Return the samples that a signature takes, its own or those of one with the same inputs."""
+    """Return the samples for a signature: its own, else those of one with the same inputs."""
     own = [inputs for name, inputs in samples if name == signature.name]
     fitting = own or [inputs for _, inputs in samples if inputs.keys() == signature.inputs.keys()]
     if not fitting:
@@ -135,7 +137,7 @@ def _inputs_for(signature: Signature, samples: Sequence[Sample]) -> list[Inputs]
 
 
 def _batches(signature: Signature, samples: Sequence[Inputs]) -> dict[int, Inputs]:
-    """Return batches of rows of the samples, by size; none if the model takes no batches."""
+    """Return batches of sample rows, by size; empty if the model is not batchable."""
     same = [each for each in samples if _row_shapes(each) == _row_shapes(samples[0])]
     if not is_open(signature) or any(array.ndim == 0 for array in same[0].values()):
         return {}
@@ -148,7 +150,7 @@ def _batches(signature: Signature, samples: Sequence[Inputs]) -> dict[int, Input
 
 
 def _first(array: Array, rows: int) -> Array:
-    """Return so many rows of an array, which is repeated where it has fewer."""
+    """Return this many rows of an array, repeating it if it has fewer."""
     return np.concatenate([array] * -(-rows // len(array)))[:rows]
 
 
@@ -162,7 +164,7 @@ def _row_shapes(inputs: Inputs) -> dict[str, tuple[int, ...]]:
 
 
 def _round(model: LoadedModel, signature: str, inputs: Inputs, callers: int) -> float:
-    """Return the seconds a request takes, of some that ``callers`` threads send at a time."""
+    """Return the seconds per request while ``callers`` threads send requests."""
 
     def call(until: float) -> int:
         calls = 0
@@ -199,7 +201,7 @@ def _against(
 
 
 def _ratios(way: Choice, measurements: Sequence[Measurement]) -> list[float]:
-    """Return TensorFlow's time over that of another way, for all that was measured."""
+    """Return TensorFlow's time divided by that of another choice, for each measurement."""
     times: dict[Choice, dict[tuple[str, int, int], float]] = {"tensorflow": {}, way: {}}
     for each in measurements:
         what = (each.signature, each.batch, each.callers)
@@ -213,7 +215,7 @@ def _mean(ratios: Sequence[float]) -> float:
 
 
 def _as_rows(array: Array) -> Array:
-    """Return an array as rows of numbers that have room for differences."""
+    """Return an array as rows of wide numbers, so that differences do not overflow."""
     is_complex = np.issubdtype(array.dtype, np.complexfloating)
     wide: Array = array.astype(np.complex128 if is_complex else np.float64)
     return wide.reshape(array.shape[0] if array.ndim > 1 else 1, -1)

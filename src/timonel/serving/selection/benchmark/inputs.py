@@ -20,13 +20,13 @@ _MOST_BYTES = 4 << 20
 
 
 def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
-    """Return the requests in an ``.npz`` file: an array of rows for each input, by its name.
+    """Return the requests in an ``.npz`` file, which has an array of rows per input.
 
-    Each row is a request to every signature that takes such inputs.
+    Each row is a request to every signature with these inputs.
 
     Raises:
         InputError: The file cannot be read.
-        SpecError: No signature takes what is in it.
+        SpecError: No signature has these inputs.
     """
     try:
         with np.load(file, allow_pickle=False) as content:
@@ -54,7 +54,7 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
 def held_out(
     export: Export, examples: Sequence[ReferenceExample], data_root: Path | None = None
 ) -> list[Sample]:
-    """Return held-out examples as requests to ``serving_default``, alone and together."""
+    """Return held-out examples as requests to ``serving_default``, one by one and as one batch."""
     rows = list(_raw(export, examples, data_root))
     singles: list[Sample] = [(DEFAULT_SIGNATURE, row) for row in rows[:_SINGLE]]
     if len(rows) <= 1:

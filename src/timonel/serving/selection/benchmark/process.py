@@ -1,4 +1,4 @@
-"""The measuring process: ``python -m timonel.serving.selection.benchmark.process REQUEST ANSWER``.
+"""Measuring process: ``python -m timonel.serving.selection.benchmark.process REQUEST ANSWER``.
 
 It converts a SavedModel to a flatbuffer, freezes its variables, and compares and times both with
 TensorFlow on the same requests. The answer is an `Evidence`, or an error. Converting leaks memory,
@@ -41,10 +41,10 @@ from timonel.storage import digest_file, write_json
 _PACKAGES = ("tensorflow", "ai-edge-litert")
 _TAGS = ("serve",)
 _WORTH_LITERT, _WORTH_FROZEN = 256 << 10, 4 << 20
-"""Bytes of variables below which computing takes less time than the rest of a request."""
+"""Below these bytes of variables, computing takes less time than the rest of a request."""
 _REFUSED = re.compile(r"'?tf\.([A-Za-z0-9_]+)'? op is neither|ops: ([A-Za-z0-9_, ]+)")
-# Most models that take files or rows hold operations that LiteRT lacks. To find that out by
-# converting them would cost seconds for each export.
+# Most models for files or rows hold operations that LiteRT lacks. Detecting this by converting them
+# would take seconds for each export.
 _LACKING = re.compile(
     r"(Decode(AndCrop|Jpeg|Png|Gif|Bmp|Image|Webp|Wav|CSV|Compressed|Base64|JSON|Proto)\w*"
     r"|Parse(Single)?(Sequence)?Example\w*|ParseTensor|AsString|Regex\w+|String\w+|Unicode\w+"
@@ -58,7 +58,7 @@ def choose(request: Request) -> Evidence:
     Raises:
         ModelError: Required requests are missing.
         InputError: The samples cannot be read.
-        SpecError: The samples are of other inputs.
+        SpecError: The samples do not match the model's inputs.
     """
     samples = _samples(request)[:MOST]
     if samples:
@@ -81,7 +81,7 @@ def choose(request: Request) -> Evidence:
 
 
 def obstacle(version: Path, tags: Sequence[str] = ("serve",)) -> str | None:
-    """Return why LiteRT cannot compute a SavedModel, from its graph; none if it may."""
+    """Return why LiteRT cannot compute a SavedModel, judging by its graph; None if it may."""
     try:
         model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
     except (OSError, DecodeError):
@@ -94,7 +94,7 @@ def obstacle(version: Path, tags: Sequence[str] = ("serve",)) -> str | None:
 
 
 def _samples(request: Request) -> list[Sample]:
-    """Return the requests of the samples file, else of the warm-up file, else held-out ones."""
+    """Return requests from the samples file, else the warm-up file, else held-out examples."""
     if request.samples is not None:
         return samples_in(request.samples, signatures_in(request.saved_model, _TAGS))
     if found := samples_of(request.saved_model):
@@ -109,7 +109,7 @@ def _as_it_is(request: Request, reason: str) -> Evidence:
 
 
 def _measured(request: Request, samples: Sequence[Sample], lacking: str | None) -> Evidence:
-    # With the threads of a server: LiteRT has to win against what would serve otherwise.
+    # Use a server's threads: LiteRT must be faster than the alternative on a server.
     settings = RuntimeSettings(intra_op_threads=default_op_threads())
     try:
         check_folder(request.saved_model, settings.tags)
@@ -129,7 +129,7 @@ def _measured(request: Request, samples: Sequence[Sample], lacking: str | None) 
             impossible[way] = str(getattr(error, "message", error))
             continue
         differences[way] = tuple(found)
-        # The speed of wrong answers is of no interest.
+        # Wrong answers need no timing.
         if all(each <= TOLERANCE for each in found):
             models[way] = model
     times = tuple(measured({"tensorflow": theirs, **models}, samples) if models else ())
@@ -149,7 +149,7 @@ def _measured(request: Request, samples: Sequence[Sample], lacking: str | None) 
 
 
 class NotMadeError(Exception):
-    """TensorFlow refuses to convert the model."""
+    """The model could not be converted or frozen."""
 
 
 def _flatbuffer(
@@ -173,7 +173,7 @@ def _frozen(request: Request, settings: RuntimeSettings, _: Mapping[str, Signatu
     try:
         made = _private.freeze(request.saved_model, settings.tags, protos)
     except Exception as error:
-        # Whatever it stumbles over, the model stays as it is.
+        # Any error means that the model stays as it is.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise NotMadeError(f"its variables cannot be frozen: {first[:200]}") from error
     folder = request.output / FROZEN
@@ -189,7 +189,7 @@ def converted(version: Path, tags: Sequence[str]) -> bytes:
     """Return the flatbuffer of a SavedModel, with all its signatures.
 
     Raises:
-        NotMadeError: It has operations that LiteRT lacks.
+        NotMadeError: The conversion failed, for example because LiteRT lacks an operation.
     """
     import tensorflow as tf  # noqa: PLC0415 - the seconds are spent once the request was read
 
@@ -197,7 +197,7 @@ def converted(version: Path, tags: Sequence[str]) -> bytes:
         converter = tf.lite.TFLiteConverter.from_saved_model(str(version), tags=set(tags))
         content: bytes = converter.convert()
     except Exception as error:
-        # Whatever the converter stumbles over, the model stays as it is.
+        # Any error means that the model stays as it is.
         raise NotMadeError(_reason(str(error))) from error
     return content
 
@@ -238,7 +238,7 @@ def _variables(saved_model: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer the request in the first file into the second; 1 for an error."""
+    """Answer the request in the first file into the second; return 1 for an error."""
     request, answer = map(Path, arguments)
     try:
         found = choose(Request.model_validate_json(request.read_text()))

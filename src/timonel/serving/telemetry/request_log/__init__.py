@@ -1,1 +1,1 @@
-"""A sample of requests and answers on disk, for warm-up, for training, and to look at later."""
+"""Sampled log of requests and answers on disk, for warm-up, training and inspection."""

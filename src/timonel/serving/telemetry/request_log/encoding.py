@@ -1,4 +1,4 @@
-"""Exchanges as serialized PredictionLogs. Pure."""
+"""Encode exchanges as serialized PredictionLogs. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from timonel.serving.signature import Array
 
 
 def encode_exchange(exchange: LoggedRequest, sampling_rate: float) -> bytes:
-    """Return an exchange as a PredictionLog, in the form the client asked for it.
+    """Return an exchange as a PredictionLog of the API that the client called.
 
-    A task of MultiInference becomes a log of its own, to classify or to regress.
+    A task of MultiInference becomes a separate log, of Classify or Regress.
     """
     log = prediction_log_pb2.PredictionLog()
     log.log_metadata.sampling_config.sampling_rate = sampling_rate
@@ -68,7 +68,7 @@ def _regress(log: Any, exchange: LoggedRequest) -> None:
 
 def _fill(given: Any, exchange: LoggedRequest) -> None:
     examples: Array = exchange.inputs["inputs"]
-    # A context that was put before each of them has been merged into it by parsing.
+    # Parsing has merged a common context into each example.
     given.example_list.examples.extend(
         example_pb2.Example.FromString(example) for example in examples.reshape(-1).tolist()
     )

@@ -1,7 +1,7 @@
-"""TFRecord files that grow, are closed at a size or an age, and then get their name.
+"""TFRecord files that rotate at a size or an age.
 
-A file that has its name is whole: until then it ends in ``.part``. A record that a full disk cut
-off is taken back, so that what comes after it can be read.
+A file ends in ``.part`` until it is complete. A record that a full disk truncated is removed, so
+that later records can be read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class RotatingFile:
     """Writes records to one file after another. Belongs to one thread.
 
     Args:
-        prefix: What each file's path starts with.
+        prefix: The start of each file's path.
         max_bytes: The size at which a file is closed.
-        max_age_s: The age at which it is closed.
+        max_age_s: The age at which a file is closed.
         clock: Monotonic seconds.
     """
 
@@ -46,10 +46,10 @@ class RotatingFile:
         self._count = 0
 
     def write(self, payload: bytes) -> None:
-        """Append one record.
+        """Append a record.
 
         Raises:
-            OSError: It cannot be written; the file is as it was before.
+            OSError: The record cannot be written; the file is unchanged.
         """
         file = self._file or self._open()
         record = b"".join(frame(payload))
@@ -59,7 +59,7 @@ class RotatingFile:
             self._take_back(file)
             raise
         if written != len(record):
-            # The kernel takes what fits, and would refuse the rest.
+            # The kernel writes as much as fits, and would fail on the rest.
             self._take_back(file)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size = file.tell()
@@ -67,12 +67,12 @@ class RotatingFile:
             self.close()
 
     def close_if_old(self) -> None:
-        """Close the file if it has reached its age."""
+        """Close the file if it has reached its maximum age."""
         if self._file is not None and self._clock() - self._opened >= self._max_age_s:
             self.close()
 
     def close(self) -> None:
-        """Give the file its name, if there is one.
+        """Close the file, if any, and rename it to its final name.
 
         Raises:
             OSError: It cannot be renamed.
@@ -91,7 +91,7 @@ class RotatingFile:
         self._count += 1
         path = Path(f"{self._prefix}-{stamp}-{os.getpid()}-{self._count}.tfrecord{PART}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered, so that what a full disk refuses is not written later instead.
+        # Unbuffered, so that data rejected by a full disk is not written later.
         self._file = path.open("xb", buffering=0)
         self._path, self._size, self._opened = path, 0, self._clock()
         return self._file
@@ -101,6 +101,6 @@ class RotatingFile:
             file.truncate(self._size)
             file.seek(self._size)
         except OSError:
-            # What can be read of it ends before the record that was cut off; it gets no name.
+            # The file is readable up to the truncated record; it keeps its temporary name.
             self._file = None
             file.close()

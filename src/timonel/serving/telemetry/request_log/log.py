@@ -1,6 +1,6 @@
-"""Takes a sample of what a server answers to its disk, beside the requests and never in their way.
+"""Log a sample of a server's requests and answers to disk, without delaying requests.
 
-What cannot be kept is dropped and counted: when the queue is full, when the disk is.
+If the queue or the disk is full, records are dropped and counted.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class RequestLog:
     """Samples, queues and writes exchanges. Thread-safe; owns one thread from `start` to `stop`.
 
     Args:
-        configured: Returns how a model's requests are logged; none if they are not.
-        count: Told of each exchange that was sampled: ``OK`` when it is in its file,
-            ``RESOURCE_EXHAUSTED`` when the queue or the disk was full, ``INTERNAL`` when it could
-            not be written down.
-        chance: Returns a number from 0 up to, not including, 1.
+        configured: Returns the log settings of a model; None if its requests are not logged.
+        count: Called for each sampled exchange: ``OK`` once it is in its file,
+            ``RESOURCE_EXHAUSTED`` if the queue or the disk was full, ``INTERNAL`` if it could not
+            be encoded.
+        chance: Returns a random number in [0, 1).
         clock: Monotonic seconds.
     """
 
@@ -71,22 +71,22 @@ class RequestLog:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, close the files, and end."""
+        """Write the queue, close the files, and end the thread."""
         self._stopping = True
         if self._thread.is_alive():
             self._thread.join()
 
     def wants(self, model: str) -> bool:
-        """Return whether to record what this model is answering now."""
+        """Return whether to record the current request of this model."""
         settings = self._configured(model)
         return settings is not None and self._chance() < settings.sampling_rate
 
     def record(self, exchange: LoggedRequest) -> None:
-        """Queue a copy of an exchange; drops it if there is no room."""
+        """Queue a copy of an exchange; drop it if the queue is full."""
         settings = self._configured(exchange.model)
         if settings is None or self._stopping:
             return
@@ -148,7 +148,7 @@ class RequestLog:
         try:
             work()
         except OSError as error:
-            # Not for each request anew: the disk stays full for a while.
+            # Pause instead of retrying for each request: the disk stays full for a while.
             self._paused_until[prefix] = self._clock() + _PAUSE_S
             _LOG.warning("requests are not logged to %s: %s", prefix, error.strerror or error)
             return False
