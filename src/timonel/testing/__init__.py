@@ -1,6 +1,7 @@
-"""Contract suites and fakes for those who write plug-ins; needs the development packages.
+"""Contract suites and fakes for plug-in authors; needs the development packages.
 
-Everything loads on first use: programs of the suites run from this package without pytest.
+Everything is imported on first use: programs used by the suites run from this package without
+pytest.
 """
 
 from __future__ import annotations

@@ -1,29 +1,29 @@
-"""``python -m timonel.testing.engine_tasks <step>...``: a task that does as it is told.
+"""``python -m timonel.testing.engine_tasks <step>...``: a task that runs the given steps.
 
-A step is ``[<when>@]<name>[:<value>]``. ``<when>`` is a comma-separated list of what must hold for
-the step to be taken: a task's name such as ``worker-1``, a generation such as ``g1``, or an attempt
-within it such as ``a2``.
+A step is ``[<when>@]<name>[:<value>]``. ``<when>`` is a comma-separated list of conditions for the
+step: a task's name such as ``worker-1``, a generation such as ``g1``, or an attempt within it such
+as ``a2``.
 
-    ready             report that the task is up
-    print:<text>      write a line
-    dump:<name>       write environment, arguments and the like as JSON into the job folder
-    touch:<name>      make a file in the job folder
+    ready             report that the task is ready
+    print:<text>      print a line
+    dump:<name>       write environment, arguments and the like as JSON to the job folder
+    touch:<name>      create a file in the job folder
     await:<name>      wait for such a file
-    append:<name>     add the job's outcome to a file in the job folder, as one line
-    progress:<n>      say how far the task has come
-    beat              give signs of life from now on
-    listen            listen on the task's address until its end
-    report:<cause>    say why the task is about to fail
+    append:<name>     append the job's outcome to a file in the job folder, as one line
+    progress:<n>      report the task's progress
+    beat              send heartbeats from now on
+    listen            listen on the task's address until the task ends
+    report:<cause>    report why the task is about to fail
     ignore-term       ignore SIGTERM
-    leave-at-term     end as one that is to be started again when SIGTERM comes
-    count-terms       count how often SIGTERM comes from now on
-    report-terms      wait for the first, and a second more, and write how many have come
-    sleep:<seconds>   do nothing for a while
-    stray             leave a process behind that has a session and a parent of its own
-    signal:<n>        get a signal
+    leave-at-term     exit with the retryable code on SIGTERM
+    count-terms       count SIGTERM signals from now on
+    report-terms      wait for the first SIGTERM and one more second, then print the count
+    sleep:<seconds>   sleep
+    stray             leave a process behind in its own session, without a living parent
+    signal:<n>        send the signal to itself
     raise:<text>      raise an exception
     wait              wait to be ended
-    exit:<n>          end
+    exit:<n>          exit
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _KEPT: list[Any] = []
 
 
 def main(steps: list[str]) -> None:
-    """Take the steps in turn."""
+    """Run the steps in order."""
     facts = _facts()
     for step in steps:
         when, _, what = step.rpartition("@")
@@ -138,7 +138,7 @@ def _listen(_value: str) -> None:
     told = json.loads(os.environ["TIMONEL_CLUSTER"])
     host, _, port = told["cluster"][told["task"]["type"]][told["task"]["index"]].rpartition(":")
     server = socket.socket()
-    # As gRPC's servers in TensorFlow do.
+    # Like gRPC's servers in TensorFlow.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind((host, int(port)))
     server.listen()
@@ -175,7 +175,7 @@ def _ignore_term(_value: str) -> None:
 
 
 def _stray(_value: str) -> None:
-    # The shell ends at once; what it started has neither its session nor a living parent.
+    # The shell exits at once; its child has neither its session nor a living parent.
     subprocess.run(["/bin/sh", "-c", "setsid sleep 300 &"], check=True)
 
 

@@ -1,6 +1,6 @@
-"""The contract that every mirror keeps, and a mirror in memory.
+"""Contract tests for mirrors, and an in-memory mirror.
 
-Subclass `MirrorContract` in a test module and say how to make your mirror and how to look into
+Subclass `MirrorContract` in a test module, and implement how to create your mirror and how to read
 what it wrote; pytest then runs the contract against it:
 
     class TestMyMirror(MirrorContract):
@@ -29,12 +29,12 @@ from timonel.tracking.mirrors.feed import Feed, rebuild, sync_pending, sync_run
 
 @dataclass
 class MirroredRun:
-    """What a tracker holds of one run, in our words.
+    """Content of a run in a tracker, in timonel's terms.
 
     Attributes:
         status: ``running``, ``succeeded``, ``failed`` or ``stopped``.
-        params: Values as texts.
-        series: Each metric's (step, value), in the order of steps; without repetitions.
+        params: Values as strings.
+        series: The (step, value) pairs of each metric, ordered by step, without repetitions.
         digests: The digests of input and output artifacts.
     """
 
@@ -45,15 +45,15 @@ class MirroredRun:
 
 
 class MirrorContract(abc.ABC):
-    """Tests that hold for every mirror."""
+    """Contract tests for mirrors."""
 
     @abc.abstractmethod
     def make(self, workspace: Workspace) -> Mirror:
-        """Return a mirror of the workspace; each call as a new process would have it."""
+        """Return a mirror of the workspace; each call as in a new process."""
 
     @abc.abstractmethod
     def mirrored(self, workspace: Workspace, run_id: str) -> list[MirroredRun]:
-        """Return what the tracker itself holds under a run's id: one run, if all is well."""
+        """Return the tracker's runs with this ID: exactly one for a correct mirror."""
 
     def test_a_run_is_copied_as_it_is_recorded(self, workspace: Workspace) -> None:
         run = _some_run(workspace)
@@ -146,7 +146,7 @@ class MirrorContract(abc.ABC):
 
 
 def assert_same(found: MirroredRun, record: RunRecord) -> None:
-    """Check that a tracker holds what the record says."""
+    """Check that a tracker's content matches the record."""
     assert found.status == record.status
     assert found.params == {name: as_text(value) for name, value in record.params.items()}
     assert found.series == {
@@ -158,12 +158,12 @@ def assert_same(found: MirroredRun, record: RunRecord) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Return a parameter's value as trackers hold it."""
+    """Return a parameter's value as stored by trackers."""
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
 
 
 def _some_run(workspace: Workspace) -> RunRecord:
-    """Return a run with one of everything."""
+    """Return a run with an event of every copied type."""
     data = Artifact("dataset", "/data/digits", "sha256:" + "a" * 64, "digits")
     with start_run(workspace, "train", params={"lr": 0.1, "layers": [8, 4]}, inputs=[data]) as run:
         run.input(Artifact("source", "/code/train.py", "sha256:" + "b" * 64))
@@ -175,10 +175,10 @@ def _some_run(workspace: Workspace) -> RunRecord:
 
 
 class MemoryMirror(Mirror):
-    """A mirror that keeps everything in a mapping that its maker owns; for tests.
+    """Mirror for tests, which stores runs in a mapping owned by its creator.
 
     Attributes:
-        fail_after: How many more batches it takes before it raises, if it is to raise.
+        fail_after: The number of further batches before it raises an error; None to never fail.
     """
 
     name: ClassVar[str] = "memory"

@@ -1,8 +1,8 @@
-"""The contract of compute runtimes, and a runtime without TensorFlow for tests of other parts.
+"""Contract tests for runtimes, and a fake runtime without TensorFlow.
 
-To check a runtime of your own, derive from `RuntimeContract` in a test module and give the
-fixture ``runtime``, and ``version``: a folder with a model whose ``serving_default`` takes
-``x``, float32 [-1, 2], and gives ``doubled`` = 2x and ``text``, one string a row.
+To check your own runtime, derive from `RuntimeContract` in a test module and provide the fixtures
+``runtime`` and ``version``: a folder with a model whose ``serving_default`` takes ``x``, float32
+[-1, 2], and returns ``doubled`` = 2x and ``text``, one string per row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 
 
 class RuntimeContract:
-    """What every runtime must do."""
+    """Contract tests for runtimes."""
 
     @pytest.fixture
     def model(self, runtime: Runtime, version: Path) -> Iterator[LoadedModel]:
@@ -95,7 +95,7 @@ class RuntimeContract:
 
 
 class FakeModel(LoadedModel):
-    """Multiplies ``x`` by a factor, after as many seconds as ``x`` starts with, less one."""
+    """Multiplies ``x`` by a factor, after a delay of the first value of ``x`` minus 1 seconds."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -126,7 +126,7 @@ class FakeRuntime(Runtime):
     """Reads a version's factor from its ``saved_model.pb``, which holds a number as text.
 
     Args:
-        before_load: Called with the folder before each load; what it raises, the load raises.
+        before_load: Called with the folder before each load; the load raises its exceptions.
     """
 
     name = "fake"
@@ -137,7 +137,7 @@ class FakeRuntime(Runtime):
         self._before_load = before_load
 
     def prepare(self) -> None:
-        """Nothing is slow here."""
+        """Do nothing."""
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         assert isinstance(settings, RuntimeSettings)

@@ -1,6 +1,6 @@
-"""The contract that every source keeps.
+"""Contract tests for data sources.
 
-Subclass `SourceContract` in a test module and give a fixture named ``source``: a source with at
+Subclass `SourceContract` in a test module and provide a fixture named ``source``: a source with at
 least ten usable records. pytest then runs the contract against it:
 
     class TestMySource(SourceContract):
@@ -31,7 +31,7 @@ from timonel.storage import local_path
 
 
 class SourceContract:
-    """What a conversion relies on."""
+    """Contract tests for properties that conversions rely on."""
 
     @pytest.fixture
     def source(self) -> Source:
@@ -93,10 +93,10 @@ class SourceContract:
         assert adapter.validate_json(adapter.dump_json(first.schema)) == first.schema
 
     def again(self, source: Source) -> Source:
-        """Return a second source of the same place."""
+        """Return a second source for the same location."""
         return type(source)(source.location, source.options)
 
     def describe(self, source: Source, entries: Sequence[Entry]) -> Description:
-        """Read everything, with the first half as the training split."""
+        """Read all entries, with the first half as the training split."""
         facts = {entry.key: source.read(entry).facts for entry in entries}
         return source.describe(facts, entries[: len(entries) // 2])

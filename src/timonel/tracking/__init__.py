@@ -1,4 +1,4 @@
-"""Run records as files, lineage, and mirrors of them elsewhere."""
+"""Run records as files, lineage, and mirrors in other trackers."""
 
 from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import follow_events

@@ -1,4 +1,4 @@
-"""What runs read and write: artifacts, told apart by the digest of their content."""
+"""Artifacts: inputs and outputs of runs, identified by the digest of their content."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ ARTIFACT_TYPES: tuple[str, ...] = get_args(ArtifactType)
 
 
 class Artifact(BaseModel):
-    """A thing with content that a run read or made.
+    """An input or output of a run.
 
-    Two artifacts with one digest are one thing, wherever they lie. Immutable. Credentials in the
-    URI or the metadata are redacted when it is made, so that no record can hold them.
+    Artifacts with equal digests are the same, regardless of location. Immutable. Credentials in the
+    URI
+    or the metadata are redacted on creation, so that no record can contain them.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -56,10 +57,10 @@ class Artifact(BaseModel):
 
     @property
     def label(self) -> str:
-        """The name, or the last part of the URI."""
+        """Name, or the last part of the URI."""
         return self.name or self.uri.rstrip("/").rpartition("/")[2] or self.uri
 
     @property
     def short_digest(self) -> str:
-        """The first 12 digits of the digest, or nothing."""
+        """First 12 digits of the digest; empty without a digest."""
         return self.digest.rpartition(":")[2][:12] if self.digest else ""

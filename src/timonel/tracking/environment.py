@@ -1,4 +1,4 @@
-"""What is recorded of the machine and the code: an allowlist, never the whole environment."""
+"""Recorded facts about machine and code: an allowlist, never the whole environment."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _GIT_TIMEOUT_S = 3.0
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the versions, the platform and the few variables that can change a result.
+    """Return versions, platform and the few variables that can affect a result.
 
     Args:
-        variables: The process environment to pick from; that of this process by default.
+        variables: The environment variables to pick from; those of this process by default.
     """
     variables = os.environ if variables is None else variables
     return {
@@ -50,10 +50,10 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return commit, dirty flag, branch and remote of the repository that ``folder`` is in.
+    """Return commit, dirty flag, branch and remote of the git repository of ``folder``.
 
     Returns:
-        None where there is no git, no repository, no commit, or no answer in time.
+        None without git, a repository or a commit, or if git does not answer in time.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
@@ -61,7 +61,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     return {
         "commit": commit,
-        # None: git did not say in time, which is not the same as clean.
+        # None: git timed out, which is not the same as clean.
         "dirty": None if changes is None else bool(changes),
         "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or None,
         "remote": redact_text(_git(folder, "remote", "get-url", "origin") or "") or None,
@@ -71,7 +71,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            # No optional locks: reading must not disturb a commit that is being made.
+            # No optional locks: reading must not disturb a concurrent commit.
             ["git", "--no-optional-locks", "-C", str(folder), *arguments],  # noqa: S607 - the user's git
             capture_output=True,
             text=True,

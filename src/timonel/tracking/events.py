@@ -1,8 +1,7 @@
-"""The events of a run: one JSON object per line, appended by any process of the run.
+"""Events of a run: one JSON object per line, appended by any process of the run.
 
-Readers never fail on a line: blank ones are passed over, torn and corrupt ones are skipped and
-counted. A number that JSON does not have (NaN, infinity) is written as a text and comes back as
-the number it was.
+Readers never fail on a line: blank lines are ignored, torn and corrupt ones are skipped and
+counted. Numbers that JSON lacks (NaN, infinity) are written as strings and read back as numbers.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from timonel.storage.workspace import Workspace
 FILE_NAME = "events.jsonl"
 FINISH = "finish"
 RESUME = "resume"
-"""A run that had an end goes on, as the same run: its end does not count any more."""
+"""Event type that cancels an earlier finish: the run continues with the same ID."""
 
 Event = dict[str, Any]
 
 
 def append_event(path: Path, event: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Append one event to the file at ``path``.
+    """Append an event to the file at ``path``.
 
     Raises:
-        InputError: The file cannot be written; the disk is full, say.
+        InputError: The file cannot be written, for example because the disk is full.
     """
     append_line(path, encode_event(event), durable=durable)
 
 
 def is_over(events: Iterable[Event], before: bool = False) -> bool:
-    """Tell whether a run has ended after these events.
+    """Return whether a run is finished after these events.
 
     Args:
-        events: Events in their order.
-        before: Whether it had ended before them.
+        events: Events in order.
+        before: Whether it was finished before them.
     """
     for event in events:
         if event["type"] in {FINISH, RESUME}:
@@ -50,18 +49,18 @@ def is_over(events: Iterable[Event], before: bool = False) -> bool:
 
 
 def encode_event(event: Mapping[str, Any]) -> str:
-    """Return an event as the text of one line."""
+    """Encode an event as one line of text."""
     return orjson.dumps(event, default=str, option=orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def encode_number(value: float) -> float | str:
-    """Return a metric's value as JSON can hold it."""
+    """Encode a metric's value for JSON."""
     number = float(value)
     return number if math.isfinite(number) else str(number)
 
 
 def decode_number(value: object) -> float | None:
-    """Return a metric's value as it was, or None if it is no number."""
+    """Decode a metric's value; None if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -72,14 +71,14 @@ def decode_number(value: object) -> float | None:
 
 @dataclass
 class EventReader:
-    """Reads a growing file of events, from an offset in bytes.
+    """Incremental reader of a growing event file.
 
     Not safe for use by several threads.
 
     Attributes:
         path: The file; it need not exist yet.
-        offset: Where the next read starts: always the start of a line.
-        skipped: How many lines could not be used.
+        offset: The byte offset of the next read: always the start of a line.
+        skipped: The number of unusable lines.
     """
 
     path: Path
@@ -87,10 +86,10 @@ class EventReader:
     skipped: int = field(default=0, init=False)
 
     def read(self, limit_bytes: int = 1 << 24) -> list[Event]:
-        """Return the events of the whole lines that were appended since the last call.
+        """Return the events of the complete lines appended since the last call.
 
         Args:
-            limit_bytes: About how much to read at once; a longer line is still read whole.
+            limit_bytes: Approximate bytes to read at once; a longer line is still read completely.
         """
         try:
             with self.path.open("rb") as file:
@@ -99,13 +98,13 @@ class EventReader:
         except (FileNotFoundError, NotADirectoryError):
             return []
         if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # being written, or torn: the next append closes it
+            lines.pop()  # being written, or torn: the next append terminates it
         self.offset += sum(len(line) for line in lines)
         return [event for line in lines if (event := self._parse(line)) is not None]
 
     @property
     def has_torn_end(self) -> bool:
-        """Whether the file ends in a line that nobody has closed."""
+        """Whether the file ends in an incomplete line."""
         try:
             return self.path.stat().st_size > self.offset
         except OSError:
@@ -125,7 +124,7 @@ class EventReader:
 
 
 def read_events(path: Path) -> tuple[list[Event], int]:
-    """Return all events of a file and the number of lines that could not be used."""
+    """Return all events of a file, and the number of unusable lines."""
     reader = EventReader(path)
     events: list[Event] = []
     before = -1
@@ -143,16 +142,16 @@ def follow_events(
     poll_s: float = 0.2,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Event]:
-    """Yield a run's events, first those that are there, then new ones as they come.
+    """Yield a run's existing events, then new ones as they arrive.
 
-    Ends after the run's end, or once ``stop()`` is true and what is there was given.
+    Ends after the run's end, or once ``stop()`` is true and no new events are available.
 
     Args:
-        workspace: Where the run is; its folder need not exist yet.
+        workspace: The workspace of the run; the run's folder need not exist yet.
         run_id: The run.
-        stop: Asked whenever nothing new is there.
-        poll_s: Delay between looks.
-        sleep: Waits; a test passes its own.
+        stop: Called before each read; once true, the next empty read ends the iteration.
+        poll_s: Delay between reads.
+        sleep: Sleep function, replaceable in tests.
     """
     reader = EventReader(workspace.runs / run_id / FILE_NAME)
     while True:

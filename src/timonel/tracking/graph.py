@@ -1,7 +1,7 @@
 """Lineage as a graph of runs and artifacts: pure functions of run records.
 
-An artifact is one node wherever it lies: its digest is its identity. One that was recorded
-without a digest is joined to what was at its URI at that time; failing that, its URI is its
+An artifact is one node regardless of location: its digest is its identity. An artifact recorded
+without a digest is merged with the one last seen at its URI at that time; otherwise its URI is its
 identity. Edges follow the data: artifact -> run that read it, run -> artifact that it made.
 """
 
@@ -20,25 +20,25 @@ Direction = Literal["upstream", "downstream", "both"]
 
 @dataclass(frozen=True)
 class RunNode:
-    """One run in the graph."""
+    """A run in the graph."""
 
     record: RunRecord
 
     @property
     def key(self) -> str:
-        """The node's identity."""
+        """Key of the node."""
         return f"run:{self.record.id}"
 
 
 @dataclass(frozen=True)
 class ArtifactNode:
-    """One artifact in the graph, with all that runs have said of it.
+    """An artifact in the graph, with the descriptions from all runs.
 
     Attributes:
-        key: The node's identity: its digest, or ``uri:`` and its URI.
-        seen: Each run's description, oldest first; the last one is shown.
-        state: What is at its places now, if somebody has looked: ``changed`` means that another
-            content is there.
+        key: The node's key: its digest, or ``uri:`` and its URI.
+        seen: The description of each run, oldest first; the last one is displayed.
+        state: The current state of its locations, if checked: ``changed`` means that the content
+            differs now.
     """
 
     key: str
@@ -47,12 +47,12 @@ class ArtifactNode:
 
     @property
     def artifact(self) -> Artifact:
-        """The latest description."""
+        """Latest description."""
         return self.seen[-1]
 
     @property
     def uris(self) -> tuple[str, ...]:
-        """All places where it was seen, the latest first."""
+        """All locations where it was seen, latest first."""
         return tuple(dict.fromkeys(artifact.uri for artifact in reversed(self.seen)))
 
 
@@ -61,12 +61,12 @@ Node = RunNode | ArtifactNode
 
 @dataclass(frozen=True)
 class LineageGraph:
-    """Nodes by key and edges along the data's way. Immutable.
+    """Nodes by key, and edges in the direction of the data. Immutable.
 
     Attributes:
-        nodes: All nodes, runs oldest first, each after what it read.
+        nodes: All nodes, runs oldest first, each after its inputs.
         edges: Pairs of keys (from, to).
-        focus: The key of the node that was asked for, if one was.
+        focus: The key of the requested node, if any.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -75,29 +75,29 @@ class LineageGraph:
 
     @property
     def artifacts(self) -> tuple[ArtifactNode, ...]:
-        """The artifacts among the nodes."""
+        """Artifact nodes."""
         return tuple(node for node in self.nodes.values() if isinstance(node, ArtifactNode))
 
     @property
     def runs(self) -> tuple[RunNode, ...]:
-        """The runs among the nodes."""
+        """Run nodes."""
         return tuple(node for node in self.nodes.values() if isinstance(node, RunNode))
 
     @property
     def changed(self) -> tuple[ArtifactNode, ...]:
-        """The artifacts whose places hold another content now."""
+        """Artifacts whose content at their locations has changed."""
         return tuple(node for node in self.artifacts if node.state == "changed")
 
     def sources(self, key: str) -> tuple[Node, ...]:
-        """Return the nodes that lead to a node: a run's inputs, an artifact's makers."""
+        """Return the direct predecessors of a node: a run's inputs, an artifact's producers."""
         return tuple(self.nodes[start] for start, end in self.edges if end == key)
 
     def targets(self, key: str) -> tuple[Node, ...]:
-        """Return the nodes that a node leads to: a run's outputs, an artifact's readers."""
+        """Return the direct successors of a node: a run's outputs, an artifact's readers."""
         return tuple(self.nodes[end] for start, end in self.edges if start == key)
 
     def around(self, focus: str, direction: Direction = "both") -> LineageGraph:
-        """Return the part of the graph that led to ``focus``, or came of it, or both."""
+        """Return the part of the graph upstream of ``focus``, downstream of it, or both."""
         kept = {focus}
         if direction != "downstream":
             kept |= self._closure(focus, self.sources)
@@ -110,7 +110,7 @@ class LineageGraph:
         )
 
     def observed(self, observe: Callable[[ArtifactNode], ArtifactState | None]) -> LineageGraph:
-        """Return the graph with the state that ``observe`` finds of each artifact."""
+        """Return the graph with the state of each artifact, as returned by ``observe``."""
         nodes = {
             key: replace(node, state=observe(node)) if isinstance(node, ArtifactNode) else node
             for key, node in self.nodes.items()
@@ -118,7 +118,7 @@ class LineageGraph:
         return replace(self, nodes=nodes)
 
     def with_artifact(self, artifact: Artifact) -> LineageGraph:
-        """Return the graph with an artifact that no run may have recorded, as the focus."""
+        """Return the graph focused on an artifact, which is added if no run has recorded it."""
         key = artifact.digest or _uri_key(artifact.uri)
         nodes = self.nodes if key in self.nodes else {**self.nodes, key: _node(key, artifact)}
         return replace(self, nodes=nodes, focus=key)
@@ -135,7 +135,7 @@ class LineageGraph:
 
 
 def build_graph(records: Iterable[RunRecord]) -> LineageGraph:
-    """Return the graph of all runs and artifacts of ``records``."""
+    """Return the graph of all runs and artifacts in ``records``."""
     builder = _Builder()
     for record in sorted(records, key=lambda record: (record.started_at, record.id)):
         builder.add(record)
@@ -143,7 +143,7 @@ def build_graph(records: Iterable[RunRecord]) -> LineageGraph:
 
 
 class _Builder:
-    """Adds runs in the order of time, so that a URI means what was there last."""
+    """Builds a graph from runs in chronological order, so that a URI means its latest content."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -169,7 +169,7 @@ class _Builder:
 
 
 def _filled(artifact: Artifact, known: ArtifactNode) -> Artifact:
-    """Return a description with what an earlier one of the same thing said and it does not."""
+    """Return a description, completed with values from an earlier one of the same artifact."""
     before = known.artifact
     metadata: dict[str, Any] = {**before.metadata, **artifact.metadata}
     update = {

@@ -1,9 +1,9 @@
 """``python -m timonel.tracking.mirror WORKSPACE RUN_ID [--follow]``: feed a run's mirrors.
 
-Run beside a job, it takes what the job leaves of the processors, and never decides how the job
-ends. With ``--follow`` it goes on until the run's end is mirrored. On SIGTERM, or when the process
-that started it is gone, it mirrors what is there and exits. With ``--pending`` in place of a run it
-feeds all runs that have ended and are behind.
+It runs beside a job at the lowest priority, and never affects the job's result. With ``--follow``
+it continues until the run's end is mirrored. On SIGTERM, or when the parent process is gone, it
+mirrors the current events and exits. With ``--pending`` instead of a run it feeds all runs that
+have ended and are behind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from timonel.tracking.reading import read_run
 
 _logger = logging.getLogger(__name__)
 
-# Importing a tracker costs seconds of a processor, which a starting job needs more.
+# Importing a tracker takes seconds of processor time, which a starting job needs more.
 _HEAD_START_S = 20.0
 _ATTEMPTS_AFTER_END = 3
 _TIME_FOR_OTHERS_S = 20.0
@@ -41,7 +41,7 @@ LOCK = "mirrors.lock"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Feed a run's mirrors as the command line says; return the exit code, which is 0."""
+    """Feed a run's mirrors as set by the command line; return the exit code 0."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     step_back(19)
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopping = _Stopping()
         follow(workspace, options.run_id, mirrors, stop=stopping.is_set, wait=stopping.wait,
                interval_s=options.interval)  # fmt: skip
-        # What earlier processes were ended over. It must come to an end here, too: what does not
-        # fit into the time is left to the next one.
+        # Earlier processes may have been killed before they finished. The time is limited here,
+        # too: the next process continues.
         deadline = time.monotonic() + _TIME_FOR_OTHERS_S
         _report(
             sync_pending(
@@ -75,22 +75,23 @@ def follow(
     wait: Callable[[float], object] = time.sleep,
     interval_s: float = 3.0,
 ) -> list[Fed]:
-    """Feed mirrors while a run goes on; return the last results.
+    """Feed mirrors while a run is in progress; return the last results.
 
-    Ends once all have mirrored the run's end, or have failed to, several times, after it; or,
-    with one last sync, once ``stop()`` is true.
+    Returns once all mirrors have the run's end, or have failed several times after it. Once
+    ``stop()``
+    is true, it returns after one last sync.
 
     Args:
-        workspace: Where the run is.
+        workspace: The workspace of the run.
         run_id: The run.
-        mirrors: Whom to feed.
-        stop: Asked between syncs.
+        mirrors: The mirrors to feed.
+        stop: Called between syncs.
         wait: Waits between syncs; may return early.
-        interval_s: How long.
+        interval_s: Seconds between syncs.
     """
     _give_head_start(workspace, run_id, stop, wait)
     run = read_run(workspace, run_id)
-    # Those that somebody has asked for come first: an import takes long where no processor is free.
+    # Feed explicitly requested mirrors first: imports are slow on a busy machine.
     wanted = sorted(filter(lambda mirror: mirror.wants(run), mirrors), key=lambda m: m.wants_all)
     feeds = [Feed(workspace, run_id, mirror) for mirror in wanted]
     end = _End(workspace, run_id)
@@ -106,10 +107,10 @@ def follow(
 
 
 def mirror_in_background(workspace: Workspace) -> None:
-    """Start a process that feeds mirrors the runs that have ended, and do not wait for it.
+    """Start a process that feeds ended runs to mirrors, and do not wait for it.
 
-    For work that has no process beside it, such as a conversion. Does nothing where no mirror that
-    takes every run is installed.
+    For work without its own mirror process, such as a conversion. Does nothing unless an installed
+    mirror takes every run.
     """
     if not any(mirror.wants_all for mirror in installed_mirrors(workspace)):
         return
@@ -129,22 +130,22 @@ def mirror_in_background(workspace: Workspace) -> None:
             cwd=workspace.root,
             start_new_session=True,
         )
-    # A program that lives on must not keep a zombie; one that ends must not wait.
+    # A long-lived program must not keep a zombie, and a short-lived one must not wait.
     threading.Thread(target=process.wait, daemon=True).start()
 
 
 def catch_up(workspace: Workspace, mirrors: Sequence[Mirror]) -> list[Fed]:
-    """Feed all runs that have ended, unless another process of this workspace is at it."""
+    """Feed all runs that have ended, unless another process of this workspace is doing so."""
     results: list[Fed] = []
     with contextlib.suppress(LockedError), exclusive(workspace.root / LOCK, timeout_s=0.0):
-        # Runs may end meanwhile, and whoever ended them has found this process at work.
+        # Further runs may end meanwhile; their processes skip this because the lock is held.
         while fed := [each for each in sync_pending(workspace, mirrors) if not each.error]:
             results += fed
     return results
 
 
 class _End:
-    """Whether a run's finish event is there, found out without reading anything twice."""
+    """Incremental check for a run's finish event."""
 
     def __init__(self, workspace: Workspace, run_id: str) -> None:
         self._reader = EventReader(workspace.runs / run_id / FILE_NAME)
@@ -156,7 +157,7 @@ class _End:
 
 
 class _Stopping:
-    """Whether this process should end: it was told to, or its parent is gone."""
+    """Whether this process should end: it got a signal, or its parent is gone."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -187,7 +188,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _give_head_start(
     workspace: Workspace, run_id: str, stop: Callable[[], bool], wait: Callable[[float], object]
 ) -> None:
-    """Wait until there is something to show, or for so long that the job has surely started."""
+    """Wait for the first metrics or the end, up to a limit that covers the job's start."""
     reader = EventReader(workspace.runs / run_id / FILE_NAME)
     waited_s = 0.0
     while waited_s < _HEAD_START_S and not stop():
@@ -200,7 +201,7 @@ def _give_head_start(
 def _wait_for_end(
     end: _End, stop: Callable[[], bool], wait: Callable[[float], object], seconds: float
 ) -> None:
-    """Wait for so long, or until the run ends, whose job waits for this process."""
+    """Wait for ``seconds``, or until the run ends: then its job waits for this process."""
     had_ended = end.is_there()
     waited_s = 0.0
     while waited_s < seconds and not stop() and end.is_there() == had_ended:

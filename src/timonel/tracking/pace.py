@@ -1,8 +1,8 @@
-"""How fast each task trains, and which one holds up the others: `pace` events, folded. Pure.
+"""Training pace of each task, and the task that slows down the others. Pure.
 
-In synchronous training all workers make the same number of steps a second, so that says nothing of
-any of them. What tells them apart is how long each computes before its gradients are there, and how
-long it then waits for those of the others.
+Folds `pace` events. In synchronous training all workers make the same number of steps per second,
+so this number identifies no slow worker. The compute time until a worker's gradients are ready, and
+the time it then waits for the others' gradients, do.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from typing import Any
 
 PACE = "pace"
-"""The type of the events."""
+"""Type of the events."""
 
 SLOWER = 1.2
-"""A task is slower than the others if it computes that many times as long."""
+"""A task counts as slower than the others from this ratio of compute times."""
 EVIDENCE_S = 5.0
-"""How long it must have been so, in each of its reports."""
+"""Seconds for which every report of a task must have shown this."""
 _STALE_S = 30.0
-"""A task that has said nothing for so long, while others did, is gone."""
+"""A task without a report for this long, while others reported, is gone."""
 
 
 @dataclass(frozen=True)
 class TaskPace:
-    """How one task trains, on the mean of some time.
+    """Training pace of a task, averaged over some time.
 
     Attributes:
         task: Its name, such as ``worker-1``.
-        t: When it was measured, in Unix seconds.
-        examples_per_s: Examples that it works through.
-        step_ms: What it computes for a step, until its gradients are there.
-        wait_ms: What it then waits for the others, where steps are taken together.
+        t: The time of measurement, in Unix seconds.
+        examples_per_s: Examples processed per second.
+        step_ms: Compute time per step, until its gradients are ready.
+        wait_ms: Time per step spent waiting for the others, in synchronous training.
     """
 
     task: str
@@ -46,12 +46,12 @@ class TaskPace:
 
 @dataclass(frozen=True)
 class Slowest:
-    """The task that holds up the others.
+    """Task that slows down the others.
 
     Attributes:
         task: Its name.
-        step_ms: What it computes for a step.
-        others_ms: What the others do: the one in the middle.
+        step_ms: Its compute time per step.
+        others_ms: The median compute time of the others.
     """
 
     task: str
@@ -66,7 +66,7 @@ class Slowest:
 
 
 class Paces:
-    """What the tasks of a job have told of their pace. Not safe for use by several threads."""
+    """Latest pace of each task of a job. Not safe for use by several threads."""
 
     def __init__(self) -> None:
         self._last: dict[str, TaskPace] = {}
@@ -74,7 +74,7 @@ class Paces:
         self._newest = -math.inf
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Take an event of the run; a restart of the job makes what was before worthless."""
+        """Process an event of the run; a restart of the job discards earlier reports."""
         if event["type"] == "restart":
             self._last.clear()
             self._slow_since.clear()
@@ -83,13 +83,13 @@ class Paces:
 
     @property
     def tasks(self) -> tuple[TaskPace, ...]:
-        """The last pace of each task that still trains, in the order of their numbers."""
+        """Latest pace of each task that still trains, ordered by task number."""
         fresh = [pace for pace in self._last.values() if pace.t >= self._newest - _STALE_S]
         return tuple(sorted(fresh, key=lambda pace: _order(pace.task)))
 
     @property
     def slowest(self) -> Slowest | None:
-        """The task that has been clearly slower than the others for a while, if one has."""
+        """Task that has been clearly slower than the others for a while, or None."""
         found = [
             Slowest(pace.task, pace.step_ms, others)
             for pace in self.tasks
@@ -118,7 +118,7 @@ class Paces:
 
 
 def format_ms(value: float) -> str:
-    """Return milliseconds for people: ``4.2 ms``, ``61 ms``, ``1,250 ms``."""
+    """Format milliseconds for display: ``4.2 ms``, ``61 ms``, ``1,250 ms``."""
     return f"{value:.1f} ms" if value < 9.95 else f"{value:,.0f} ms"
 
 
@@ -139,6 +139,6 @@ def _positive(value: object) -> float | None:
 
 
 def _order(task: str) -> tuple[str, int]:
-    """Sort ``worker-10`` behind ``worker-9``."""
+    """Return a sort key that puts ``worker-10`` after ``worker-9``."""
     role, number = re.fullmatch(r"(.*?)-?(\d*)", task, re.DOTALL).groups()  # type: ignore[union-attr] # matches all
     return role, int(number or 0)

@@ -1,4 +1,4 @@
-"""Which process is a run, and whether it still lives."""
+"""Identity of a run's process, and whether it is still alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Return what tells this process from every other one of this machine, before and later."""
+    """Return values that identify this process among all past and future ones of this machine."""
     return {
         "host": socket.gethostname(),
         "boot": _boot_id(),
@@ -20,7 +20,7 @@ def this_process() -> dict[str, Any]:
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
-    """Tell whether a process that `this_process` described has ended; False if nobody can know."""
+    """Return whether a process described by `this_process` has ended; False if unknown."""
     try:
         pid, start = int(process["pid"]), process["start"]
         if process["host"] != socket.gethostname() or start is None:
@@ -35,7 +35,7 @@ def _start_ticks(pid: int) -> int | None:
         stat = Path("/proc", str(pid), "stat").read_text()
     except OSError:
         return None
-    # The command's name, in parentheses, may hold anything; fields 3 to 52 follow its last one.
+    # The command's name, in parentheses, may contain anything; fields 3 to 52 follow the last ")".
     return int(stat.rpartition(")")[2].split()[19])
 
 

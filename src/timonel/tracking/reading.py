@@ -1,4 +1,4 @@
-"""Finding and reading run records."""
+"""Find and read run records."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ _logger = logging.getLogger(__name__)
 
 
 def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -> RunRecord:
-    """Read one run.
+    """Read a run.
 
     Args:
-        workspace: Where it is.
-        ref: Its id, a name (the newest run of that name), an id's beginning that fits one run
-            only, or ``last``.
-        kind: Look among runs of this kind only.
+        workspace: The workspace of the run.
+        ref: Its ID, a name (the newest run with that name), a unique prefix of an ID, or ``last``.
+        kind: Consider only runs of this kind.
 
     Raises:
-        NotFoundError: No run fits.
-        SpecError: Several ids begin so.
-        FormatError: The record was written by a newer release.
+        NotFoundError: No run matches.
+        SpecError: Several IDs have this prefix.
+        FormatError: A newer release wrote the record.
         CorruptError: The record cannot be read.
     """
     if _is_id(workspace, ref):
@@ -48,7 +47,7 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
 def list_runs(workspace: Workspace, kind: str | None = None) -> list[RunRecord]:
     """Read all runs, or those of one kind, newest first.
 
-    A record that cannot be read is left out and logged: one broken folder must not hide the rest.
+    Unreadable records are logged and skipped: one broken folder must not hide the rest.
     """
     return [_folded(header, workspace.runs / header.id) for header in _headers(workspace, kind)]
 
@@ -57,9 +56,9 @@ def read_header(folder: Path) -> RunHeader:
     """Read a run's ``run.json``.
 
     Raises:
-        NotFoundError: There is none.
-        CorruptError: It is no record of a run.
-        FormatError: Its format is one this release cannot read.
+        NotFoundError: The file does not exist.
+        CorruptError: It is not a run record.
+        FormatError: This release cannot read its format.
     """
     path = folder / RECORD_NAME
     value = read_document(path, "run")
@@ -70,13 +69,13 @@ def read_header(folder: Path) -> RunHeader:
 
 
 def require_readable(workspace: Workspace, ref: str) -> None:
-    """Check that the run whose id ``ref`` is, or alone begins so, can be read if there is one.
+    """Check that the run with the ID or unique ID prefix ``ref``, if any, can be read.
 
-    A listing leaves out what cannot be read. Who asks for such a run itself is told why.
+    A listing skips unreadable records. A request for such a run must fail with the reason.
 
     Raises:
-        CorruptError: It is no record of a run.
-        FormatError: Its format is one this release cannot read.
+        CorruptError: It is not a run record.
+        FormatError: This release cannot read its format.
     """
     if not ref or "/" in ref or not workspace.runs.is_dir():
         return
@@ -113,7 +112,7 @@ def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
 
 
 def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
-    """Return the header that ``ref`` means, of headers newest first."""
+    """Return the header that matches ``ref``, from headers sorted newest first."""
     what = f"{kind} run" if kind else "run"
     if ref == "last" and headers:
         return headers[0]

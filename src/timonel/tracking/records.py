@@ -1,4 +1,4 @@
-"""What a run record is: ``run.json`` and the events, folded into one value."""
+"""Run records: ``run.json`` and the events, folded into one value."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _FINAL = ("succeeded", "failed", "stopped")
 
 
 class _Read(BaseModel):
-    # What is stored may have been written by another release: unknown keys are passed over.
+    # Another release may have written the record, so unknown keys are ignored.
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
 
 class MetricPoint(_Read):
-    """One value of one metric."""
+    """A value of a metric."""
 
     t: float = Field(description="When it was recorded, in Unix seconds.")
     value: float = Field(description="The value; may be NaN or infinite.")
@@ -36,7 +36,7 @@ class MetricPoint(_Read):
 
 
 class RunHeader(_Read):
-    """What ``run.json`` says: known at the start, never changed."""
+    """Content of ``run.json``: known at the start, never changed."""
 
     id: str = Field(description="The run's id.")
     kind: str = Field(alias="run_kind", description="What it does: convert, train, export, ...")
@@ -53,7 +53,7 @@ class RunHeader(_Read):
 
 
 class RunRecord(_Read):
-    """All that is known of a run: its header and its events, folded. A snapshot."""
+    """Snapshot of a run: its header and its events, folded."""
 
     header: RunHeader = Field(description="What run.json says.")
     folder: Path = Field(description="The run's folder.")
@@ -76,57 +76,57 @@ class RunRecord(_Read):
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """ID of the run."""
         return self.header.id
 
     @property
     def kind(self) -> str:
-        """What the run does."""
+        """Kind of work, such as ``train`` or ``export``."""
         return self.header.kind
 
     @property
     def name(self) -> str | None:
-        """What people call it."""
+        """Name given by the user, if any."""
         return self.header.name
 
     @property
     def job_id(self) -> str | None:
-        """The job that does the work."""
+        """ID of the job that does the work, if any."""
         return self.header.job_id
 
     @property
     def started_at(self) -> float:
-        """When it began, in Unix seconds."""
+        """Start time, in Unix seconds."""
         return self.header.created_at
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of every metric."""
+        """Last value of every metric."""
         return {name: points[-1].value for name, points in self.series.items()}
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more is expected of it."""
+        """Whether the run has ended."""
         return self.status != "running"
 
     @property
     def duration_s(self) -> float:
-        """Seconds from its beginning to its end, or to now."""
+        """Seconds from the start to the end, or to now."""
         return max(0.0, (self.ended_at or time.time()) - self.started_at)
 
     def events(self) -> list[Event]:
-        """Read the run's events as they are now."""
+        """Read the run's current events."""
         return read_events(self.folder / FILE_NAME)[0]
 
 
 def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int = 0) -> RunRecord:
-    """Return the record that a header and events make.
+    """Return the record for a header and its events.
 
     Args:
-        header: What ``run.json`` says.
+        header: The content of ``run.json``.
         folder: The run's folder.
-        events: All its events, in their order.
-        skipped: How many lines could not be used.
+        events: All its events, in order.
+        skipped: The number of unusable lines.
     """
     params = dict(header.params)
     for event in events:
@@ -150,7 +150,7 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
 
 
 def _last_end(events: Sequence[Event]) -> Event | None:
-    """Return the first end that was recorded since the run was last resumed."""
+    """Return the first finish event since the run was last resumed."""
     end = None
     for event in events:
         if event["type"] == RESUME:
@@ -184,7 +184,7 @@ def _devices(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def _series(events: Iterable[Event]) -> dict[str, tuple[MetricPoint, ...]]:
-    # After a restart the same steps are reported again: the later value is the one that counts.
+    # After a restart the same steps are reported again: the later value counts.
     series: dict[str, dict[object, MetricPoint]] = {}
     for number, event in enumerate(events):
         values = event.get("metrics")
@@ -203,7 +203,7 @@ def _series(events: Iterable[Event]) -> dict[str, tuple[MetricPoint, ...]]:
 
 
 def event_artifacts(events: Iterable[Event], type_: str) -> Iterator[Artifact]:
-    """Yield the artifacts of events of one type; one that cannot be read is logged."""
+    """Yield the artifacts of events of one type; log invalid ones."""
     for event in events:
         if event["type"] == type_:
             try:
@@ -225,5 +225,5 @@ def _text(value: object) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error's text on one line, cut to what fits a message."""
+    """Return an error's text as one line, truncated for a message."""
     return " ".join(str(error).split())[:200]

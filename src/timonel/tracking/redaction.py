@@ -1,8 +1,8 @@
-"""Keeping secrets out of records: pure functions of texts, command lines and parameters.
+"""Redact secrets: pure functions of texts, command lines and parameters.
 
-Two rules. A text loses what looks like a credential by its shape (a URL's user part, a signed
-query, a known token format). A parameter or flag loses its value if its *name* says that it is
-a secret. Hyperparameters such as ``key_dim``, ``max_tokens`` or ``pad_token=0`` are kept.
+Two rules apply. Text loses anything in the format of a credential (a URL's user part, a signed
+query, a known token format). A parameter or flag loses its value if its *name* marks it as secret.
+Hyperparameters such as ``key_dim``, ``max_tokens`` or ``pad_token=0`` are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALWAYS_SECRET = {
     "password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey",
     "signature", "sig",
 }  # fmt: skip
-# Secret only as the last word, and only with a value that is no small number.
+# Secret only as the last word, and only if the value is not a small number.
 _SECRET_AT_END = {"token", "key", "auth", "authorization", "pat"}
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _SMALL_NUMBER = re.compile(r"[-+]?\d{0,7}(\.\d+)?\Z")
@@ -33,7 +33,7 @@ _TOKEN_SHAPES = re.compile(
 
 
 def redact_text(text: str) -> str:
-    """Return ``text`` without what looks like a credential by its shape."""
+    """Redact credentials in ``text``, recognized by their format."""
     text = _URL_USER.sub(f"{MASK}@", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
     text = _TOKEN_SHAPES.sub(MASK, text)
@@ -41,7 +41,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_value(value: Any) -> Any:
-    """Return a JSON-able value with every text in it redacted by shape."""
+    """Redact credentials in all strings of a JSON-able value, recognized by their format."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):
@@ -52,12 +52,12 @@ def redact_value(value: Any) -> Any:
 
 
 def redact_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without the values whose names say that they are secret."""
+    """Redact the values of parameters with secret names."""
     return {str(name): _redact_param(str(name), value) for name, value in params.items()}
 
 
 def redact_command(command: Sequence[str]) -> list[str]:
-    """Return a command line without the values of flags whose names say that they are secret."""
+    """Redact the values of flags with secret names in a command line."""
     redacted = []
     secret_follows = False
     for argument in command:
@@ -67,7 +67,7 @@ def redact_command(command: Sequence[str]) -> list[str]:
             continue
         flag, equals, value = argument.partition("=")
         name = flag.lstrip("-")
-        # A flag's value is unknown yet: judge it as if it were a text.
+        # The flag's value is not known yet: assume a text.
         secret_follows = not equals and flag.startswith("-") and is_secret(name, "a text")
         if equals and "://" not in flag and is_secret(name, value):
             redacted.append(f"{flag}={MASK}")
@@ -77,7 +77,7 @@ def redact_command(command: Sequence[str]) -> list[str]:
 
 
 def is_secret(name: str, value: Any) -> bool:
-    """Tell whether a parameter is a secret, by its name and how its value looks."""
+    """Return whether a parameter is secret, judging by its name and value."""
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or value is None or isinstance(value, bool) or value == "":
         return False

@@ -1,4 +1,4 @@
-"""Lineage for people and programs: a text tree, a rich tree, JSON, Mermaid."""
+"""Render lineage as a text tree, a rich tree, JSON or Mermaid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTES = {
 
 @dataclass(frozen=True)
 class Branch:
-    """A node of the tree that people read, with what hangs on it."""
+    """Node of the displayed tree, with its children."""
 
     node: Node
     children: tuple[Branch, ...]
@@ -30,9 +30,9 @@ class Branch:
 
 
 def branches(graph: LineageGraph, *, upstream: bool = True) -> Branch:
-    """Return the tree of what led to the focus, or of what came of it.
+    """Return the tree of the focus's upstream or downstream nodes.
 
-    A node that is reached twice keeps its branches in the first place only.
+    A node that is reached twice has children only at its first occurrence.
     """
     assert graph.focus is not None
     step = graph.sources if upstream else graph.targets
@@ -40,11 +40,11 @@ def branches(graph: LineageGraph, *, upstream: bool = True) -> Branch:
 
 
 def as_lines(graph: LineageGraph, *, relative_to: Path | None = None) -> list[str]:
-    """Return the lineage as lines of text: where the focus came from, then what came of it.
+    """Return the lineage as lines of text: first the origin of the focus, then its uses.
 
     Args:
         graph: A graph with a focus.
-        relative_to: Show paths below this folder without it; the present one by default.
+        relative_to: Shorten paths below this folder; the current folder by default.
     """
     base = relative_to or Path.cwd()
     origin, use = branches(graph), branches(graph, upstream=False)
@@ -55,7 +55,7 @@ def as_lines(graph: LineageGraph, *, relative_to: Path | None = None) -> list[st
 
 
 def as_rich(graph: LineageGraph, *, relative_to: Path | None = None) -> Tree:
-    """Return the lineage as a tree that rich prints."""
+    """Return the lineage as a tree for rich to print."""
     from rich.tree import Tree  # noqa: PLC0415 - most of what reads lineage prints none
 
     base = relative_to or Path.cwd()
@@ -77,7 +77,7 @@ def as_json(graph: LineageGraph) -> dict[str, Any]:
 
 
 def as_mermaid(graph: LineageGraph) -> str:
-    """Return the graph as a Mermaid flow chart, which Markdown pages show as a picture."""
+    """Return the graph as a Mermaid flow chart, for Markdown pages."""
     names = {key: f"n{number}" for number, key in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for key, node in graph.nodes.items():
@@ -126,7 +126,7 @@ def _rich_title(node: Node, base: Path) -> str:
 
 
 def _parts(node: Node, base: Path) -> Iterator[tuple[str, str]]:
-    """Yield what a line says of a node, each with the kind of its style."""
+    """Yield the parts of a node's line, each with its style."""
     if isinstance(node, RunNode):
         record = node.record
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started_at))
@@ -182,5 +182,5 @@ def _mermaid_text(node: Node) -> str:
 
 
 def _mermaid_escape(text: str) -> str:
-    # Mermaid reads entities without their ampersand; everything else in quotes is plain text.
+    # Mermaid reads entities without their ampersand; all other characters in quotes are plain text.
     return "".join(f"#{ord(char)};" if char in '"#<>&' else char for char in text)

@@ -1,4 +1,4 @@
-"""From what a person names to a node of the lineage graph, and a look at what is on disk now."""
+"""Resolve a user's reference to a node of the lineage graph, and check its state on disk."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from timonel.tracking.reading import list_runs, require_readable
 
 _MANIFEST = "manifest.json"
 _LEAST_DIGITS = 6
-# Beyond it, telling whether a file has changed would take longer than a person waits.
+# Above this size, detecting a change would take too long for an interactive command.
 _DIGEST_LIMIT_BYTES = 64 << 20
 
 
 def lineage(
     workspace: Workspace, ref: str | os.PathLike[str], *, direction: Direction = "both"
 ) -> LineageGraph:
-    """Return where something came from and what came of it, from the records alone.
+    """Return the origins and uses of a run, model or artifact, from the run records alone.
 
     Args:
-        workspace: Whose runs are looked at.
-        ref: The first that fits: a run's id or ``last``; a model ``name`` (its newest version) or
+        workspace: The workspace of the runs.
+        ref: The first match of: a run's ID or ``last``; a model ``name`` (its newest version) or
             ``name/version``; a path or URI (of a dataset, a version, a raw file or folder; a file
-            inside a recorded folder means that folder); a digest or at least 6 digits of its
-            beginning; the beginning of a run's id; a run's name.
-        direction: What led to it, what came of it, or both.
+            inside a recorded folder means that folder); a digest or at least its first 6 digits; a
+            prefix of a run's ID; a run's name.
+        direction: The origins, the uses, or both.
 
     Raises:
-        NotFoundError: Nothing of that name is recorded or on disk.
-        SpecError: It fits several things.
-        FormatError: It is a run that a newer release has recorded.
+        NotFoundError: Nothing with this name is recorded or on disk.
+        SpecError: Several things match.
+        FormatError: A newer release recorded the run.
     """
     require_readable(workspace, os.fspath(ref))
     whole = build_graph(list_runs(workspace))
@@ -53,10 +53,11 @@ def lineage(
 
 
 def observe(node: ArtifactNode) -> ArtifactState | None:
-    """Return what is at an artifact's places now: the same, another content, or nothing.
+    """Return the current state of an artifact's locations: present, changed or missing.
 
-    A dataset is judged by the digest in its manifest, a file by its content; of another folder
-    only its being there is looked at. Returns None for what is not on this machine.
+    A dataset is compared by the digest in its manifest, a file by its content; other folders only
+    have
+    to exist. Returns None for artifacts that are not on this machine.
     """
     states = {_state_at(uri, node.artifact) for uri in node.uris if is_local(uri)}
     for state in ("present", "changed", "missing"):
@@ -76,7 +77,7 @@ def _state_at(uri: str, artifact: Artifact) -> ArtifactState:
 
 
 def _digest_now(path: Path) -> str | None:
-    """Return the digest of what is at ``path``, as far as it can be had at once."""
+    """Return the digest of ``path`` if it can be computed quickly, else None."""
     with contextlib.suppress(OSError):
         if path.is_file() and path.stat().st_size <= _DIGEST_LIMIT_BYTES:
             return digest_file(path)
@@ -137,7 +138,7 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.name.isdigit()
     }
-    # A name alone is what a server of it would load; of a model that is gone, what it was last.
+    # A name alone means the version that a server would load, or the last one of a deleted model.
     numbers = {int(version)} if version else on_disk.keys() or recorded.keys()
     newest = max(numbers & (recorded.keys() | on_disk.keys()), default=None)
     if newest is None:
@@ -148,12 +149,12 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
 
 
 def _place(graph: LineageGraph, ref: str) -> LineageGraph | None:
-    """Return the graph focused on what is, or was, at a path or URI, or at a folder above it."""
+    """Return the graph focused on the artifact at a path or URI, or at a folder above it."""
     uri = normalise(ref)
     there = [node for node in graph.artifacts if uri in node.uris]
     manifest = _manifest_digest(Path(uri)) if is_local(uri) else None
     if manifest is not None:
-        # The dataset that is there now, even if older ones were there before.
+        # The current dataset, even if older ones were recorded at this path.
         return graph.with_artifact(Artifact("dataset", uri, manifest))
     if there:
         present = [node for node in there if observe(node) != "changed"]
@@ -164,7 +165,8 @@ def _place(graph: LineageGraph, ref: str) -> LineageGraph | None:
         for place in node.uris
         if uri.startswith(f"{place.rstrip('/')}/")
     ]
-    # Only what exists, or names a place, may mean the folder above it: a word must not.
+    # Only existing files, or references with a slash, may match a folder above: a plain word must
+    # not.
     if above and ("/" in ref or os.path.lexists(uri)):
         return _focused(graph, max(above)[2])
     return None

@@ -1,7 +1,7 @@
-"""Making run records: ``run.json`` once, then events, one line each.
+"""Write run records: ``run.json`` once, then events, one per line.
 
-A run's folder is ``<workspace>/runs/<run id>/``. ``run.json`` says what was asked for and never
-changes; everything that becomes known later is an event. Any process of the run may append.
+A run's folder is ``<workspace>/runs/<run id>/``. ``run.json`` holds what is known at the start and
+never changes; everything later is an event. Any process of the run may append events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def new_run_id(kind: str, *, now: float | None = None) -> str:
-    """Return an id such as ``train-20261120-181530-7f3a``, which is a valid job id too."""
+    """Return an ID such as ``train-20261120-181530-7f3a``, which is also a valid job ID."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{kind}-{moment}-{secrets.token_hex(2)}"
 
@@ -50,25 +50,27 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
     job_id: str | None = None,
     code_dir: Path | None = None,
 ) -> RunWriter:
-    """Make the record of a run that begins now.
+    """Create the record of a run that starts now.
 
-    Secrets are redacted from ``params`` and ``command``. Of the environment, an allowlist is kept.
+    Secrets are redacted from ``params`` and ``command``. Only an allowlist of environment variables
+    is
+    recorded.
 
     Args:
-        workspace: Where the record goes.
-        kind: What the run does: ``convert``, ``train``, ``export``, ...
-        run_id: Its id; a new one by default.
-        name: What people call it.
-        params: Parameters that are known at the start.
-        inputs: Artifacts that are known at the start.
+        workspace: The workspace for the record.
+        kind: The kind of work: ``convert``, ``train``, ``export``, ...
+        run_id: Its ID; a new one by default.
+        name: A name for people.
+        params: Parameters known at the start.
+        inputs: Artifacts known at the start.
         command: The command line; that of this process by default.
-        job_id: The job that does the work. Without one, this process is the run: should it die
-            without a word, the run counts as lost.
-        code_dir: The folder whose git state is recorded; the present one by default.
+        job_id: The job that does the work. Without a job this process is the run: if it dies
+            without a finish event, the run counts as lost.
+        code_dir: The folder whose git state is recorded; the current folder by default.
 
     Raises:
-        AlreadyExistsError: A run of that id exists.
-        SpecError: The kind or the id cannot name a folder.
+        AlreadyExistsError: A run with this ID exists.
+        SpecError: The kind or the ID is not a valid folder name.
         InputError: The workspace cannot be written.
     """
     body = {
@@ -88,10 +90,10 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
 
 
 def open_run(workspace: Workspace, run_id: str) -> RunWriter:
-    """Return a writer that appends to a run which another process has started.
+    """Return a writer that appends to a run started by another process.
 
     Raises:
-        NotFoundError: There is no such run.
+        NotFoundError: The run does not exist.
     """
     if not (workspace.runs / run_id / RECORD_NAME).is_file():
         raise NotFoundError(
@@ -102,10 +104,10 @@ def open_run(workspace: Workspace, run_id: str) -> RunWriter:
 
 
 class RunWriter:
-    """Appends to one run's events.
+    """Appends to a run's events.
 
-    Safe to use from several threads and processes at once: each call writes one line. As a
-    context manager it finishes the run: as succeeded, or as failed when the block raises.
+    Safe to use from several threads and processes at once: each call writes one line. As a context
+    manager it finishes the run: as succeeded, or as failed if the block raises an exception.
     """
 
     def __init__(self, workspace: Workspace, run_id: str) -> None:
@@ -114,18 +116,19 @@ class RunWriter:
         self.folder = workspace.runs / run_id
         self._events = self.folder / FILE_NAME
         self._finished = False
-        # Times of one process must not jump when somebody sets the clock: epochs are told by them.
+        # Times of a process must not jump when the system clock is set: epoch durations depend on
+        # them.
         self._clock_offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def params(self, params: Mapping[str, Any]) -> None:
-        """Record parameters; a later value of the same name counts."""
+        """Record parameters; a later value for the same name replaces the earlier one."""
         if params:
             self._append("params", {"params": redact_params(params)})
 
     def metrics(
         self, metrics: Mapping[str, float], step: int | None = None, epoch: int | None = None
     ) -> None:
-        """Record values of metrics at a step or epoch; NaN and infinity are kept as they are."""
+        """Record metric values at a step or epoch; NaN and infinity are preserved."""
         if metrics:
             values = {name: encode_number(value) for name, value in metrics.items()}
             place = {"step": step, "epoch": epoch}
@@ -133,19 +136,20 @@ class RunWriter:
             self._append("metrics", {"metrics": values, **known})
 
     def input(self, artifact: Artifact) -> None:
-        """Record that the run has read ``artifact``."""
+        """Record ``artifact`` as an input of the run."""
         self._append("input", {"artifact": artifact.model_dump(mode="json")})
 
     def output(self, artifact: Artifact) -> None:
-        """Record that the run has made ``artifact``, which others may read by now."""
+        """Record ``artifact`` as an output of the run; others may already read it."""
         self._append("output", {"artifact": artifact.model_dump(mode="json")}, durable=True)
 
     def event(self, type: str, **fields: Any) -> None:  # noqa: A002 - the key in every event
-        """Record anything else that happened.
+        """Record any other event.
 
         Args:
-            type: What; ``progress``, ``dataset-loaded``, ``checkpoint``, ``restart``, ``log``, ...
-            fields: JSON-able details, redacted by shape.
+            type: The type: ``progress``, ``dataset-loaded``, ``checkpoint``, ``restart``, ``log``,
+                ...
+            fields: JSON-able details; credentials in them are redacted by their format.
         """
         self._append(type, redact_value(fields))
 
@@ -157,13 +161,13 @@ class RunWriter:
         *,
         at: float | None = None,
     ) -> None:
-        """Record the end of the run. The first end that is recorded counts.
+        """Record the end of the run. Only the first recorded end counts.
 
         Args:
-            status: How it ended.
-            message: Why, in a line for people.
-            cause: Why, for programs: a value of ``engines.base.FailureCause``, say.
-            at: When it ended, by the clock of whoever has watched it; now by default.
+            status: The final status.
+            message: The reason, in one line for people.
+            cause: The reason for programs, for example a value of ``engines.base.FailureCause``.
+            at: The end time, by the clock of the observing process; now by default.
         """
         self._finished = True
         fields = {"status": status, "message": message and redact_text(message), "cause": cause}
@@ -206,7 +210,7 @@ def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[s
         create_bytes(workspace.runs / wanted / RECORD_NAME, content + b"\n")
     except AlreadyExistsError as error:
         if run_id is None:
-            # Two runs of one kind began in one second and drew the same four digits.
+            # Two runs of one kind started in the same second and drew the same four digits.
             return _create(workspace, kind, None, body)
         raise AlreadyExistsError(
             f"expected a new run id, but {run_id} exists", hint="run records are never overwritten"

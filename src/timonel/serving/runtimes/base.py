@@ -184,7 +184,7 @@ class ScheduledModel(LoadedModel):
 def _submitted(model: ScheduledModel, request: Asked) -> Future[dict[str, Array]]:
     try:
         return model.submit(*request)
-    except Exception as error:  # noqa: BLE001 - is the answer of whoever waits for it
+    except Exception as error:  # noqa: BLE001 - becomes the answer
         return refused(error)
 
 

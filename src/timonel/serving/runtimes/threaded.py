@@ -99,7 +99,7 @@ class ThreadedModel(WrappedModel):
         began, cpu_began = time.monotonic(), time.thread_time()
         try:
             answer = self.run(signature, inputs, outputs, deadline)
-        except BaseException as error:  # noqa: BLE001 - is the answer of whoever waits for it
+        except BaseException as error:  # noqa: BLE001 - becomes the answer
             pending.compute_s = time.monotonic() - began
             pending.set_exception(error)
         else:

@@ -1,14 +1,14 @@
-"""The contract that every engine keeps, as a pytest class.
+"""Contract tests for engines, as a pytest class.
 
-Subclass it and give it the fixture ``engine``:
+Subclass it and provide the fixture ``engine``:
 
     class TestMyEngine(EngineContract):
         @pytest.fixture
         def engine(self, tmp_path):
             return EngineHarness(MyEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
 
-Its tests are in modules by topic. Those of what not every engine can do are skipped by one
-that cannot.
+The tests are split into modules by topic. Tests of optional abilities are skipped for engines
+without them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EngineContract(
     LogContract,
     CommandContract,
 ):
-    """What every engine must do; see the module's description for its use."""
+    """Contract tests for engines; see the module docstring for their use."""
 
     @pytest.fixture(autouse=True)
     def _leave_nothing(self, engine: EngineHarness) -> Any:

@@ -1,4 +1,4 @@
-"""What runs beside jobs and after them."""
+"""Contract tests for sidecars and epilogues of jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventual
 
 
 class CommandContract:
-    """What runs beside jobs and after them."""
+    """Contract tests for sidecars and epilogues of jobs."""
 
     @pytest.mark.parametrize(
         ("steps", "state"),

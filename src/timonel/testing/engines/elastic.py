@@ -1,4 +1,4 @@
-"""How jobs go on with fewer tasks and grow again; for engines whose jobs can."""
+"""Contract tests for jobs that shrink and grow; for engines that support it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROLES = (RoleSpec(name="worker", replicas=3, min_replicas=1),)
 
 
 class ElasticContract:
-    """How jobs go on with fewer tasks and grow again."""
+    """Contract tests for jobs that shrink and grow."""
 
     def test_a_job_changes_its_size_when_asked(self, engine: EngineHarness) -> None:
         elastic = elastic_engine(engine)
@@ -79,14 +79,14 @@ class ElasticContract:
 
 
 def elastic_engine(harness: EngineHarness) -> ElasticEngine:
-    """Return the engine under test, if its jobs can change their size."""
+    """Return the engine under test; skip the test if its jobs cannot change their size."""
     if not isinstance(harness.engine, ElasticEngine):
         pytest.skip("the jobs of this engine keep their size")
     return harness.engine
 
 
 def wait_for(engine: EngineHarness, job_id: str, *, generation: int, size: int) -> JobStatus:
-    """Wait until a generation of some size runs."""
+    """Wait until a generation of this size runs."""
     return engine.wait_until(
         job_id,
         lambda now: (

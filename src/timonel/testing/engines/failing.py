@@ -1,4 +1,4 @@
-"""What follows the failure of a task of a gang: all are started again, or the job ends."""
+"""Contract tests for a failed task in a gang: all tasks restart, or the job ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timonel.testing.engines.harness import EngineHarness, pid_of
 
 
 class FailingContract:
-    """What follows the failure of a task of a gang: all are started again, or the job ends."""
+    """Contract tests for a failed task in a gang: all tasks restart, or the job ends."""
 
     def test_a_users_error_is_not_retried(self, engine: EngineHarness) -> None:
         status = engine.run("ready", "worker-1@raise:no such column", "wait")

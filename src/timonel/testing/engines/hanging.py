@@ -1,4 +1,4 @@
-"""How tasks that are there and do nothing are found, and how the others are told."""
+"""Contract tests for hung tasks, and for notifying their peers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ONCE = RestartPolicy(max_restarts=0)
 
 
 class HangingContract:
-    """How tasks that are there and do nothing are found."""
+    """Contract tests for hung tasks."""
 
     def test_a_task_without_a_sign_of_life_is_lost(self, engine: EngineHarness) -> None:
         steps = ("beat", "ready", "g1,worker-1@signal:19", "g1@wait")

@@ -1,4 +1,4 @@
-"""What the tests of an engine work with: the engine, jobs that do as they are told, and waiting."""
+"""Test harness for engines: the engine, scripted jobs, and waiting."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _MARK = "TIMONEL_TEST_MARK"
 
 @dataclass
 class EngineHarness:
-    """An engine under test, with what a test needs to use it.
+    """An engine under test, with helpers for tests.
 
     Attributes:
         engine: The engine.
-        jobs_dir: Where its job folders are, as seen from here.
-        working_dir: A folder that tasks can run in.
-        preload: What warm parents of the jobs are to import.
-        env: Environment of every job.
+        jobs_dir: The parent of its job folders, as seen by the test.
+        working_dir: A folder for tasks to run in.
+        preload: Modules for warm parents of the jobs to import.
+        env: The environment of every job.
+        mark: A unique value in the jobs' environment, which identifies their processes.
     """
 
     engine: Engine
@@ -39,7 +40,7 @@ class EngineHarness:
     mark: str = field(default_factory=lambda: uuid4().hex)
 
     def spec(self, *steps: str, job_id: str = "job", **fields: Any) -> JobSpec:
-        """Return a job of two workers whose tasks take ``steps``; ``fields`` override the rest."""
+        """Return a job of two workers whose tasks run ``steps``; ``fields`` override the rest."""
         values: dict[str, Any] = {
             "roles": (RoleSpec(name="worker", replicas=2),),
             "restart": RestartPolicy(max_restarts=2, backoff_s=0.01),
@@ -59,13 +60,13 @@ class EngineHarness:
         )
 
     def submit(self, *steps: str, **fields: Any) -> str:
-        """Submit such a job and return its id."""
+        """Submit a job as in `spec` and return its ID."""
         spec = self.spec(*steps, **fields)
         self.engine.submit(spec)
         return spec.job_id
 
     def run(self, *steps: str, **fields: Any) -> JobStatus:
-        """Run such a job to its end."""
+        """Run a job as in `spec` to its end."""
         return self.wait(self.submit(*steps, **fields))
 
     def wait(self, job_id: str) -> JobStatus:
@@ -73,11 +74,11 @@ class EngineHarness:
         return self.wait_until(job_id, lambda status: status.state.is_final)
 
     def wait_for_state(self, job_id: str, state: JobState) -> JobStatus:
-        """Wait until a job is in a state, which it must not miss by ending."""
+        """Wait until a job is in a state; fail if it ends first."""
         return self.wait_until(job_id, lambda status: status.state == state)
 
     def wait_until(self, job_id: str, holds: Callable[[JobStatus], bool]) -> JobStatus:
-        """Wait until something holds of a job's status."""
+        """Wait until a condition on a job's status holds; fail if the job ends first."""
         found: list[JobStatus] = []
 
         def check() -> bool:
@@ -89,11 +90,11 @@ class EngineHarness:
         return found[-1]
 
     def file(self, name: str, job_id: str = "job") -> Path:
-        """Return a file in a job's folder."""
+        """Return the path of a file in a job's folder."""
         return self.jobs_dir / job_id / name
 
     def lines(self, job_id: str = "job", **options: Any) -> list[tuple[str, str]]:
-        """Return the lines of a job's logs that the tasks themselves wrote."""
+        """Return the log lines written by a job's tasks themselves."""
         return [
             (line.task_id, line.text)
             for line in self.engine.logs(job_id, **options)
@@ -101,7 +102,7 @@ class EngineHarness:
         ]
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return the processes that belong to this test's jobs, with their command lines."""
+        """Return the processes of this test's jobs, with their command lines."""
         wanted = (self.mark.encode(), os.fsencode(self.jobs_dir))
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -115,7 +116,7 @@ class EngineHarness:
         return found
 
     def close(self) -> None:
-        """End all jobs, and check that nothing of them is left."""
+        """Cancel all jobs, and check that no process is left."""
         for status in self.engine.jobs():
             self.engine.cancel(status.job_id)
         for status in self.engine.jobs():
@@ -123,23 +124,23 @@ class EngineHarness:
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
-        """Check that every process of this test's jobs is gone."""
+        """Wait until every process of this test's jobs is gone."""
         eventually(lambda: not self.processes(), explain=lambda: str(self.processes()))
 
 
 def eventually(holds: Callable[[], bool], explain: Callable[[], str] = str) -> None:
-    """Wait until something holds, for a bounded time."""
+    """Wait until a condition holds, up to `DEADLINE_S`."""
     deadline = time.monotonic() + DEADLINE_S
     delay_s = _FIRST_POLL_S
     while not holds():
         assert time.monotonic() < deadline, f"did not come about: {explain()}"
         time.sleep(delay_s)
-        # What did not come soon is waited for without taking its processor away.
+        # Back off, so that slow conditions are not starved of the processor.
         delay_s = min(delay_s * 1.5, _LONGEST_POLL_S)
 
 
 def pid_of(status: JobStatus, task_id: str) -> int:
-    """Return the pid of a task that has one."""
+    """Return the pid of a running task."""
     pid = next(task.pid for task in status.tasks if task.task_id == task_id)
     assert pid is not None
     return pid

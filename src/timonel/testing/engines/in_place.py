@@ -1,4 +1,4 @@
-"""What follows the loss of a task that is started again in place, while the others go on."""
+"""Contract tests for a lost task that restarts in place while the others continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROLES = (
 
 
 class InPlaceContract:
-    """What follows the loss of a task that is started again in place."""
+    """Contract tests for a lost task that restarts in place."""
 
     def test_a_lost_task_alone_is_started_again(self, engine: EngineHarness) -> None:
         steps = ("listen", "ready", "worker-1,a2@dump:again.json", "await:go")

@@ -1,4 +1,4 @@
-"""How the output of tasks is read."""
+"""Contract tests for reading the output of tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from timonel.testing.engines.harness import EngineHarness
 
 
 class LogContract:
-    """How the output of tasks is read."""
+    """Contract tests for reading the output of tasks."""
 
     def test_logs_have_every_line_in_order(self, engine: EngineHarness) -> None:
         engine.run("ready", "print:first", "worker-1@print:second", "print:third")

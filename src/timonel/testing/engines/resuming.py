@@ -1,4 +1,4 @@
-"""How jobs that have ended without success are started again; for engines that can."""
+"""Contract tests for resuming jobs that failed or were stopped; for engines that support it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timonel.testing.engines.harness import TASK_MODULE, EngineHarness
 
 
 class ResumingContract:
-    """How jobs that have ended without success are started again."""
+    """Contract tests for resuming jobs that failed or were stopped."""
 
     def test_a_failed_job_goes_on_where_it_ended(self, engine: EngineHarness) -> None:
         resuming = resuming_engine(engine)
@@ -56,7 +56,7 @@ class ResumingContract:
 
 
 def resuming_engine(harness: EngineHarness) -> ResumingEngine:
-    """Return the engine under test, if it can start ended jobs again."""
+    """Return the engine under test; skip the test if it cannot resume jobs."""
     if not isinstance(harness.engine, ResumingEngine):
         pytest.skip("this engine starts no job again")
     return harness.engine

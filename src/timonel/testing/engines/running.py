@@ -1,4 +1,4 @@
-"""How jobs are started and seen, and what their tasks are given."""
+"""Contract tests for starting jobs, their status, and their tasks' environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timonel.testing.engines.harness import EngineHarness
 
 
 class RunningContract:
-    """How jobs are started and seen, and what their tasks are given."""
+    """Contract tests for starting jobs, their status, and their tasks' environment."""
 
     def test_each_task_gets_its_place_and_environment(self, engine: EngineHarness) -> None:
         roles = (
@@ -56,7 +56,7 @@ class RunningContract:
         assert first["term_is_default"]
         assert first["blocked"] == []
         assert set(engine.preload) <= set(first["modules"])
-        # The listing of the folder itself is the fourth.
+        # Listing the folder opens the fourth descriptor.
         assert first["descriptors"] == ["0", "1", "2", "3"]
         assert first["random"] != second["random"]
 

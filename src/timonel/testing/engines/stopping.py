@@ -1,4 +1,4 @@
-"""How jobs are stopped by those who want them to end."""
+"""Contract tests for cancelling jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from timonel.testing.engines.harness import EngineHarness
 
 
 class StoppingContract:
-    """How jobs are stopped by those who want them to end."""
+    """Contract tests for cancelling jobs."""
 
     def test_cancel_lets_tasks_end_by_themselves(self, engine: EngineHarness) -> None:
         job_id = engine.submit("ready", "wait")

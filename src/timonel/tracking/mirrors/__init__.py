@@ -1,4 +1,4 @@
-"""Copies of run records in other trackers."""
+"""Mirrors: copies of run records in other trackers."""
 
 from timonel.tracking.mirrors.base import Mirror
 from timonel.tracking.mirrors.feed import Fed, rebuild, sync_pending, sync_run

@@ -1,4 +1,4 @@
-"""What a mirror is: a copy of run records in another tracker, made from the records alone."""
+"""Base class of mirrors, which copy run records to another tracker."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ DEFAULT_SUBJECT = "timonel"
 
 
 class Mirror(abc.ABC):
-    """Copies one run after another into another tracker.
+    """Copies runs, one after another, to another tracker.
 
-    Used by one thread of one process at a time, under a lock for each run. It may raise anything:
-    the feed logs it and tries again later, starting with `begin`. A batch whose position was not
-    kept any more is given once more, so the same events given twice must have the effect of once.
+    Used by one thread of one process at a time, under a lock per run. It may raise any exception:
+    the
+    feed logs it and retries later, starting with `begin`. A batch is repeated if its position was
+    not
+    saved, so repeated events must have no further effect.
     """
 
     name: ClassVar[str]
-    """The name of its entry point."""
+    """Name of the entry point."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -34,39 +36,40 @@ class Mirror(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def is_available(cls) -> bool:
-        """Tell, without importing it, whether the package that it needs is installed."""
+        """Return whether the required package is installed, without importing it."""
 
     @property
     def wants_all(self) -> bool:
-        """Whether every run is to be copied; if not, those that `wants` picks."""
+        """Whether to copy every run; if not, only those selected by `wants`."""
         return True
 
     def wants(self, run: RunRecord) -> bool:  # noqa: ARG002 - for those that look at it
-        """Tell whether ``run`` is to be copied."""
+        """Return whether to copy ``run``."""
         return self.wants_all
 
     @abc.abstractmethod
     def begin(self, run: RunRecord) -> bool:
-        """Make ``run`` the one that events are for, and copy its header.
+        """Select ``run`` for the following events, and copy its header.
 
         Returns:
-            Whether the tracker knew the run already. If not, all its events are given again.
+            Whether the tracker already had the run. If not, all its events are sent again.
         """
 
     @abc.abstractmethod
     def events(self, batch: Sequence[Event]) -> None:
-        """Copy events of the run, in their order. Unknown types are passed over."""
+        """Copy events of the run, in order. Unknown types are ignored."""
 
     @abc.abstractmethod
     def end(self) -> None:
-        """Let go of the run; whatever was given is in the tracker when this returns."""
+        """Close the run; all events must be in the tracker when this returns."""
 
 
 def subject(workspace: Workspace, run: RunRecord) -> str:
-    """Return what a run is about, which trackers group runs by.
+    """Return the subject of a run, by which trackers group runs.
 
-    The name of the dataset it reads, or that what it reads was made from; else of its raw files;
-    else of its script; else ``timonel``.
+    This is the name of its dataset, directly or upstream; else of its raw files; else of its
+    script;
+    else ``timonel``.
     """
     for inputs in (run.inputs, _upstream(workspace, run)):
         for type_ in ("dataset", "files"):
@@ -83,7 +86,7 @@ def _without_ending(name: str) -> str:
 
 
 def _upstream(workspace: Workspace, run: RunRecord) -> tuple[Artifact, ...]:
-    """Return the artifacts that led to what a run reads, nearest in time first."""
+    """Return the artifacts upstream of a run's inputs, latest first."""
     if all(artifact.type == "source" for artifact in run.inputs):
         return ()
     graph = build_graph(list_runs(workspace)).around(f"run:{run.id}", "upstream")

@@ -1,8 +1,7 @@
-"""Feeding mirrors from run records, so that nothing is lost and nothing comes twice.
+"""Feed mirrors from run records, without losing or duplicating events.
 
-How far a mirror has come is kept in ``runs/<id>/mirrors/<name>.json``, what went wrong in
-``<name>.log`` beside it. No failure of a mirror is a failure of the run: it is logged there and
-made up for at the next sync.
+``runs/<id>/mirrors/<name>.json`` holds the position of a mirror, ``<name>.log`` beside it the
+errors. A mirror's failure never fails the run: it is logged, and the next sync continues.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _LOCK_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Fed:
-    """What came of feeding one run to one mirror.
+    """Result of feeding a run to a mirror.
 
     Attributes:
         run_id: The run.
         mirror: The mirror's name.
-        events: How many events were given to it now.
+        events: The number of events sent in this sync.
         is_complete: Whether the end of the run has been mirrored.
-        error: Why it could not go on, if it could not.
+        error: The reason why the sync failed, if it did.
     """
 
     run_id: str
@@ -47,7 +46,7 @@ class Fed:
 
 
 class Feed:
-    """Feeds one run to one mirror, from where it last stopped, in this or another process."""
+    """Feeds a run to a mirror, continuing at the saved position, also across processes."""
 
     def __init__(self, workspace: Workspace, run_id: str, mirror: Mirror) -> None:
         self._workspace = workspace
@@ -57,7 +56,7 @@ class Feed:
         self._has_begun = False
 
     def sync(self) -> Fed:
-        """Give the mirror what is new; blocks while it works, never raises because of it."""
+        """Send new events to the mirror; blocks, but never raises the mirror's errors."""
         given = _Given()
         try:
             with exclusive(self._file("lock"), timeout_s=_LOCK_TIMEOUT_S):
@@ -69,12 +68,12 @@ class Feed:
         return self._fed(given)
 
     def restart(self) -> None:
-        """Forget how far the mirror has come: the next sync gives it everything again."""
+        """Reset the mirror's position: the next sync sends all events again."""
         self._has_begun = False
         self._file("json").unlink(missing_ok=True)
 
     def is_behind(self) -> bool:
-        """Tell, without asking the mirror, whether there is something that it was not given."""
+        """Return whether the mirror lacks events, judging by the saved position."""
         position = self._position()
         events = self._workspace.runs / self._run_id / FILE_NAME
         size = events.stat().st_size if events.is_file() else 0
@@ -112,7 +111,7 @@ class Feed:
             value = read_document(self._file("json"), "mirror")
             return _Position(int(value["offset"]), bool(value["is_complete"]))
         except (TimonelError, KeyError, TypeError, ValueError):
-            # Lost or spoilt: mirrors bear being given everything again.
+            # Lost or corrupt: mirrors tolerate repeated events.
             return _Position()
 
     def _keep(self, position: _Position) -> None:
@@ -147,10 +146,10 @@ class _Given:
 def sync_run(
     workspace: Workspace, run_id: str, mirrors: Sequence[Mirror] | None = None
 ) -> list[Fed]:
-    """Feed one run to mirrors, by default to all that are installed and want it.
+    """Feed a run to mirrors, by default to all that are installed and want it.
 
     Raises:
-        NotFoundError: There is no such run.
+        NotFoundError: The run does not exist.
     """
     if not (workspace.runs / run_id).is_dir():
         raise NotFoundError(f"expected a run {run_id} in {workspace.runs}, found none")
@@ -164,12 +163,12 @@ def sync_pending(
     mirrors: Sequence[Mirror] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Fed]:
-    """Feed the runs that have ended and are not mirrored to their end yet, oldest first.
+    """Feed the ended runs that are not completely mirrored yet, oldest first.
 
     Args:
-        workspace: Whose runs.
-        mirrors: To whom; all that are installed by default.
-        stop: Asked before each; the rest is left to the next call once it is true.
+        workspace: The workspace of the runs.
+        mirrors: The mirrors to feed; all installed ones by default.
+        stop: Called before each sync; once true, the rest is left to the next call.
     """
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors
     results = []
@@ -186,13 +185,13 @@ def rebuild(
     mirrors: Sequence[Mirror] | None = None,
     progress: Callable[[Fed], None] | None = None,
 ) -> list[Fed]:
-    """Give every run's every event to mirrors again, oldest run first.
+    """Send all events of all runs to mirrors again, oldest run first.
 
-    Runs that a mirror has already are completed, not doubled.
+    Runs that a mirror already has are completed, not duplicated.
 
     Args:
-        workspace: Whose runs.
-        mirrors: To whom; all that are installed by default.
+        workspace: The workspace of the runs.
+        mirrors: The mirrors to feed; all installed ones by default.
         progress: Called after each run and mirror.
     """
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors

@@ -1,6 +1,6 @@
-"""The mirror into MLflow: its UI shows the same runs, parameters, curves, inputs and ends.
+"""Mirror for MLflow: runs, parameters, metrics, inputs and results appear in its UI.
 
-A run goes to the server that ``MLFLOW_TRACKING_URI`` names, else to ``mlflow.db`` (SQLite) in the
+A run goes to the server in ``MLFLOW_TRACKING_URI``, else to ``mlflow.db`` (SQLite) in the
 workspace: ``mlflow ui --backend-store-uri sqlite:///<workspace>/mlflow.db`` shows it.
 """
 
@@ -31,12 +31,12 @@ _STATUS = {
     "stopped": "KILLED",
     "lost": "FAILED",
 }
-# Making or lifting the tables takes seconds; two processes must not do it at once.
+# Creating or migrating the tables takes seconds; two processes must not do it at once.
 _TABLES_TIMEOUT_S = 120.0
 
 
 class MlflowMirror(Mirror):
-    """Copies runs into MLflow's tracking store. Not safe for use by several threads."""
+    """Copies runs to MLflow's tracking store. Not safe for use by several threads."""
 
     name: ClassVar[str] = "mlflow"
 
@@ -48,16 +48,16 @@ class MlflowMirror(Mirror):
 
     @classmethod
     def is_available(cls) -> bool:
-        """Tell whether MLflow is installed."""
+        """Return whether MLflow is installed."""
         return importlib.util.find_spec("mlflow") is not None
 
     @property
     def tracking_uri(self) -> str:
-        """Where runs go."""
+        """URI of the tracking store."""
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._database}"
 
     def begin(self, run: RunRecord) -> bool:
-        """Find the run by our id in a tag, or make it, with its parameters and tags."""
+        """Find the run by a tag with its timonel ID, or create it with its parameters and tags."""
         client = self._connect()
         found = self._find(run.id)
         known = found is not None
@@ -92,7 +92,7 @@ class MlflowMirror(Mirror):
                 self._finish(event)
 
     def end(self) -> None:
-        """Nothing is kept back, so there is nothing to flush."""
+        """Close the run; nothing is buffered, so there is nothing to flush."""
         self._mlflow_id = ""
 
     @property
@@ -104,7 +104,7 @@ class MlflowMirror(Mirror):
         return self.tracking_uri == f"sqlite:///{self._database}"
 
     def _connect(self) -> Any:
-        """Return MLflow's client; the first use makes or lifts the tables of a database."""
+        """Return MLflow's client; the first call creates or migrates the tables of a database."""
         if self._client is None:
             with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_TABLES_TIMEOUT_S):
                 with _quietly():
@@ -125,7 +125,7 @@ class MlflowMirror(Mirror):
     def _experiment_id(self, name: str) -> str:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            # MLflow's default would be a folder below wherever the process happens to run.
+            # MLflow's default is a folder below the process's working directory.
             place = (self.workspace.root / "mlartifacts" / name).as_uri()
             created: str = self._client.create_experiment(
                 name, artifact_location=place if self._is_own_database else None
@@ -183,7 +183,7 @@ class MlflowMirror(Mirror):
 
 
 def _client_class() -> Any:
-    # MLflow reports its use over the network unless it is told not to before its import.
+    # MLflow sends telemetry unless it is disabled before the import.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     try:
@@ -195,7 +195,7 @@ def _client_class() -> Any:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep MLflow's and Alembic's remarks on importing and making tables off the terminal."""
+    """Suppress messages of MLflow and Alembic on importing and creating tables."""
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Our values as MLflow takes them: names, lengths, batches. Pure functions, without MLflow."""
+"""Convert values for MLflow: names, lengths, batches. Pure functions, without MLflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import Event, decode_number
 
-# The limits of MLflow's stores: mlflow/utils/validation.py.
+# Limits of MLflow's stores: mlflow/utils/validation.py.
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 PARAM_LENGTH = 6000
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class MetricValue(NamedTuple):
-    """One value of one metric, as MLflow keeps it."""
+    """A metric value in MLflow's form."""
 
     key: str
     value: float
@@ -50,9 +50,9 @@ def metric_values(event: Event) -> list[MetricValue]:
 def new_params(
     params: Mapping[str, Any], known: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the parameters that MLflow does not have, and those that it has with another value.
+    """Return the parameters missing in MLflow, and those it has with another value.
 
-    MLflow's parameters never change, so the others must go elsewhere.
+    MLflow's parameters never change, so changed values must be stored elsewhere.
     """
     texts = {key(name): shortened(text(value), PARAM_LENGTH) for name, value in params.items()}
     new = {name: value for name, value in texts.items() if name not in known}
@@ -63,31 +63,31 @@ def new_params(
 
 
 def key(name: str) -> str:
-    """Return the name nearest to ``name`` that MLflow accepts."""
+    """Return the closest name to ``name`` that MLflow accepts."""
     cleaned = _NOT_IN_KEYS.sub("_", name).strip("/ ")[:_KEY_LENGTH].rstrip("/ ") or "_"
     is_plain = posixpath.normpath(cleaned) == cleaned and not cleaned.startswith("..")
     return cleaned if is_plain and cleaned != "." else cleaned.replace("/", "_").replace(".", "_")
 
 
 def text(value: Any) -> str:
-    """Return a parameter's value as text: JSON for what is not a text."""
+    """Return a parameter's value as text: strings unchanged, lists and dictionaries as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 def shortened(value: str, limit: int) -> str:
-    """Return ``value`` cut to ``limit`` characters, with a mark that says so."""
+    """Truncate ``value`` to ``limit`` characters, with a mark at the end."""
     return value if len(value) <= limit else value[: limit - len(_CUT_MARK)] + _CUT_MARK
 
 
 def source(artifact: Artifact) -> str:
-    """Return where an artifact is, as MLflow's dataset source."""
+    """Return an artifact's location as MLflow's dataset source."""
     return json.dumps({"uri": artifact.uri})
 
 
 def profile(artifact: Artifact) -> str:
-    """Return what MLflow shows of a dataset: all of its digest, and our metadata."""
+    """Return the dataset profile for MLflow: the full digest, and timonel's metadata."""
     return json.dumps({"digest": artifact.digest, **artifact.metadata}, default=str)
 
 

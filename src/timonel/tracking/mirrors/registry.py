@@ -1,4 +1,4 @@
-"""Which mirrors there are: the entry points of the group ``timonel.mirrors``."""
+"""Registry of mirrors: the entry points in the group ``timonel.mirrors``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ ENVIRONMENT_VARIABLE = "TIMONEL_MIRRORS"
 
 @functools.cache
 def known_mirrors() -> Mapping[str, type[Mirror] | Exception]:
-    """Return each mirror's class, or why it could not be imported, by name.
+    """Return each mirror's class, or its import error, by name.
 
-    A mirror that is broken is no reason to fail; what is wrong with it is raised when somebody
-    asks for it by name, and shown by ``timonel doctor``.
+    A broken mirror must not break timonel; its error is raised if a user names the mirror, and
+    shown
+    by ``timonel doctor``.
     """
     return {point.name: _load(point) for point in importlib.metadata.entry_points(group=GROUP)}
 
@@ -29,8 +30,8 @@ def mirror_class(name: str) -> type[Mirror]:
     """Return the class of a mirror.
 
     Raises:
-        NotFoundError: There is none of that name.
-        TimonelError: It could not be imported.
+        NotFoundError: No mirror has this name.
+        TimonelError: The mirror could not be imported.
     """
     known = known_mirrors()
     if name not in known:
@@ -42,10 +43,10 @@ def mirror_class(name: str) -> type[Mirror]:
 
 
 def installed_mirrors(workspace: Workspace) -> list[Mirror]:
-    """Return one of each mirror whose package is installed.
+    """Return an instance of each mirror whose package is installed.
 
-    The environment variable ``TIMONEL_MIRRORS`` narrows them down to the names it lists, with
-    commas between; ``none`` switches all of them off.
+    The environment variable ``TIMONEL_MIRRORS`` restricts them to a comma-separated list of names;
+    ``none`` disables all of them.
     """
     wanted = named_mirrors()
     return [
@@ -58,7 +59,7 @@ def installed_mirrors(workspace: Workspace) -> list[Mirror]:
 
 
 def named_mirrors() -> frozenset[str] | None:
-    """Return the names in ``TIMONEL_MIRRORS``; None where it is not set."""
+    """Return the names in ``TIMONEL_MIRRORS``; None if it is not set."""
     asked = os.environ.get(ENVIRONMENT_VARIABLE)
     return None if asked is None else frozenset(name.strip() for name in asked.split(","))
 
@@ -66,6 +67,6 @@ def named_mirrors() -> frozenset[str] | None:
 def _load(point: importlib.metadata.EntryPoint) -> type[Mirror] | Exception:
     try:
         loaded: type[Mirror] = point.load()
-    except Exception as error:  # noqa: BLE001 - somebody else's package; kept and raised on use
+    except Exception as error:  # noqa: BLE001 - a third-party package; stored and raised on use
         return error
     return loaded

@@ -1,9 +1,9 @@
-"""The mirror into Weights & Biases: the same runs, parameters, curves, inputs and ends there.
+"""Mirror for Weights & Biases: runs, parameters, metrics, inputs and results.
 
-Only runs that ask for it are copied (`timonel train --wandb`), or all of them where
-``TIMONEL_MIRRORS`` names it. Who is logged in to W&B has them there while they go on; for all
-others, and with ``WANDB_MODE=offline``, they are kept below ``wandb/`` in the workspace, and
-``wandb sync`` uploads them. Nothing is sent anywhere without a login.
+Only runs that request it are copied (`timonel train --wandb`), or all of them if
+``TIMONEL_MIRRORS`` lists it. With a W&B login they appear online while they run. Without one, and
+with ``WANDB_MODE=offline``, they are stored below ``wandb/`` in the workspace, and ``wandb sync``
+uploads them. Without a login nothing is sent over the network.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from timonel.tracking.records import RunRecord, event_artifacts
 _logger = logging.getLogger(__name__)
 
 PARAM = "timonel.wandb"
-"""The parameter of a run that asks for this mirror; ``timonel.wandb_project`` names the project."""
+"""Run parameter that requests this mirror; ``timonel.wandb_project`` sets the project."""
 STEP = "timonel/step"
-"""What curves are drawn over: the training step, else the epoch."""
+"""X-axis of metrics: the training step, else the epoch."""
 _COPIED = frozenset({"metrics", "params", "input", "output", FINISH})
 _EXIT_CODES = {"succeeded": 0, "failed": 1, "lost": 1, "stopped": 130}
 _NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]")
 _PROJECT_LENGTH = 128
-# Only what the record has is copied: not what W&B would find out about the mirror's own process.
+# Copy only the record: no facts that W&B collects about the mirror's own process.
 _SETTINGS = {
     "console": "off",
     "disable_code": True,
@@ -58,14 +58,16 @@ _SETTINGS = {
 }
 
 _open_runs: dict[str, Any] = {}
-"""W&B opens an id once in a process: a mirror that broke off must not be in the way of the next."""
+"""Open W&B runs by ID. W&B opens an ID once per process, so a failed mirror's run must be closed
+before the next one opens it.
+"""
 
 
 class WandbMirror(Mirror):
-    """Copies runs into W&B. Not safe for use by several threads.
+    """Copies runs to W&B. Not safe for use by several threads.
 
-    A run's rows are numbered by their place in the record, and W&B takes each number once: events
-    that come twice change nothing. What was kept offline cannot be added to: it is written anew.
+    A run's rows are numbered by their position in the record, and W&B accepts each number once, so
+    repeated events have no effect. An offline run cannot be extended: it is written again.
     """
 
     name: ClassVar[str] = "wandb"
@@ -79,26 +81,26 @@ class WandbMirror(Mirror):
 
     @classmethod
     def is_available(cls) -> bool:
-        """Tell whether W&B's package is installed."""
+        """Return whether W&B's package is installed."""
         return importlib.util.find_spec("wandb") is not None
 
     @property
     def wants_all(self) -> bool:
-        """Whether ``TIMONEL_MIRRORS`` names W&B."""
+        """Whether ``TIMONEL_MIRRORS`` lists W&B."""
         return self.name in (named_mirrors() or ()) and not self._is_disabled
 
     def wants(self, run: RunRecord) -> bool:
-        """Tell whether the run was started with ``--wandb``, or all are wanted."""
+        """Return whether the run was started with ``--wandb``, or all runs are copied."""
         asked = bool(run.header.params.get(PARAM)) and not self._is_disabled
         return asked or self.wants_all
 
     @property
     def folder(self) -> Path:
-        """Where runs are kept offline."""
+        """Folder of offline runs."""
         return offline_folder(os.environ, self.workspace.root)
 
     def begin(self, run: RunRecord) -> bool:
-        """Open the run, by our id, and copy its header."""
+        """Open the run under its timonel ID, and copy its header."""
         self._exit_code = 0
         self._given = set()
         self._numbers = {}
@@ -131,7 +133,7 @@ class WandbMirror(Mirror):
                 self._copy(event)
 
     def end(self) -> None:
-        """Close the run: W&B's own process has all of it, and writes what it has not yet."""
+        """Close the run: W&B's own process has all events and writes the remaining ones."""
         _open_runs.pop(self._run.id, None)
         self._run.finish(exit_code=self._exit_code)
         self._run = None
@@ -203,21 +205,21 @@ class WandbMirror(Mirror):
         return _NOT_IN_PROJECTS.sub("_", name)[:_PROJECT_LENGTH]
 
     def _forget_offline(self, run_id: str) -> bool:
-        """Remove what was kept of a run; tell whether there was something."""
+        """Remove the offline copies of a run; return whether any existed."""
         found = list(self.folder.glob(f"offline-run-*-{run_id}"))
         for folder in found:
             shutil.rmtree(folder, ignore_errors=True)
         return bool(found)
 
     def _number(self, event: Event) -> int:
-        """Return the place of a metrics event among those of its run."""
+        """Return the index of a metrics event among those of its run."""
         if event["type"] != "metrics":
             return -1
         return self._numbers.setdefault(_key(event), len(self._numbers))
 
 
 def _wandb() -> Any:
-    # W&B reports errors of its own over the network unless it is told not to before its import.
+    # W&B reports its own errors over the network unless that is disabled before the import.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     try:
         import wandb  # noqa: PLC0415 - takes seconds

@@ -1,4 +1,4 @@
-"""Whether runs go to Weights & Biases or stay here: pure, and without importing its package."""
+"""Choose between online and offline runs for Weights & Biases. Pure, without its package."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _MODES: Mapping[str, Mode] = {
 
 
 def mode(environ: Mapping[str, str]) -> Mode:
-    """Return where runs go: ``WANDB_MODE`` says it, else whether somebody is logged in."""
+    """Return the mode of runs: from ``WANDB_MODE``, else online if a login exists."""
     asked = _MODES.get(environ.get("WANDB_MODE", "").lower())
     return asked or ("online" if is_logged_in(environ) else "offline")
 
 
 def described(environ: Mapping[str, str], folder: str, run_id: str) -> str:
-    """Say in a line where a run goes.
+    """Return a line that describes where a run goes.
 
     Args:
         environ: The environment.
-        folder: Where runs are kept offline.
+        folder: The folder of offline runs.
         run_id: The run.
     """
     chosen = mode(environ)
@@ -45,12 +45,12 @@ def described(environ: Mapping[str, str], folder: str, run_id: str) -> str:
 
 
 def offline_folder(environ: Mapping[str, str], root: Path) -> Path:
-    """Return where runs are kept offline: below ``WANDB_DIR``, else below ``root``."""
+    """Return the folder of offline runs: below ``WANDB_DIR``, else below ``root``."""
     return Path(environ.get("WANDB_DIR") or root) / "wandb"
 
 
 def is_logged_in(environ: Mapping[str, str]) -> bool:
-    """Tell whether there is a login for W&B's server: in the environment, or where it keeps one."""
+    """Return whether a login for W&B's server exists, in the environment or in the netrc file."""
     if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(environ.get("WANDB_BASE_URL") or _SERVER).netloc

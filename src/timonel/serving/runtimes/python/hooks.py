@@ -235,7 +235,7 @@ class _Passage:
             return
         try:
             step(*arguments)
-        except BaseException as error:  # noqa: BLE001 - is the answer of whoever waits for one
+        except BaseException as error:  # noqa: BLE001 - becomes the answer
             if self.answer.set_running_or_notify_cancel():
                 self.answer.set_exception(error)
 
