@@ -43,7 +43,7 @@ class Request(Stored):
 
 
 class _RawInputs:
-    """Raw inputs by key: from the original files, else from the records of the dataset."""
+    """Raw inputs by key, from the original files or the dataset's records."""
 
     def __init__(self, request: Request, examples: Sequence[ReferenceExample]) -> None:
         self._request = request
@@ -55,7 +55,7 @@ class _RawInputs:
         self.by_key = {key: raw for key, raw in {**found, **records}.items() if raw is not None}
 
     def _outside(self, example: ReferenceExample) -> Any:
-        """Return a row, or the bytes of an image file; None if the file is gone or changed."""
+        """Return a row or an unchanged image file's bytes, else None."""
         if self._request.input_kind == "table":
             return example.source
         root = self._request.data_root
@@ -74,7 +74,7 @@ def answer(request: Request) -> Answers:
         ModelError: The model cannot be loaded, or fails on an example.
         CorruptError: The held-out examples cannot be read.
     """
-    import tensorflow as tf  # noqa: PLC0415 - the seconds are spent once the request was read
+    import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
     examples = read_reference(request.reference)
     inputs = _RawInputs(request, examples)
@@ -98,7 +98,7 @@ def answer(request: Request) -> Answers:
 
 @contextlib.contextmanager
 def _as_model_errors(tf: Any) -> Iterator[None]:
-    """Turn TensorFlow's errors on loading or running a model into a one-line error."""
+    """Turn TensorFlow's errors from loading or running a model into one line."""
     try:
         yield
     except (tf.errors.OpError, OSError, ValueError, TypeError, KeyError) as error:
@@ -111,7 +111,10 @@ def _as_model_errors(tf: Any) -> Iterator[None]:
 
 
 def _load(request: Request, session: Any) -> Callable[[Sequence[Any]], Mapping[str, Any]]:
-    """Load the model like TensorFlow Serving, and return a function fed by client input names."""
+    """Load the model like TensorFlow Serving; return its serving function.
+
+    The function takes raw inputs and feeds them by the names that clients use.
+    """
     import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
 
     meta = tf.compat.v1.saved_model.load(session, ["serve"], str(request.saved_model))
@@ -148,7 +151,7 @@ def _answers(request: Request, outputs: Mapping[str, Any]) -> Iterator[Answer]:
 
 
 def _records(request: Request, keys: set[str]) -> dict[str, Any]:
-    """Read the files of ``keys`` from the dataset's records; omit those not found."""
+    """Read the files of ``keys`` from the dataset's records, if present."""
     import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
 
     found: dict[str, Any] = {}
@@ -164,7 +167,10 @@ def _records(request: Request, keys: set[str]) -> dict[str, Any]:
 
 
 def _shards(dataset: Path | None) -> Iterable[Path]:
-    """Return a dataset's shards; last those for training, which hardly hold held-out examples."""
+    """Return a dataset's shards, those for training last.
+
+    They hardly ever hold held-out examples.
+    """
     found = sorted(dataset.glob("*.tfrecord")) if dataset else []
     order = {split: number for number, split in enumerate(_SPLIT_ORDER)}
     return sorted(found, key=lambda path: order.get(path.name.partition("-")[0], 0))

@@ -1,4 +1,4 @@
-"""Control side of the check: run the model in a child process, then compare its answers."""
+"""Control side of the check: run a child process, compare its answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_saved_model(
     data_root: Path | None = None,
     dataset: Path | None = None,
 ) -> CheckResult:
-    """Feed held-out raw inputs to a SavedModel and compare the answers with those of training.
+    """Compare a SavedModel's answers to held-out raw inputs with training's predictions.
 
     Args:
         saved_model: The folder of the SavedModel.
@@ -90,7 +90,7 @@ def _ask(request: Request, log: Path | None) -> Answers:
 
 @contextlib.contextmanager
 def _scratch(log: Path | None) -> Iterator[Path]:
-    """Yield a scratch folder, beside the log so that a sweep finds it."""
+    """Yield a scratch folder, beside the log for later sweeps."""
     if log is not None:
         with aside_dir(log.parent) as folder:
             yield folder

@@ -39,7 +39,7 @@ def last_line(log: Path) -> str:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent is gone. To be called in the child."""
+    """In the child: end this process when its parent is gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

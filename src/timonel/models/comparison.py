@@ -1,4 +1,4 @@
-"""Compare the answers of an exported model with the predictions of training. Pure."""
+"""Compare the exported model's answers with the predictions of training. Pure."""
 
 from __future__ import annotations
 

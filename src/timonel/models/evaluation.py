@@ -52,7 +52,9 @@ def confusion_table(confusion: Confusion, labels: Sequence[str]) -> list[list[st
 def write_confusion_png(
     path: Path, confusion: Confusion, labels: Sequence[str], *, title: str | None = None
 ) -> None:
-    """Draw a confusion matrix: colour by share of the true class, counts in the cells.
+    """Draw a confusion matrix as a PNG file.
+
+    The colour is the share of the true class; cells show counts.
 
     Args:
         path: The PNG file, written atomically.

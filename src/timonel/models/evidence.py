@@ -106,7 +106,7 @@ def chosen(version: Path) -> Choice:
 
 
 def identity(version: Path) -> str:
-    """Return an identity of a SavedModel: its graph's digest, and its variables' sizes."""
+    """Return a SavedModel's identity: its graph's digest, and its variables' sizes."""
     found = hashlib.sha256()
     for name in ("saved_model.pb", "saved_model.pbtxt"):
         if (version / name).is_file():

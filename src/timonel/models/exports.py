@@ -1,4 +1,4 @@
-"""Read and verify the export folder of a job, as written by `export_live`."""
+"""Read and verify a job's export folder, as written by `export_live`."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ _BOOL = descriptor_pb2.FieldDescriptorProto.TYPE_BOOL
 
 # message -> (field, number, type or message name, repeated), after tensorflow/core/protobuf/
 # {saved_model,meta_graph}.proto and tensorflow/core/framework/tensor_shape.proto. On the wire, a
-# map
-# is a list of key-value entries. Enumerations are read as their numbers.
+# map is a list of key-value entries. Enumerations are read as their numbers.
 _LAYOUT: dict[str, tuple[tuple[str, int, int | str, bool], ...]] = {
     "SavedModel": (("meta_graphs", 2, "MetaGraph", True),),
     "MetaGraph": (

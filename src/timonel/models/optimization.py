@@ -1,4 +1,6 @@
-"""Measure which runtime computes a version best, and store the result. Without TensorFlow.
+"""Measure which runtime computes a version best, and store the result.
+
+Without TensorFlow.
 
 The runtimes belong to the server, which this package must not import: it knows the measuring
 process by its command line only.
@@ -34,7 +36,7 @@ _ERRORS = {each.__name__: each for each in (InputError, ModelError, SpecError)}
 
 
 class Request(Stored):
-    """Request to the measuring process, which answers with an `Evidence` or an error."""
+    """Request to the measuring process, answered by an `Evidence` or an error."""
 
     saved_model: Path = Field(description="The folder of the SavedModel.")
     output: Path = Field(description="The folder for the converted models and the warm-up file.")
@@ -166,7 +168,7 @@ class RuntimeChoice:
 
 
 def optimize(version: ModelVersion, samples: str | os.PathLike[str] | None = None) -> Evidence:
-    """Measure which runtime computes a version best, and store the evidence in it.
+    """Measure which runtime computes a version best, and store the evidence.
 
     Servers that load the version afterwards use LiteRT, or TensorFlow without variables, if that
     gives

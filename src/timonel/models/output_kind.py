@@ -128,7 +128,7 @@ def _has_loss(model: Any) -> bool:
 
 
 def _loss(model: Any) -> Any:
-    """Return the compiled loss; the only item of a list or dictionary, None if it has several."""
+    """Return the compiled loss, also from a list or dictionary of one."""
     loss = getattr(model, "loss", None)
     if isinstance(loss, Mapping):
         loss = list(loss.values())

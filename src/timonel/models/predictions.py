@@ -20,7 +20,7 @@ def keep_predictions(
     meaning: OutputKind,
     labels: Sequence[str] | None,
 ) -> dict[str, Any] | None:
-    """Write the predictions of the training pipeline to ``path``, as scores or values.
+    """Write the training pipeline's predictions to ``path``, as scores or values.
 
     Args:
         path: The file to write.
@@ -62,7 +62,10 @@ def _plain_source(source: Any) -> Any:
 
 
 def _true_labels(values: Any, labels: Sequence[str] | None) -> list[float] | None:
-    """Return true labels as indices or values, from indices, values, one-hot rows or names."""
+    """Return true labels as class indices or values.
+
+    They are given as indices, values, one-hot rows or names.
+    """
     if values is None:
         return None
     array = np.asarray(values)

@@ -1,4 +1,4 @@
-"""Publish a run's model as a version: verify, check, publish, record. Without TensorFlow."""
+"""Publish a run's model: verify, check, publish, record. Without TensorFlow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     optimize: bool = True,
     progress: Progress | None = None,
 ) -> ModelVersion:
-    """Publish the model of a training run as the next version of ``name``.
+    """Publish a training run's model as the next version of ``name``.
 
     First, a separate process feeds held-out raw files to the exported model and compares its
     answers
@@ -235,7 +235,7 @@ def _runtime_choice(found: _Found, data_root: Path | None) -> RuntimeChoice:
 def _addition(
     choice: RuntimeChoice | None, result: CheckResult | None
 ) -> Callable[[Path], Any] | None:
-    """Return a function that stores the choice of a runtime in a version; None without a choice.
+    """Return a function that stores the runtime choice in a version.
 
     Held-out inputs become warm-up requests if the check passed.
     """

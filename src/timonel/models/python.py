@@ -1,4 +1,4 @@
-"""Recognize and check versions that are a Python class. Runs none of their code."""
+"""Recognize and check Python models, without running their code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASS = "PythonModel"
 
 
 def is_python_model(folder: Path) -> bool:
-    """Return whether ``folder`` holds a Python model; false if it also holds a SavedModel."""
+    """Return whether ``folder`` holds a Python model, and no SavedModel."""
     if any((folder / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
         return False
     return (folder / MODEL_FILE).is_file()

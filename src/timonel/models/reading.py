@@ -18,7 +18,7 @@ from timonel.models.schema import ModelSummary
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Input tensors of a model: a structure of specifications, and a name for each leaf.
+    """Input tensors of a model: a structure of specifications with named leaves.
 
     Axis 0 of every tensor is the batch, of unknown size.
     """
@@ -68,7 +68,10 @@ def call_in_inference(model: Any, inputs: Any) -> Any:
 
 
 def name_outputs(model: Any, outputs: Any) -> dict[str, Any]:
-    """Return outputs by name: dictionary keys, names of the output layers, or numbered names."""
+    """Return outputs by name.
+
+    Names are dictionary keys, names of the output layers, or numbered names.
+    """
     if isinstance(outputs, Mapping):
         return {str(name): tensor for name, tensor in outputs.items()}
     tensors = tf.nest.flatten(outputs)
@@ -97,7 +100,10 @@ def _precision(model: Any) -> str:
 
 
 def keras_of(model: Any) -> tuple[str, str]:
-    """Return the package of the model's class, ``keras`` or ``tf_keras``, and its version."""
+    """Return the Keras package of the model's class, and its version.
+
+    The package is ``keras`` or ``tf_keras``.
+    """
     for base in type(model).__mro__:
         package = base.__module__.partition(".")[0]
         if package in {"keras", "tf_keras"}:
@@ -110,7 +116,7 @@ def keras_of(model: Any) -> tuple[str, str]:
 
 
 def _symbolic_inputs(model: Any) -> Any:
-    """Return the input structure of a Functional or built Sequential model; None for others."""
+    """Return a Functional or built Sequential model's input structure, else None."""
     try:
         structure = model.input
     except (AttributeError, ValueError):
@@ -119,7 +125,7 @@ def _symbolic_inputs(model: Any) -> Any:
 
 
 def _built_inputs(model: Any) -> Any:
-    """Return the input structure that a subclassed model was built with, or None."""
+    """Return the input structure a subclassed model was built with, or None."""
     if callable(getattr(model, "save_spec", None)):
         # tf-keras keeps the specification of the first call: ((inputs, ...), {keywords}).
         spec = model.save_spec(dynamic_batch=True)

@@ -1,4 +1,4 @@
-"""Held-out predictions of the training pipeline, kept beside an export for the check.
+"""Held-out predictions of training, kept beside an export for the check.
 
 One JSON object per line. An example is an image file or a row; the file records where the raw
 input is, not a copy. This module does not use TensorFlow: both the training job and the control

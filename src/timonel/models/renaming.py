@@ -21,7 +21,7 @@ _TAKEN = frozenset({"self", "name", "args", "kwargs"})
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Return names for tracing: unchanged if all of them are valid, else numbered names."""
+    """Return names for tracing: unchanged if all are valid, else numbered."""
     if all(_is_plain(name) for name in names):
         return list(names)
     width = len(str(len(names)))
@@ -29,7 +29,7 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 
 def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> None:
-    """Rename inputs of the SavedModel in ``folder``, which must not be visible to others yet.
+    """Rename inputs of a SavedModel that nobody else reads yet.
 
     Args:
         folder: The SavedModel.
@@ -74,7 +74,10 @@ def _rename_signature(
 def _signature_functions(
     meta_graph: saved_model_pb2.MetaGraphDef, signature: str
 ) -> list[saved_model_pb2.SavedObject]:
-    """Return the objects of a signature's function: children of the root's child ``signatures``."""
+    """Return the object of a signature's function, as a list.
+
+    It is a child of the root's child ``signatures``.
+    """
     nodes = meta_graph.object_graph_def.nodes
     maps = [child.node_id for child in nodes[0].children if child.local_name == "signatures"]
     children = [child for number in maps for child in nodes[number].children]

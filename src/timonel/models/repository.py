@@ -62,7 +62,7 @@ class ModelRepository:
         self.root = root
 
     def names(self) -> list[str]:
-        """Return the names of the models that have at least one version, sorted."""
+        """Return the names of models with at least one version, sorted."""
         if not self.root.is_dir():
             return []
         return sorted(
@@ -72,7 +72,7 @@ class ModelRepository:
         )
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return the versions of a model by ascending number; empty if the model is unknown."""
+        """Return a model's versions by ascending number; empty for unknown models."""
         folder = self._folder(name)
         return [version_at(name, number, path) for number, path in sorted(numbered(folder))]
 
@@ -127,7 +127,7 @@ class ModelRepository:
         return ModelVersion(name=name, number=number, path=folder / str(number), document=body)
 
     def add(self, name: str, source: Path) -> ModelVersion:
-        """Publish a copy of a folder as the next version of a model, atomically.
+        """Publish a folder's copy as the next version of a model, atomically.
 
         Args:
             name: The model's name.
@@ -176,7 +176,7 @@ class ModelRepository:
         shutil.rmtree(aside, ignore_errors=True)
 
     def get(self, name: str, version: int | None = None) -> ModelVersion:
-        """Return a version of a model, by default the one with the highest number.
+        """Return a version of a model, by default the highest-numbered one.
 
         Raises:
             NotFoundError: There is no such model or version.
@@ -274,7 +274,7 @@ def _copy_tree(source: Path, target: Path, ignore: Ignore | None = None) -> None
 
 
 def _copy_reference(export_folder: Path, export: Export, target: Path) -> None:
-    """Copy the held-out predictions into the version, so that it can be checked again."""
+    """Copy the held-out predictions into the version, for later checks."""
     if reference_of(export_folder, export):
         path = target / KEPT_REFERENCE
         try:

@@ -1,4 +1,6 @@
-"""Export a live Keras model as a SavedModel that needs no Python. TensorFlow processes only.
+"""Export a live Keras model as a SavedModel that needs no Python.
+
+TensorFlow processes only.
 
 An export is one folder, which appears atomically:
 
@@ -182,7 +184,7 @@ def _save(
 
 
 def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
-    """Return the variables used by the signatures; a distributed one as a whole, once."""
+    """Return the signatures' variables; a distributed one as a whole, once."""
     used = {
         id(variable): variable
         for function in functions
@@ -200,7 +202,7 @@ def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
 
 
 def _resources(owner: Any) -> list[Any]:
-    """Return lookup tables and similar resources, which a traced function does not list."""
+    """Return lookup tables and similar resources, not listed by traced functions."""
     if not isinstance(owner, tf.Module) and not hasattr(owner, "variables"):
         return []  # nothing, or a plain function
     kind = tf.saved_model.experimental.TrackableResource

@@ -1,4 +1,4 @@
-"""Documents about a model: the export, the result of its check, the published version.
+"""Documents about a model: export, check result, published version.
 
 Shapes are lists with -1 for an unknown size, as in the wire formats of TensorFlow Serving. The
 first axis of every input and output is the batch.
@@ -109,7 +109,7 @@ class ModelSummary(Stored):
 
 
 class Export(Stored):
-    """Content of ``export.json``: a SavedModel exported by a job, not yet a version."""
+    """Content of ``export.json``: a job's exported SavedModel, not yet a version."""
 
     created_at: float = Field(description="When it was made, in Unix seconds.")
     digest: str = Field(description="The digest of the SavedModel's folder.")
@@ -128,7 +128,7 @@ class Export(Stored):
 
 
 class CheckResult(Stored):
-    """Comparison of the exported model with the training pipeline on held-out raw inputs."""
+    """Comparison of the exported model with training on held-out raw inputs."""
 
     status: CheckStatus = Field(description="Whether the export answers as training predicts.")
     message: str = Field(description="The same in a line for people.")

@@ -32,7 +32,7 @@ Transform = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class RawInput:
-    """Raw input of a client, and the transform of a batch into model input.
+    """Raw input from clients, and its transform into model input.
 
     Args:
         dtypes: The element type of each rank-1 input [B], by name.
@@ -56,7 +56,7 @@ class RawInput:
 
 @dataclass(frozen=True)
 class Traced:
-    """Function of a signature, and the client names by the names in the graph.
+    """Function of a signature, and client names by traced names.
 
     Holds the function rather than one trace of it, because for distributed variables TensorFlow
     saves
@@ -81,7 +81,9 @@ def image_input(transform: Transform) -> RawInput:
 
 
 def table_input(columns: Mapping[str, str], transform: Transform) -> RawInput:
-    """Return a `RawInput` for raw rows: one input per column, ``float32`` or ``string``.
+    """Return a `RawInput` for rows: one input per column.
+
+    Columns are ``float32`` or ``string``.
 
     Raises:
         SpecError: ``columns`` is empty or has another type.
@@ -146,7 +148,9 @@ def build_graph(
 def read_outputs(
     meaning: OutputKind, outputs: Mapping[str, Any], labels: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Turn the model's outputs into results for clients; axis 0 of every output is the batch.
+    """Turn the model's outputs into results for clients.
+
+    Axis 0 of every output is the batch.
 
     Returns:
         For a classification ``label`` string [B], ``scores`` float32 [B, C] and ``class_id`` int64
@@ -167,7 +171,10 @@ def read_outputs(
 
 
 def scores_of(meaning: OutputKind, output: Any) -> Any:
-    """Return the scores [B, C] for a classifier's output [B, C], [B, 1] or [B]."""
+    """Return the scores [B, C] for a classifier's output.
+
+    The output is [B, C], [B, 1] or [B].
+    """
     output = tf.cast(output, tf.float32)
     if meaning.applied == "softmax":
         output = tf.nn.softmax(output)

@@ -91,7 +91,9 @@ class ModelVersion(BaseModel):
 
 
 def check_name(name: str) -> None:
-    """Check that ``name`` is valid in paths and URLs, and is no version number.
+    """Check that ``name`` is a valid model name, and no version number.
+
+    It must be valid in paths and URLs.
 
     Raises:
         SpecError: It cannot.
@@ -104,7 +106,7 @@ def check_name(name: str) -> None:
 
 
 def open_version(path: Path) -> ModelVersion | None:
-    """Return the version at ``path``, else the highest-numbered one below it, else None."""
+    """Return the version at ``path``, else the highest-numbered one below, else None."""
     absolute = path.absolute()
     if is_saved_model(absolute) or is_python_model(absolute):
         if VERSION_NUMBER.fullmatch(absolute.name):

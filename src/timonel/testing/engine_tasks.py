@@ -96,7 +96,7 @@ def _dump(value: str) -> None:
         "term_is_default": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "modules": sorted(sys.modules),
-        "descriptors": sorted(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names are wanted
+        "descriptors": sorted(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only names are needed
     }
     path = _job_file(value)
     aside = path.with_name(f"{path.name}.{os.getpid()}")

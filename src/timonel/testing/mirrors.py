@@ -49,11 +49,11 @@ class MirrorContract(abc.ABC):
 
     @abc.abstractmethod
     def make(self, workspace: Workspace) -> Mirror:
-        """Return a mirror of the workspace; each call as in a new process."""
+        """Return a mirror of the workspace, as in a new process."""
 
     @abc.abstractmethod
     def mirrored(self, workspace: Workspace, run_id: str) -> list[MirroredRun]:
-        """Return the tracker's runs with this ID: exactly one for a correct mirror."""
+        """Return the tracker's runs with this ID: exactly one if correct."""
 
     def test_a_run_is_copied_as_it_is_recorded(self, workspace: Workspace) -> None:
         run = _some_run(workspace)
@@ -175,7 +175,7 @@ def _some_run(workspace: Workspace) -> RunRecord:
 
 
 class MemoryMirror(Mirror):
-    """Mirror for tests, which stores runs in a mapping owned by its creator.
+    """Mirror for tests; stores runs in its creator's mapping.
 
     Attributes:
         fail_after: The number of further batches before it raises an error; None to never fail.

@@ -95,7 +95,7 @@ class RuntimeContract:
 
 
 class FakeModel(LoadedModel):
-    """Multiplies ``x`` by a factor, after a delay of the first value of ``x`` minus 1 seconds."""
+    """Multiplies ``x`` by a factor, after ``x[0] - 1`` seconds."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -123,7 +123,7 @@ class FakeModel(LoadedModel):
 
 
 class FakeRuntime(Runtime):
-    """Reads a version's factor from its ``saved_model.pb``, which holds a number as text.
+    """Reads a version's factor, a number as text in its ``saved_model.pb``.
 
     Args:
         before_load: Called with the folder before each load; the load raises its exceptions.

@@ -1,4 +1,4 @@
-"""Artifacts: inputs and outputs of runs, identified by the digest of their content."""
+"""Artifacts: inputs and outputs of runs, identified by content digest."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return commit, dirty flag, branch and remote of the git repository of ``folder``.
+    """Return commit, dirty flag, branch and remote of ``folder``'s git repository.
 
     Returns:
         None without git, a repository or a commit, or if git does not answer in time.

@@ -1,4 +1,6 @@
-"""Events of a run: one JSON object per line, appended by any process of the run.
+"""Events of a run: one JSON object per line.
+
+Any process of the run may append events.
 
 Readers never fail on a line: blank lines are ignored, torn and corrupt ones are skipped and
 counted. Numbers that JSON lacks (NaN, infinity) are written as strings and read back as numbers.
@@ -118,7 +120,7 @@ class EventReader:
         except orjson.JSONDecodeError:
             event = None
         if _is_event(event):
-            return event  # type: ignore[no-any-return] # _is_event has looked at it
+            return event  # type: ignore[no-any-return] # checked by _is_event
         self.skipped += 1
         return None
 

@@ -1,4 +1,4 @@
-"""Lineage as a graph of runs and artifacts: pure functions of run records.
+"""Lineage as a graph of runs and artifacts, built from run records.
 
 An artifact is one node regardless of location: its digest is its identity. An artifact recorded
 without a digest is merged with the one last seen at its URI at that time; otherwise its URI is its
@@ -89,15 +89,15 @@ class LineageGraph:
         return tuple(node for node in self.artifacts if node.state == "changed")
 
     def sources(self, key: str) -> tuple[Node, ...]:
-        """Return the direct predecessors of a node: a run's inputs, an artifact's producers."""
+        """Return a node's predecessors: a run's inputs, an artifact's producers."""
         return tuple(self.nodes[start] for start, end in self.edges if end == key)
 
     def targets(self, key: str) -> tuple[Node, ...]:
-        """Return the direct successors of a node: a run's outputs, an artifact's readers."""
+        """Return a node's successors: a run's outputs, an artifact's readers."""
         return tuple(self.nodes[end] for start, end in self.edges if start == key)
 
     def around(self, focus: str, direction: Direction = "both") -> LineageGraph:
-        """Return the part of the graph upstream of ``focus``, downstream of it, or both."""
+        """Return the subgraph upstream or downstream of ``focus``, or both."""
         kept = {focus}
         if direction != "downstream":
             kept |= self._closure(focus, self.sources)
@@ -110,7 +110,7 @@ class LineageGraph:
         )
 
     def observed(self, observe: Callable[[ArtifactNode], ArtifactState | None]) -> LineageGraph:
-        """Return the graph with the state of each artifact, as returned by ``observe``."""
+        """Return the graph with each artifact's state, found by ``observe``."""
         nodes = {
             key: replace(node, state=observe(node)) if isinstance(node, ArtifactNode) else node
             for key, node in self.nodes.items()
@@ -118,7 +118,7 @@ class LineageGraph:
         return replace(self, nodes=nodes)
 
     def with_artifact(self, artifact: Artifact) -> LineageGraph:
-        """Return the graph focused on an artifact, which is added if no run has recorded it."""
+        """Return the graph focused on an artifact, adding it if missing."""
         key = artifact.digest or _uri_key(artifact.uri)
         nodes = self.nodes if key in self.nodes else {**self.nodes, key: _node(key, artifact)}
         return replace(self, nodes=nodes, focus=key)
@@ -143,7 +143,10 @@ def build_graph(records: Iterable[RunRecord]) -> LineageGraph:
 
 
 class _Builder:
-    """Builds a graph from runs in chronological order, so that a URI means its latest content."""
+    """Builds a graph from runs in chronological order.
+
+    So a URI means its latest content.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -169,7 +172,7 @@ class _Builder:
 
 
 def _filled(artifact: Artifact, known: ArtifactNode) -> Artifact:
-    """Return a description, completed with values from an earlier one of the same artifact."""
+    """Return a description, completed from an earlier one of the same artifact."""
     before = known.artifact
     metadata: dict[str, Any] = {**before.metadata, **artifact.metadata}
     update = {

@@ -41,7 +41,7 @@ LOCK = "mirrors.lock"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Feed a run's mirrors as set by the command line; return the exit code 0."""
+    """Feed mirrors as set by the command line; return 0."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     step_back(19)
@@ -107,7 +107,7 @@ def follow(
 
 
 def mirror_in_background(workspace: Workspace) -> None:
-    """Start a process that feeds ended runs to mirrors, and do not wait for it.
+    """Start a process that feeds ended runs to mirrors; do not wait.
 
     For work without its own mirror process, such as a conversion. Does nothing unless an installed
     mirror takes every run.
@@ -135,7 +135,7 @@ def mirror_in_background(workspace: Workspace) -> None:
 
 
 def catch_up(workspace: Workspace, mirrors: Sequence[Mirror]) -> list[Fed]:
-    """Feed all runs that have ended, unless another process of this workspace is doing so."""
+    """Feed all ended runs, unless another process is doing so."""
     results: list[Fed] = []
     with contextlib.suppress(LockedError), exclusive(workspace.root / LOCK, timeout_s=0.0):
         # Further runs may end meanwhile; their processes skip this because the lock is held.
@@ -157,7 +157,7 @@ class _End:
 
 
 class _Stopping:
-    """Whether this process should end: it got a signal, or its parent is gone."""
+    """Whether this process should end: after a signal, or without its parent."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -188,7 +188,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _give_head_start(
     workspace: Workspace, run_id: str, stop: Callable[[], bool], wait: Callable[[float], object]
 ) -> None:
-    """Wait for the first metrics or the end, up to a limit that covers the job's start."""
+    """Wait for the first metrics or the end, for a limited time.
+
+    The limit covers the job's start.
+    """
     reader = EventReader(workspace.runs / run_id / FILE_NAME)
     waited_s = 0.0
     while waited_s < _HEAD_START_S and not stop():
@@ -201,7 +204,10 @@ def _give_head_start(
 def _wait_for_end(
     end: _End, stop: Callable[[], bool], wait: Callable[[float], object], seconds: float
 ) -> None:
-    """Wait for ``seconds``, or until the run ends: then its job waits for this process."""
+    """Wait for ``seconds``, or until the run ends.
+
+    Then its job waits for this process.
+    """
     had_ended = end.is_there()
     waited_s = 0.0
     while waited_s < seconds and not stop() and end.is_there() == had_ended:

@@ -1,4 +1,4 @@
-"""Training pace of each task, and the task that slows down the others. Pure.
+"""Training pace of each task, and the slowest task. Pure.
 
 Folds `pace` events. In synchronous training all workers make the same number of steps per second,
 so this number identifies no slow worker. The compute time until a worker's gradients are ready, and
@@ -66,7 +66,7 @@ class Slowest:
 
 
 class Paces:
-    """Latest pace of each task of a job. Not safe for use by several threads."""
+    """Latest pace of each task of a job. Not thread-safe."""
 
     def __init__(self) -> None:
         self._last: dict[str, TaskPace] = {}
@@ -74,7 +74,7 @@ class Paces:
         self._newest = -math.inf
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Process an event of the run; a restart of the job discards earlier reports."""
+        """Process an event of the run; a restart discards earlier reports."""
         if event["type"] == "restart":
             self._last.clear()
             self._slow_since.clear()
@@ -89,7 +89,7 @@ class Paces:
 
     @property
     def slowest(self) -> Slowest | None:
-        """Task that has been clearly slower than the others for a while, or None."""
+        """Task that has been clearly slower for a while, or None."""
         found = [
             Slowest(pace.task, pace.step_ms, others)
             for pace in self.tasks

@@ -10,7 +10,10 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Return values that identify this process among all past and future ones of this machine."""
+    """Return values that identify this process on this machine.
+
+    No earlier or later process has the same values.
+    """
     return {
         "host": socket.gethostname(),
         "boot": _boot_id(),

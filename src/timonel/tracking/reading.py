@@ -69,7 +69,9 @@ def read_header(folder: Path) -> RunHeader:
 
 
 def require_readable(workspace: Workspace, ref: str) -> None:
-    """Check that the run with the ID or unique ID prefix ``ref``, if any, can be read.
+    """Check that the run of an ID or unique prefix is readable.
+
+    Does nothing if no single run matches.
 
     A listing skips unreadable records. A request for such a run must fail with the reason.
 

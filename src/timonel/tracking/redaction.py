@@ -41,7 +41,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_value(value: Any) -> Any:
-    """Redact credentials in all strings of a JSON-able value, recognized by their format."""
+    """Redact credentials in all strings of a JSON-able value, by format."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):

@@ -40,7 +40,7 @@ def branches(graph: LineageGraph, *, upstream: bool = True) -> Branch:
 
 
 def as_lines(graph: LineageGraph, *, relative_to: Path | None = None) -> list[str]:
-    """Return the lineage as lines of text: first the origin of the focus, then its uses.
+    """Return the lineage as lines of text: the focus's origin, then uses.
 
     Args:
         graph: A graph with a focus.

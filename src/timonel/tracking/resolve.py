@@ -1,4 +1,4 @@
-"""Resolve a user's reference to a node of the lineage graph, and check its state on disk."""
+"""Resolve a user's reference to a lineage node, and check its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _DIGEST_LIMIT_BYTES = 64 << 20
 def lineage(
     workspace: Workspace, ref: str | os.PathLike[str], *, direction: Direction = "both"
 ) -> LineageGraph:
-    """Return the origins and uses of a run, model or artifact, from the run records alone.
+    """Return the origins and uses of a run, model or artifact.
+
+    Reads the run records alone.
 
     Args:
         workspace: The workspace of the runs.
@@ -77,7 +79,7 @@ def _state_at(uri: str, artifact: Artifact) -> ArtifactState:
 
 
 def _digest_now(path: Path) -> str | None:
-    """Return the digest of ``path`` if it can be computed quickly, else None."""
+    """Return the digest of ``path`` if computable quickly, else None."""
     with contextlib.suppress(OSError):
         if path.is_file() and path.stat().st_size <= _DIGEST_LIMIT_BYTES:
             return digest_file(path)
@@ -149,7 +151,10 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
 
 
 def _place(graph: LineageGraph, ref: str) -> LineageGraph | None:
-    """Return the graph focused on the artifact at a path or URI, or at a folder above it."""
+    """Return the graph focused on the artifact at a path or URI.
+
+    If there is none, the artifact of a folder above it.
+    """
     uri = normalise(ref)
     there = [node for node in graph.artifacts if uri in node.uris]
     manifest = _manifest_digest(Path(uri)) if is_local(uri) else None

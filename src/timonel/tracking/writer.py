@@ -33,7 +33,7 @@ _ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def new_run_id(kind: str, *, now: float | None = None) -> str:
-    """Return an ID such as ``train-20261120-181530-7f3a``, which is also a valid job ID."""
+    """Return an ID such as ``train-20261120-181530-7f3a``, also valid for jobs."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{kind}-{moment}-{secrets.token_hex(2)}"
 
@@ -121,14 +121,14 @@ class RunWriter:
         self._clock_offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def params(self, params: Mapping[str, Any]) -> None:
-        """Record parameters; a later value for the same name replaces the earlier one."""
+        """Record parameters; later values replace earlier ones of the same name."""
         if params:
             self._append("params", {"params": redact_params(params)})
 
     def metrics(
         self, metrics: Mapping[str, float], step: int | None = None, epoch: int | None = None
     ) -> None:
-        """Record metric values at a step or epoch; NaN and infinity are preserved."""
+        """Record metric values at a step or epoch, including NaN and infinity."""
         if metrics:
             values = {name: encode_number(value) for name, value in metrics.items()}
             place = {"step": step, "epoch": epoch}
@@ -140,7 +140,7 @@ class RunWriter:
         self._append("input", {"artifact": artifact.model_dump(mode="json")})
 
     def output(self, artifact: Artifact) -> None:
-        """Record ``artifact`` as an output of the run; others may already read it."""
+        """Record ``artifact`` as an output of the run, ready for readers."""
         self._append("output", {"artifact": artifact.model_dump(mode="json")}, durable=True)
 
     def event(self, type: str, **fields: Any) -> None:  # noqa: A002 - the key in every event

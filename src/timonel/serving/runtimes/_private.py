@@ -40,7 +40,7 @@ def import_tensorflow() -> None:
 def make_callable(
     session: Any, feed: Sequence[str], fetch: Sequence[str], *, in_caller: bool = False
 ) -> Callable[..., Any]:
-    """Return a function from arrays, in the order of ``feed``, to the list of values of ``fetch``.
+    """Return a function from the arrays of ``feed`` to those of ``fetch``.
 
     Args:
         session: A ``tf.compat.v1.Session``; it must outlive the function.

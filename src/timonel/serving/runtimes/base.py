@@ -169,7 +169,7 @@ class ScheduledModel(LoadedModel):
         return [_submitted(self, request) for request in requests]
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return an uninitialized array that `submit` takes with as few copies as possible.
+        """Return an uninitialized array that `submit` takes with minimal copying.
 
         Args:
             shape: The sizes.
@@ -189,7 +189,7 @@ def _submitted(model: ScheduledModel, request: Asked) -> Future[dict[str, Array]
 
 
 class WrappedModel(ScheduledModel):
-    """Base of models that wrap another one; reports the status of the inner model."""
+    """Base of models that wrap another one, and report its status."""
 
     _model: LoadedModel
 
@@ -210,7 +210,7 @@ class WrappedModel(ScheduledModel):
 
 
 class Runtime(abc.ABC):
-    """A kind of runtime. Instances hold no model and are safe to share between threads."""
+    """A kind of runtime, without a loaded model. Thread-safe."""
 
     name: str
 
@@ -224,11 +224,13 @@ class Runtime(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Import what loading needs; called once before the first load, may take seconds.
+        """Import what loading needs; called once before the first load.
+
+        May take seconds.
 
         Raises:
             StatusError: The import failed.
         """
 
-    def close(self) -> None:  # noqa: B027 - few have anything to give back
-        """Release the resources of `prepare`; called once, when no model is loaded any more."""
+    def close(self) -> None:  # noqa: B027 - most runtimes have nothing to release
+        """Release the resources of `prepare`; called once, after all models closed."""

@@ -61,7 +61,7 @@ class LiteRtRuntime(Runtime):
 def load_flatbuffer(
     content: bytes, settings: RuntimeSettings, signatures: Mapping[str, Signature]
 ) -> LoadedModel:
-    """Load a flatbuffer converted from a SavedModel, so that clients see no difference.
+    """Load a flatbuffer converted from a SavedModel, with the SavedModel's signatures.
 
     Args:
         content: The flatbuffer.
@@ -180,7 +180,9 @@ class _Interpreter:
 
 
 def _is_like(ours: Signature, theirs: Signature) -> bool:
-    """Return whether two signatures have the same inputs and outputs; internal tensors may differ.
+    """Return whether two signatures have the same inputs and outputs.
+
+    Internal tensors may differ.
 
     Only a SavedModel has default values of inputs.
     """

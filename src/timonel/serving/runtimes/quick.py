@@ -1,4 +1,4 @@
-"""Detection of runs so short that handing them to another thread costs more. Pure."""
+"""Detection of runs too short to hand to another thread. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class OverrunCounter:
         self._count = 0
 
     def are_too_many(self, cpu_s: float) -> bool:
-        """Count a run; return whether it was the third overrun in about a thousand runs."""
+        """Count a run; return whether it was the third recent overrun.
+
+        Recent means within about a thousand runs.
+        """
         if cpu_s > self._limit_s:
             self._count += _FORGIVEN_IN
         elif self._count:
@@ -53,7 +56,7 @@ class InlineThreshold:
         self._largest = -1
 
     def covers(self, size: int) -> bool:
-        """Return whether a run with this many bytes of input is known to be quick."""
+        """Return whether runs with ``size`` input bytes are known as quick."""
         return size <= self._largest
 
     def observe(self, size: int, seconds: float, cpu_s: float = 0.0) -> None:
@@ -71,7 +74,7 @@ class InlineThreshold:
 
 
 def spent(seconds: float, cpu_s: float) -> float:
-    """Estimate the time of a run with the processor and the interpreter to itself.
+    """Estimate a run's time with the processor and the interpreter to itself.
 
     A thread that returns from computing waits for the thread that runs Python, and on a busy
     machine
@@ -86,7 +89,7 @@ def spent(seconds: float, cpu_s: float) -> float:
 
 
 def size_of(inputs: Mapping[str, Array]) -> int:
-    """Return the bytes of a run's inputs; for strings, the bytes of the references."""
+    """Return the bytes of a run's inputs; strings count as references."""
     return sum([array.nbytes for array in inputs.values()])
 
 

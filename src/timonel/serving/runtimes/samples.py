@@ -26,7 +26,7 @@ Sample = tuple[str, Mapping[str, Array]]
 
 
 def samples_of(version: Path, most: int = MOST) -> list[Sample]:
-    """Return the Predict requests in a version's warm-up file; empty if it cannot be read."""
+    """Return the Predict requests in a warm-up file; empty if unreadable."""
     path = version / WARMUP_FILE
     found: list[Sample] = []
     if not path.is_file():

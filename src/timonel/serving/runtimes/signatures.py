@@ -30,7 +30,7 @@ def signature_of(
 
 
 def signatures_in(version: Path, tags: tuple[str, ...]) -> dict[str, Signature]:
-    """Return the signatures of the SavedModel in ``version``, without default values of inputs.
+    """Return the SavedModel's signatures in ``version``, without default values of inputs.
 
     Empty if the model has no graph with these tags.
     """

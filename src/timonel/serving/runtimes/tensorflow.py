@@ -220,7 +220,10 @@ def _status(error: Any) -> StatusError:
 
 
 def without_graph(message: str) -> str:
-    """Strip graph nodes and functions, which clients do not know, from TensorFlow's message."""
+    """Strip references to graph nodes and functions from TensorFlow's message.
+
+    Clients do not know the graph.
+    """
     # The message may quote a client's text of any length.
     message = message[:_MOST_CHARACTERS]
     several = _SEVERAL.match(message)

@@ -1,4 +1,4 @@
-"""Loaded version with its own thread pool, for models that are not batched."""
+"""Loaded version with its own thread pool, for models without batching."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FAR_FROM_INSTANT_S = 100 * _HANDOVER_S
 
 
 def scheduled(model: LoadedModel, threads: int = _THREADS) -> ScheduledModel:
-    """Return a version that schedules its requests: ``model`` itself if it already does.
+    """Return a version that schedules its requests: ``model`` itself if possible.
 
     Args:
         model: The loaded version; owned by the result.
@@ -28,7 +28,7 @@ def scheduled(model: LoadedModel, threads: int = _THREADS) -> ScheduledModel:
 
 
 class ThreadedModel(WrappedModel):
-    """Runs each request in a small thread pool, in the order of arrival. Thread-safe.
+    """Runs requests in a small thread pool, in arrival order. Thread-safe.
 
     Requests known to take less time than the handover run in the submitting thread.
 

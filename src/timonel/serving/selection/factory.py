@@ -1,4 +1,4 @@
-"""Create a server's runtime by name, in this process or in child processes."""
+"""Create a server's runtime by name, in this process or children."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def runtime_for(
 
 
 def _entry_point(settings: RuntimeSettings) -> importlib.metadata.EntryPoint:
-    """Return the entry point for all models: the choosing runtime if several runtimes are set."""
+    """Return the entry point for all models; ``auto`` for several runtimes."""
     found = [_find(name) for name in settings.runtimes]
     return _find(AUTO) if settings.prefer_tflite or len(found) > 1 else found[0]
 

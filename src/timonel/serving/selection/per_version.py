@@ -41,7 +41,7 @@ class ChosenRuntimes(Runtime):
             self._of(name).start()
 
     def prepare(self) -> None:
-        """Wait until the needed runtimes are imported; others are imported on first use."""
+        """Wait until the needed runtimes are imported; others load on demand."""
         for name in self._needed:
             self._of(name).prepare()
 
@@ -71,7 +71,7 @@ class ChosenRuntimes(Runtime):
 
 
 def needed_at_start(models: Sequence[ModelSettings], settings: RuntimeSettings) -> frozenset[str]:
-    """Return the runtimes of the newest versions; TensorFlow for a model without versions."""
+    """Return the runtimes of the newest versions; TensorFlow without versions."""
     return frozenset(
         name for model in models for name in _needed_by(model, settings.of(model.name))
     )

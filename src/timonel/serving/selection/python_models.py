@@ -1,4 +1,7 @@
-"""Isolation of versions with Python code: they always run in their own processes."""
+"""Isolation of versions with Python code in their own processes.
+
+This applies regardless of the isolation of other versions.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Runtimes:
 
 
 class OwnCodeRuntime(Runtime):
-    """Choose the runtime of a version by its Python code, and enforce permissions. Thread-safe.
+    """Choose versions' runtimes by their Python code; enforce permissions. Thread-safe.
 
     A server with only Python models does not import TensorFlow.
 
@@ -99,7 +102,7 @@ class OwnCodeRuntime(Runtime):
 
 
 def needs_plain(models: Sequence[ModelSettings]) -> bool:
-    """Return whether a server needs another runtime than Python's at its start."""
+    """Return whether a server starts with other models than Python models."""
     for model in models:
         try:
             folders = version_folders(Path(model.base_path))

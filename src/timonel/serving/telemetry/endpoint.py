@@ -1,4 +1,4 @@
-"""ASGI application that serves the metrics page in front of a REST application.
+"""ASGI application that puts the metrics page before a REST application.
 
 It answers any HTTP method.
 """

@@ -39,7 +39,7 @@ class _Metrics(Collector):
 
 
 def encode(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
-    """Return a page and its content type: OpenMetrics if the client accepts it, else text.
+    """Return a page and its content type: OpenMetrics if accepted, else text.
 
     Args:
         metrics: The metrics on the page.
@@ -62,7 +62,7 @@ def encode(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
 def counter(
     name: str, documentation: str, labels: Sequence[str], rows: Iterable[tuple[Labels, float]]
 ) -> Metric:
-    """Return a counter: the sum of the rows for each set of labels.
+    """Return a counter: the row sum for each set of labels.
 
     prometheus-client treats names that do not end in ``_total``, such as most of TensorFlow
     Serving's,
@@ -107,7 +107,7 @@ def histogram(
     unit: float = 1.0,
     bounds: Sequence[float] = (),
 ) -> Metric:
-    """Return a histogram: the sum of the rows for each set of labels.
+    """Return a histogram: the row sum for each set of labels.
 
     Args:
         name: Its name.

@@ -22,7 +22,7 @@ def versions(catalogue: Catalogue) -> Mapping[tuple[str, str], int]:
 
 
 def memory() -> Mapping[str, int]:
-    """Return the memory of this process and of its child processes, in bytes.
+    """Return the memory of this process and its children, in bytes.
 
     Shared pages count in proportion for each process, if the kernel reports that.
     """
@@ -35,7 +35,7 @@ def memory() -> Mapping[str, int]:
 
 
 def proportional(pid: int) -> int:
-    """Return the proportional memory of a process in bytes; 0 if it is gone."""
+    """Return a process's proportional memory in bytes; 0 if gone."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -68,7 +68,7 @@ class Tracer(Protocol):
     """Receiver of spans."""
 
     def trace(self, observation: Observation, ended: float, code: Code) -> None:
-        """Record a request that ended at ``ended``, in monotonic seconds; must be quick."""
+        """Record a request that ended at ``ended`` (monotonic seconds). Must be quick."""
 
 
 Count = Callable[[], Mapping[tuple[str, str], int]]
@@ -175,7 +175,10 @@ class Monitor:
             self._logged[model, code.name] += 1
 
     def counts(self) -> Counts:
-        """Return all counts; not for an event loop, as it looks up versions and memory."""
+        """Return all counts. Slow: it looks up versions and memory.
+
+        Not for an event loop.
+        """
         with self._lock:
             logged = dict(self._logged)
         return Counts(
@@ -194,7 +197,9 @@ class Monitor:
         return encode((*tfserving.families(counts), *own.families(counts)), accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of each model, and the total under the empty name; takes no lock.
+        """Return each model's traffic, and the total under the empty name.
+
+        Takes no lock.
 
         Concurrent counts may be included in part.
         """

@@ -1,4 +1,7 @@
-"""Metrics under timonel's names: by version and signature, in seconds and bytes. Pure."""
+"""Metrics under timonel's names, by version and signature. Pure.
+
+Units are seconds and bytes.
+"""
 
 from __future__ import annotations
 

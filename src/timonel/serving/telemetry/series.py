@@ -1,4 +1,7 @@
-"""Counts and histograms by key. Adding a value takes a few microseconds, under its own lock."""
+"""Counts and histograms by key.
+
+Adding a value takes a few microseconds, under the key's own lock.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,10 @@ class Histogram:
         self.total += value
 
     def add(self, other: Histogram) -> None:
-        """Add all counts of another histogram; its limits must be the same, or these and more."""
+        """Add all counts of another histogram.
+
+        Its limits must be the same, or these and more.
+        """
         last = len(self.counts) - 1
         for place, count in enumerate(other.counts):
             self.counts[min(place, last)] += count
@@ -96,7 +102,7 @@ class Histogram:
 
 
 class Requests:
-    """Requests of one key: the time of each stage, in microseconds, and the rows.
+    """Stage times, in microseconds, and rows of one key's requests.
 
     ``run`` is the wait for a batch plus the computation, which TensorFlow Serving calls the
     runtime.
@@ -171,7 +177,10 @@ class Times:
 
 
 class Table(Generic[K, V]):
-    """Values by key, created on first use. Thread-safe; lookups of existing keys take no lock."""
+    """Values by key, created on first use. Thread-safe.
+
+    Lookups of existing keys take no lock.
+    """
 
     def __init__(self, make: Callable[[], V]) -> None:
         self._make = make

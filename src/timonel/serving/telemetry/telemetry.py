@@ -87,12 +87,12 @@ class Telemetry:
         return observe
 
     def name_of(self, path: Path) -> str:
-        """Return the model's name for the folder of a version; empty if unknown."""
+        """Return the model's name for a version's folder; empty if unknown."""
         return self._origin(path)[0]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the request log and tracing during the block; flush them at its end."""
+        """Run request log and tracing during the block, then flush them."""
         self.recorder.start()
         try:
             yield
@@ -111,7 +111,7 @@ class Telemetry:
         return logs.get(name)
 
     def _origin(self, path: Path) -> tuple[str, str]:
-        """Return the model's name for the folder of a version, and the version's origin."""
+        """Return the model's name for a version's folder, and its origin."""
         for model in self._models():
             if folder_of(model.base_path) == path.parent:
                 return model.name, str(path)

@@ -37,7 +37,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve according to the flags until SIGTERM or SIGINT; return the exit status."""
+    """Serve with the given flags until SIGTERM or SIGINT.
+
+    Returns:
+        The exit status.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flags = table.flags(cores or 1)
     parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
@@ -105,7 +109,7 @@ def _log_to_standard_error() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # At their default levels these repeat this server's messages, or log its own calls.
+    # At level INFO these loggers repeat this server's messages, or report its own calls.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 

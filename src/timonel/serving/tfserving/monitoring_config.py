@@ -15,7 +15,7 @@ _PACKAGE = "tensorflow.serving"
 
 
 def metrics_path_from(text: str, path: str) -> str | None:
-    """Return the path of the metrics page from a ``--monitoring_config_file``; None if disabled.
+    """Return the metrics path from a ``--monitoring_config_file``; None if disabled.
 
     Args:
         text: The file's text: a MonitoringConfig as text proto.

@@ -1,4 +1,4 @@
-"""Contract tests for jobs that shrink and grow; for engines that support it."""
+"""Contract tests for jobs that shrink and grow; for elastic engines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ElasticContract:
 
 
 def elastic_engine(harness: EngineHarness) -> ElasticEngine:
-    """Return the engine under test; skip the test if its jobs cannot change their size."""
+    """Return the engine under test; skip if jobs cannot change size."""
     if not isinstance(harness.engine, ElasticEngine):
         pytest.skip("the jobs of this engine keep their size")
     return harness.engine

@@ -1,4 +1,4 @@
-"""Contract tests for a failed task in a gang: all tasks restart, or the job ends."""
+"""Contract tests for failed tasks: the gang restarts, or the job ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timonel.testing.engines.harness import EngineHarness, pid_of
 
 
 class FailingContract:
-    """Contract tests for a failed task in a gang: all tasks restart, or the job ends."""
+    """Contract tests for failed tasks: the gang restarts, or the job ends."""
 
     def test_a_users_error_is_not_retried(self, engine: EngineHarness) -> None:
         status = engine.run("ready", "worker-1@raise:no such column", "wait")

@@ -40,7 +40,10 @@ class EngineHarness:
     mark: str = field(default_factory=lambda: uuid4().hex)
 
     def spec(self, *steps: str, job_id: str = "job", **fields: Any) -> JobSpec:
-        """Return a job of two workers whose tasks run ``steps``; ``fields`` override the rest."""
+        """Return a job of two workers whose tasks run ``steps``.
+
+        ``fields`` override the rest.
+        """
         values: dict[str, Any] = {
             "roles": (RoleSpec(name="worker", replicas=2),),
             "restart": RestartPolicy(max_restarts=2, backoff_s=0.01),
@@ -74,11 +77,14 @@ class EngineHarness:
         return self.wait_until(job_id, lambda status: status.state.is_final)
 
     def wait_for_state(self, job_id: str, state: JobState) -> JobStatus:
-        """Wait until a job is in a state; fail if it ends first."""
+        """Wait for a job's state; fail if the job ends first."""
         return self.wait_until(job_id, lambda status: status.state == state)
 
     def wait_until(self, job_id: str, holds: Callable[[JobStatus], bool]) -> JobStatus:
-        """Wait until a condition on a job's status holds; fail if the job ends first."""
+        """Wait for a condition on a job's status.
+
+        Fails if the job ends before the condition holds.
+        """
         found: list[JobStatus] = []
 
         def check() -> bool:

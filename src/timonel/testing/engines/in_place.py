@@ -1,4 +1,4 @@
-"""Contract tests for a lost task that restarts in place while the others continue."""
+"""Contract tests for tasks that restart in place while others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract tests for resuming jobs that failed or were stopped; for engines that support it."""
+"""Contract tests for resuming failed or stopped jobs; for resuming engines."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ResumingContract:
 
 
 def resuming_engine(harness: EngineHarness) -> ResumingEngine:
-    """Return the engine under test; skip the test if it cannot resume jobs."""
+    """Return the engine under test; skip if it cannot resume jobs."""
     if not isinstance(harness.engine, ResumingEngine):
         pytest.skip("this engine starts no job again")
     return harness.engine

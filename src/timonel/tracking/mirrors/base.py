@@ -43,7 +43,7 @@ class Mirror(abc.ABC):
         """Whether to copy every run; if not, only those selected by `wants`."""
         return True
 
-    def wants(self, run: RunRecord) -> bool:  # noqa: ARG002 - for those that look at it
+    def wants(self, run: RunRecord) -> bool:  # noqa: ARG002 - for overrides
         """Return whether to copy ``run``."""
         return self.wants_all
 
@@ -61,7 +61,7 @@ class Mirror(abc.ABC):
 
     @abc.abstractmethod
     def end(self) -> None:
-        """Close the run; all events must be in the tracker when this returns."""
+        """Close the run, with all its events in the tracker."""
 
 
 def subject(workspace: Workspace, run: RunRecord) -> str:

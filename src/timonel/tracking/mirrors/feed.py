@@ -46,7 +46,10 @@ class Fed:
 
 
 class Feed:
-    """Feeds a run to a mirror, continuing at the saved position, also across processes."""
+    """Feeds a run to a mirror from the saved position on.
+
+    The position is shared between processes.
+    """
 
     def __init__(self, workspace: Workspace, run_id: str, mirror: Mirror) -> None:
         self._workspace = workspace
@@ -56,7 +59,10 @@ class Feed:
         self._has_begun = False
 
     def sync(self) -> Fed:
-        """Send new events to the mirror; blocks, but never raises the mirror's errors."""
+        """Send new events to the mirror. Blocks.
+
+        Never raises the mirror's errors.
+        """
         given = _Given()
         try:
             with exclusive(self._file("lock"), timeout_s=_LOCK_TIMEOUT_S):
@@ -146,7 +152,7 @@ class _Given:
 def sync_run(
     workspace: Workspace, run_id: str, mirrors: Sequence[Mirror] | None = None
 ) -> list[Fed]:
-    """Feed a run to mirrors, by default to all that are installed and want it.
+    """Feed a run to mirrors, by default to all installed and interested.
 
     Raises:
         NotFoundError: The run does not exist.

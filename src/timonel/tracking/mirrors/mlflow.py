@@ -1,4 +1,6 @@
-"""Mirror for MLflow: runs, parameters, metrics, inputs and results appear in its UI.
+"""Mirror that shows runs in MLflow.
+
+It copies runs with their parameters, metrics, inputs and results.
 
 A run goes to the server in ``MLFLOW_TRACKING_URI``, else to ``mlflow.db`` (SQLite) in the
 workspace: ``mlflow ui --backend-store-uri sqlite:///<workspace>/mlflow.db`` shows it.
@@ -36,7 +38,7 @@ _TABLES_TIMEOUT_S = 120.0
 
 
 class MlflowMirror(Mirror):
-    """Copies runs to MLflow's tracking store. Not safe for use by several threads."""
+    """Copies runs to MLflow's tracking store. Not thread-safe."""
 
     name: ClassVar[str] = "mlflow"
 
@@ -57,7 +59,10 @@ class MlflowMirror(Mirror):
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._database}"
 
     def begin(self, run: RunRecord) -> bool:
-        """Find the run by a tag with its timonel ID, or create it with its parameters and tags."""
+        """Find the run by its timonel ID, or create it.
+
+        The ID is stored in a tag. Parameters and inputs are copied in both cases.
+        """
         client = self._connect()
         found = self._find(run.id)
         known = found is not None
@@ -104,7 +109,10 @@ class MlflowMirror(Mirror):
         return self.tracking_uri == f"sqlite:///{self._database}"
 
     def _connect(self) -> Any:
-        """Return MLflow's client; the first call creates or migrates the tables of a database."""
+        """Return MLflow's client; the first call prepares the database.
+
+        It creates or migrates the tables.
+        """
         if self._client is None:
             with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_TABLES_TIMEOUT_S):
                 with _quietly():

@@ -33,7 +33,10 @@ class MetricValue(NamedTuple):
 
 
 def metric_values(event: Event) -> list[MetricValue]:
-    """Return the values of a metrics event; the step is the training step, else the epoch."""
+    """Return the values of a metrics event.
+
+    The step is the training step, else the epoch.
+    """
     metrics = event.get("metrics")
     if not isinstance(metrics, Mapping):
         return []
@@ -50,7 +53,7 @@ def metric_values(event: Event) -> list[MetricValue]:
 def new_params(
     params: Mapping[str, Any], known: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the parameters missing in MLflow, and those it has with another value.
+    """Return parameters missing in MLflow, and those with another value there.
 
     MLflow's parameters never change, so changed values must be stored elsewhere.
     """
@@ -70,7 +73,7 @@ def key(name: str) -> str:
 
 
 def text(value: Any) -> str:
-    """Return a parameter's value as text: strings unchanged, lists and dictionaries as JSON."""
+    """Return a parameter's value as text; lists and dictionaries as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)

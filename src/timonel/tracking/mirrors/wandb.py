@@ -90,7 +90,7 @@ class WandbMirror(Mirror):
         return self.name in (named_mirrors() or ()) and not self._is_disabled
 
     def wants(self, run: RunRecord) -> bool:
-        """Return whether the run was started with ``--wandb``, or all runs are copied."""
+        """Return whether to copy the run: with ``--wandb``, or if all are."""
         asked = bool(run.header.params.get(PARAM)) and not self._is_disabled
         return asked or self.wants_all
 
@@ -133,7 +133,7 @@ class WandbMirror(Mirror):
                 self._copy(event)
 
     def end(self) -> None:
-        """Close the run: W&B's own process has all events and writes the remaining ones."""
+        """Close the run; W&B's own process writes the remaining events."""
         _open_runs.pop(self._run.id, None)
         self._run.finish(exit_code=self._exit_code)
         self._run = None

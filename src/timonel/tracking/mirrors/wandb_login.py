@@ -1,4 +1,7 @@
-"""Choose between online and offline runs for Weights & Biases. Pure, without its package."""
+"""Choose online or offline runs for Weights & Biases. Pure.
+
+Does not import W&B's package.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _MODES: Mapping[str, Mode] = {
 
 
 def mode(environ: Mapping[str, str]) -> Mode:
-    """Return the mode of runs: from ``WANDB_MODE``, else online if a login exists."""
+    """Return the mode from ``WANDB_MODE``, else online with a login."""
     asked = _MODES.get(environ.get("WANDB_MODE", "").lower())
     return asked or ("online" if is_logged_in(environ) else "offline")
 
@@ -50,7 +53,10 @@ def offline_folder(environ: Mapping[str, str], root: Path) -> Path:
 
 
 def is_logged_in(environ: Mapping[str, str]) -> bool:
-    """Return whether a login for W&B's server exists, in the environment or in the netrc file."""
+    """Return whether a login for W&B's server exists.
+
+    It is in the environment or in the netrc file.
+    """
     if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(environ.get("WANDB_BASE_URL") or _SERVER).netloc

@@ -85,7 +85,7 @@ class Source:
             raise StatusError(Code.INTERNAL, _named(error)) from None
 
     def _tell(self, error: BaseException, name: str) -> None:
-        """Log an error; with its traceback if it is the first one from this place."""
+        """Log an error, with its traceback only once per place."""
         frames = traceback.extract_tb(error.__traceback__)
         place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else None
         with self._lock:
@@ -100,7 +100,7 @@ class Source:
             _LOG.log(level, "%s failed again: %s", name, _named(error))
 
     def _traceback(self, error: BaseException) -> str:
-        """Format a traceback that begins with the first frame of the code itself."""
+        """Format a traceback from the code's first own frame on."""
         frame = error.__traceback__
         while frame is not None and not frame.tb_frame.f_code.co_filename.startswith(self._folder):
             frame = frame.tb_next

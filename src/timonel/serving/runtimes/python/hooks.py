@@ -156,7 +156,7 @@ class HookedModel(WrappedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[Arrays]:
-        """Submit a request to the hooks and the model, without waiting for it."""
+        """Submit a request to hooks and model without waiting for it."""
         if signature != self._hooks.client_side.name:
             return self._model.submit(signature, inputs, outputs, deadline)
         passage = _Passage(inputs, outputs, deadline)
@@ -230,7 +230,7 @@ class _Passage:
         self.answer = Pending()
 
     def guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Run a step unless the request is done; an exception becomes its answer."""
+        """Run a step unless the request is done; errors become its answer."""
         if self.answer.done():
             return
         try:

@@ -57,7 +57,7 @@ class PythonModel(Protocol):
 
 
 class PythonRuntime(Runtime):
-    """Loads a Python model. Only for a process that loads nothing else, see `Source`."""
+    """Loads a Python model. For a process with a single version."""
 
     name = "python"
 
@@ -65,7 +65,7 @@ class PythonRuntime(Runtime):
         """Import modules that nearly every model needs."""
         importlib.import_module("numpy.random")
 
-    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:  # noqa: ARG002 - threads and tags are the code's own business
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:  # noqa: ARG002 - threads and tags are up to the code
         """Load the class in ``model.py``."""
         file = path / MODEL_FILE
         if not file.is_file():
@@ -136,7 +136,7 @@ def _method(model: Any, name: str) -> Predict:
     method = getattr(model, name, None)
     if not callable(method):
         raise _refusal(f"expected {CLASS} in {MODEL_FILE} to have a method {name}, found none")
-    return method  # type: ignore[no-any-return]  # a person's class has no types
+    return method  # type: ignore[no-any-return]  # the user's class is untyped
 
 
 def _threads(value: Any) -> int:

@@ -24,7 +24,9 @@ _BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
 
 
 def check_folder(folder: Path, tags: Sequence[str], allowed: Collection[str] = ()) -> None:
-    """Reject the SavedModel in ``folder`` if loading or running it could do more than compute.
+    """Reject the SavedModel in ``folder`` if it could do more than compute.
+
+    This covers loading and running it.
 
     Args:
         folder: The version's folder.
@@ -47,7 +49,7 @@ def check_folder(folder: Path, tags: Sequence[str], allowed: Collection[str] = (
 
 
 def _read(folder: Path) -> Any:
-    """Return the SavedModel that TensorFlow would read; None if the folder has none."""
+    """Return the SavedModel that TensorFlow would read, or None."""
     try:
         if (folder / _BINARY).is_file():
             return saved_model_pb2.SavedModel.FromString((folder / _BINARY).read_bytes())

@@ -30,7 +30,7 @@ class Call:
 
 
 class Graph:
-    """Nodes of a MetaGraphDef by scope: the main graph, and each function of its library."""
+    """Nodes of a MetaGraphDef by scope: main graph and library functions."""
 
     def __init__(self, meta_graph: Any) -> None:
         library = meta_graph.graph_def.library
@@ -91,7 +91,10 @@ class Graph:
         return found
 
     def reached_from(self, roots: Iterable[str]) -> set[tuple[str, str]]:
-        """Return scope and name of every node that runs with the main graph's nodes ``roots``."""
+        """Return scope and name of every node that runs with ``roots``.
+
+        The roots are nodes of the main graph.
+        """
         pending = [(MAIN, _node_of(root)) for root in roots]
         for name in self._interchangeable:
             pending += [(name, node) for node in self._nodes.get(name, ())]
@@ -163,7 +166,7 @@ class Graph:
         return inside or [_shared_name(node) for _, node in handles].count(name) > 1
 
     def _passed(self, function: str, position: int, found: set[str]) -> list[tuple[str, str]]:
-        """Return the values passed for an argument by all calls of the function."""
+        """Return the values passed for an argument by all calls."""
         places = []
         if function in self._interchangeable:
             found.add(UNKNOWN)

@@ -1,4 +1,4 @@
-"""Operations that a served model may hold, and reasons to refuse others. Pure.
+"""Allowed operations of a served model, and reasons to refuse others. Pure.
 
 An operation is harmless if it only computes on its inputs, or keeps state within its own process:
 ``harmless.txt`` lists these by name, generated from TensorFlow's registry by `harmless_of`. All

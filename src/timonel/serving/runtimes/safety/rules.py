@@ -1,4 +1,6 @@
-"""Rules for unsafe operations in a model's graph. Pure: a MetaGraphDef in, findings out.
+"""Rules for unsafe operations in a model's graph. Pure.
+
+They turn a MetaGraphDef into findings.
 
 Most operations are judged by name. A few are part of every model and safe only there: restoring
 from the model's own checkpoint, saving (which a server never does), and tables made from the

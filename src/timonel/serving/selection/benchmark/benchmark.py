@@ -1,4 +1,4 @@
-"""Compare loaded models on the same requests, time them, and choose the best."""
+"""Compare loaded models on the same requests, and choose the fastest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compared(theirs: LoadedModel, ours: LoadedModel, samples: Sequence[Sample]) 
 def measured(
     models: Mapping[Choice, LoadedModel], samples: Sequence[Sample]
 ) -> Iterator[Measurement]:
-    """Yield the times of all models, with one caller and with one caller per core."""
+    """Yield all models' times, with one caller and one per core."""
     for signature in _callable(models["tensorflow"]):
         inputs = _inputs_for(signature, samples)
         batches = _batches(signature, inputs) or {_rows(inputs[0]): inputs[0]}
@@ -128,7 +128,7 @@ def _callable(model: LoadedModel) -> list[Signature]:
 
 
 def _inputs_for(signature: Signature, samples: Sequence[Sample]) -> list[Inputs]:
-    """Return the samples for a signature: its own, else those of one with the same inputs."""
+    """Return a signature's samples, else those with the same inputs."""
     own = [inputs for name, inputs in samples if name == signature.name]
     fitting = own or [inputs for _, inputs in samples if inputs.keys() == signature.inputs.keys()]
     if not fitting:
@@ -137,7 +137,7 @@ def _inputs_for(signature: Signature, samples: Sequence[Sample]) -> list[Inputs]
 
 
 def _batches(signature: Signature, samples: Sequence[Inputs]) -> dict[int, Inputs]:
-    """Return batches of sample rows, by size; empty if the model is not batchable."""
+    """Return batches of sample rows by size; empty without batching."""
     same = [each for each in samples if _row_shapes(each) == _row_shapes(samples[0])]
     if not is_open(signature) or any(array.ndim == 0 for array in same[0].values()):
         return {}
@@ -150,7 +150,7 @@ def _batches(signature: Signature, samples: Sequence[Inputs]) -> dict[int, Input
 
 
 def _first(array: Array, rows: int) -> Array:
-    """Return this many rows of an array, repeating it if it has fewer."""
+    """Return the first ``rows`` rows of an array, repeated if necessary."""
     return np.concatenate([array] * -(-rows // len(array)))[:rows]
 
 
@@ -164,7 +164,7 @@ def _row_shapes(inputs: Inputs) -> dict[str, tuple[int, ...]]:
 
 
 def _round(model: LoadedModel, signature: str, inputs: Inputs, callers: int) -> float:
-    """Return the seconds per request while ``callers`` threads send requests."""
+    """Return the seconds per request with ``callers`` concurrent threads."""
 
     def call(until: float) -> int:
         calls = 0
@@ -215,7 +215,7 @@ def _mean(ratios: Sequence[float]) -> float:
 
 
 def _as_rows(array: Array) -> Array:
-    """Return an array as rows of wide numbers, so that differences do not overflow."""
+    """Return an array as rows of wide numbers, to avoid overflow."""
     is_complex = np.issubdtype(array.dtype, np.complexfloating)
     wide: Array = array.astype(np.complex128 if is_complex else np.float64)
     return wide.reshape(array.shape[0] if array.ndim > 1 else 1, -1)

@@ -20,7 +20,7 @@ _MOST_BYTES = 4 << 20
 
 
 def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
-    """Return the requests in an ``.npz`` file, which has an array of rows per input.
+    """Return the requests in an ``.npz`` file with one array per input.
 
     Each row is a request to every signature with these inputs.
 
@@ -54,7 +54,10 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
 def held_out(
     export: Export, examples: Sequence[ReferenceExample], data_root: Path | None = None
 ) -> list[Sample]:
-    """Return held-out examples as requests to ``serving_default``, one by one and as one batch."""
+    """Return held-out examples as single requests and one batch.
+
+    The signature is ``serving_default``.
+    """
     rows = list(_raw(export, examples, data_root))
     singles: list[Sample] = [(DEFAULT_SIGNATURE, row) for row in rows[:_SINGLE]]
     if len(rows) <= 1:

@@ -81,7 +81,7 @@ def choose(request: Request) -> Evidence:
 
 
 def obstacle(version: Path, tags: Sequence[str] = ("serve",)) -> str | None:
-    """Return why LiteRT cannot compute a SavedModel, judging by its graph; None if it may."""
+    """Return why LiteRT cannot compute a SavedModel's graph, or None."""
     try:
         model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
     except (OSError, DecodeError):
@@ -94,7 +94,7 @@ def obstacle(version: Path, tags: Sequence[str] = ("serve",)) -> str | None:
 
 
 def _samples(request: Request) -> list[Sample]:
-    """Return requests from the samples file, else the warm-up file, else held-out examples."""
+    """Return requests from samples, else the warm-up file, else held-out examples."""
     if request.samples is not None:
         return samples_in(request.samples, signatures_in(request.saved_model, _TAGS))
     if found := samples_of(request.saved_model):
@@ -191,7 +191,7 @@ def converted(version: Path, tags: Sequence[str]) -> bytes:
     Raises:
         NotMadeError: The conversion failed, for example because LiteRT lacks an operation.
     """
-    import tensorflow as tf  # noqa: PLC0415 - the seconds are spent once the request was read
+    import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
     try:
         converter = tf.lite.TFLiteConverter.from_saved_model(str(version), tags=set(tags))
@@ -238,7 +238,11 @@ def _variables(saved_model: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer the request in the first file into the second; return 1 for an error."""
+    """Answer the request in the first file into the second.
+
+    Returns:
+        The exit code: 1 for an error.
+    """
     request, answer = map(Path, arguments)
     try:
         found = choose(Request.model_validate_json(request.read_text()))

@@ -1,1 +1,4 @@
-"""Sampled log of requests and answers on disk, for warm-up, training and inspection."""
+"""Sampled log of requests and answers on disk.
+
+For warm-up, training and inspection.
+"""

@@ -12,7 +12,7 @@ from timonel.serving.signature import Array
 
 
 def encode_exchange(exchange: LoggedRequest, sampling_rate: float) -> bytes:
-    """Return an exchange as a PredictionLog of the API that the client called.
+    """Return an exchange as a PredictionLog of the called API.
 
     A task of MultiInference becomes a separate log, of Classify or Regress.
     """

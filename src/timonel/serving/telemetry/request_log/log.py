@@ -1,4 +1,4 @@
-"""Log a sample of a server's requests and answers to disk, without delaying requests.
+"""Log sampled requests and answers to disk, without delaying requests.
 
 If the queue or the disk is full, records are dropped and counted.
 """
@@ -40,7 +40,9 @@ class _Entry:
 
 
 class RequestLog:
-    """Samples, queues and writes exchanges. Thread-safe; owns one thread from `start` to `stop`.
+    """Samples, queues and writes exchanges. Thread-safe.
+
+    Owns one thread from `start` to `stop`.
 
     Args:
         configured: Returns the log settings of a model; None if its requests are not logged.
@@ -86,7 +88,7 @@ class RequestLog:
         return settings is not None and self._chance() < settings.sampling_rate
 
     def record(self, exchange: LoggedRequest) -> None:
-        """Queue a copy of an exchange; drop it if the queue is full."""
+        """Queue a copy of an exchange, or drop it if full."""
         settings = self._configured(exchange.model)
         if settings is None or self._stopping:
             return
