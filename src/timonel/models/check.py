@@ -1,9 +1,8 @@
 """Process of the check: ``python -m timonel.models.check REQUEST ANSWERS``.
 
-Loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` like a client:
-the bytes of image files, the values of rows. Writes the outputs to a file as JSON; the parent
-process compares them (`timonel.models.comparison`). Only this process imports TensorFlow for the
-check.
+Loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` like a client: the
+bytes of image files, the values of rows. Writes the outputs to a file as JSON; the parent process
+compares them (`timonel.models.comparison`). Only this process imports TensorFlow for the check.
 """
 
 from __future__ import annotations

@@ -171,8 +171,7 @@ def optimize(version: ModelVersion, samples: str | os.PathLike[str] | None = Non
     """Measure which runtime computes a version best, and store the evidence.
 
     Servers that load the version afterwards use LiteRT, or TensorFlow without variables, if that
-    gives
-    the same answers faster. Running servers do not change.
+    gives the same answers faster. Running servers do not change.
 
     Args:
         version: The version.

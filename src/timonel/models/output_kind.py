@@ -19,11 +19,9 @@ def output_kind_of(
     """Return the kind of a model's output.
 
     With labels, one output with a column per label (or one column for two labels) is a
-    classification.
-    Without labels, one output of rank 1 or 2 is a value. All other outputs stay as they are. The
-    final
-    activation takes precedence over the loss: a softmax gives probabilities even if the loss has
-    ``from_logits=True``.
+    classification. Without labels, one output of rank 1 or 2 is a value. All other outputs stay as
+    they are. The final activation takes precedence over the loss: a softmax gives probabilities
+    even if the loss has ``from_logits=True``.
     """
     if len(outputs) != 1:
         return OutputKind(task="tensor", output="values", because=f"{len(outputs)} outputs")

@@ -60,10 +60,8 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     """Publish a training run's model as the next version of ``name``.
 
     First, a separate process feeds held-out raw files to the exported model and compares its
-    answers
-    with the predictions of the training pipeline. A run of kind ``export`` records the work, so
-    that
-    the version's lineage leads to the training run, its data and their source.
+    answers with the predictions of the training pipeline. A run of kind ``export`` records the
+    work, so that the version's lineage leads to the training run, its data and their source.
 
     Args:
         run: A training run: its ID or a prefix of it, its name, or ``last``.

@@ -1,8 +1,8 @@
 """Held-out predictions of training, kept beside an export for the check.
 
-One JSON object per line. An example is an image file or a row; the file records where the raw
-input is, not a copy. This module does not use TensorFlow: both the training job and the control
-side of the check read it.
+One JSON object per line. An example is an image file or a row; the file records where the raw input
+is, not a copy. This module does not use TensorFlow: both the training job and the control side of
+the check read it.
 """
 
 from __future__ import annotations

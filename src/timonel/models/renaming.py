@@ -2,8 +2,8 @@
 
 TensorFlow turns the names of a signature's inputs into names of graph nodes and Python parameters.
 A column named ``sepal length (cm)``, ``class`` or ``Größe`` can be neither: saving fails, or mixes
-up inputs whose altered names sort differently. Such signatures are traced with plain names, and
-the names for clients are written into the saved file afterwards.
+up inputs whose altered names sort differently. Such signatures are traced with plain names, and the
+names for clients are written into the saved file afterwards.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
   .highest            the highest number ever used, so that no number is reused
   .lock               held while publishing or deleting
 
-A server that polls the folder takes every child with a numeric name for a version. All other
-files, such as a version being written, therefore have non-numeric names.
+A server that polls the folder takes every child with a numeric name for a version. All other files,
+such as a version being written, therefore have non-numeric names.
 """
 
 from __future__ import annotations
@@ -200,8 +200,7 @@ class ModelRepository:
         """Resolve ``name``, ``name/number`` or a path to a version.
 
         A path is a version's folder, or a folder of numbered versions. A version outside a folder
-        of
-        numbered versions counts as version 1.
+        of numbered versions counts as version 1.
 
         Raises:
             NotFoundError: No version matches.

@@ -1,7 +1,7 @@
 """Signatures of an exported model as traced functions. TensorFlow processes only.
 
-``serving_default`` takes raw input (image files or rows) and returns results for clients (label
-and scores, or a value); ``tensor`` is the plain Keras model.
+``serving_default`` takes raw input (image files or rows) and returns results for clients (label and
+scores, or a value); ``tensor`` is the plain Keras model.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class Traced:
     """Function of a signature, and client names by traced names.
 
     Holds the function rather than one trace of it, because for distributed variables TensorFlow
-    saves
-    a trace that it makes itself.
+    saves a trace that it makes itself.
     """
 
     function: Any

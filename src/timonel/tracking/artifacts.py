@@ -19,8 +19,7 @@ class Artifact(BaseModel):
     """An input or output of a run.
 
     Artifacts with equal digests are the same, regardless of location. Immutable. Credentials in the
-    URI
-    or the metadata are redacted on creation, so that no record can contain them.
+    URI or the metadata are redacted on creation, so that no record can contain them.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

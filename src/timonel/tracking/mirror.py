@@ -78,8 +78,7 @@ def follow(
     """Feed mirrors while a run is in progress; return the last results.
 
     Returns once all mirrors have the run's end, or have failed several times after it. Once
-    ``stop()``
-    is true, it returns after one last sync.
+    ``stop()`` is true, it returns after one last sync.
 
     Args:
         workspace: The workspace of the run.

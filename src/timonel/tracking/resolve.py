@@ -58,8 +58,7 @@ def observe(node: ArtifactNode) -> ArtifactState | None:
     """Return the current state of an artifact's locations: present, changed or missing.
 
     A dataset is compared by the digest in its manifest, a file by its content; other folders only
-    have
-    to exist. Returns None for artifacts that are not on this machine.
+    have to exist. Returns None for artifacts that are not on this machine.
     """
     states = {_state_at(uri, node.artifact) for uri in node.uris if is_local(uri)}
     for state in ("present", "changed", "missing"):

@@ -53,8 +53,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
     """Create the record of a run that starts now.
 
     Secrets are redacted from ``params`` and ``command``. Only an allowlist of environment variables
-    is
-    recorded.
+    is recorded.
 
     Args:
         workspace: The workspace for the record.

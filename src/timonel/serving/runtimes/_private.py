@@ -20,8 +20,7 @@ from typing import Any
 
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.sparse")
 """Optional imports of TensorFlow: Keras itself, and h5py and SciPy for an old vendored copy of
-Keras,
-which takes 10 MiB and half a second.
+Keras, which takes 10 MiB and half a second.
 """
 
 

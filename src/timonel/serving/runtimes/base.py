@@ -27,8 +27,7 @@ class LoadedModel(abc.ABC):
     """A version in memory.
 
     `run` is safe to call from several threads at once. `close` is called once, while no call of
-    `run`
-    is in progress; no other method is called after it.
+    `run` is in progress; no other method is called after it.
     """
 
     signatures: Mapping[str, Signature]
@@ -85,8 +84,7 @@ class Pending(Future[dict[str, Array]]):
         """Store an error; a `StatusError` is copied without its traceback.
 
         The traceback's frames refer to the request, and often to this future. Such a cycle would
-        keep the
-        inputs in memory until the next full garbage collection.
+        keep the inputs in memory until the next full garbage collection.
         """
         if isinstance(exception, StatusError):
             exception = StatusError(exception.code, exception.message)

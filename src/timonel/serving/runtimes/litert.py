@@ -89,10 +89,8 @@ class _FlatbufferModel(LoadedModel):
     """A flatbuffer, and a pool of interpreters for concurrent requests.
 
     Each interpreter is used by one thread at a time, and is created when first needed. By default
-    each
-    computes with one thread: on concurrent requests, one interpreter per core has more throughput
-    than
-    one interpreter on all cores.
+    each computes with one thread: on concurrent requests, one interpreter per core has more
+    throughput than one interpreter on all cores.
     """
 
     def __init__(

@@ -15,8 +15,7 @@ class OverrunCounter:
     """Detects that runs repeatedly use far more processor time than expected.
 
     Single overruns are tolerated: a run may have built caches for the next ones, or have triggered
-    the
-    garbage collector.
+    the garbage collector.
 
     Args:
         limit_s: The processor time of a run that counts as an overrun.
@@ -77,9 +76,8 @@ def spent(seconds: float, cpu_s: float) -> float:
     """Estimate a run's time with the processor and the interpreter to itself.
 
     A thread that returns from computing waits for the thread that runs Python, and on a busy
-    machine
-    for the processor. But not all elapsed time is waiting: other threads may compute for the run,
-    too.
+    machine for the processor. But not all elapsed time is waiting: other threads may compute for
+    the run, too.
 
     Args:
         seconds: The elapsed time.

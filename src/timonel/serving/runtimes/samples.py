@@ -67,8 +67,7 @@ def rows_of_signatures(
     """Concatenate the rows of compatible samples, by signature.
 
     Samples are skipped if they have no batch axis, other inputs than the signature, or rows of
-    other
-    shapes than the first sample.
+    other shapes than the first sample.
     """
     found: dict[str, list[Mapping[str, Array]]] = {}
     for name, inputs in samples:

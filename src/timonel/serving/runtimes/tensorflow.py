@@ -151,8 +151,7 @@ class _Call:
     """A function from a signature's inputs to some of its outputs. Thread-safe.
 
     The callable for the caller's thread is created once runs are known to be quick, because it
-    needs a
-    second copy of the graph.
+    needs a second copy of the graph.
 
     Args:
         session: The session.

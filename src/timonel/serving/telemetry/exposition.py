@@ -65,8 +65,7 @@ def counter(
     """Return a counter: the row sum for each set of labels.
 
     prometheus-client treats names that do not end in ``_total``, such as most of TensorFlow
-    Serving's,
-    as metrics of unknown type.
+    Serving's, as metrics of unknown type.
 
     Args:
         name: Its name.

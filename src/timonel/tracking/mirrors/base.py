@@ -21,10 +21,8 @@ class Mirror(abc.ABC):
     """Copies runs, one after another, to another tracker.
 
     Used by one thread of one process at a time, under a lock per run. It may raise any exception:
-    the
-    feed logs it and retries later, starting with `begin`. A batch is repeated if its position was
-    not
-    saved, so repeated events must have no further effect.
+    the feed logs it and retries later, starting with `begin`. A batch is repeated if its position
+    was not saved, so repeated events must have no further effect.
     """
 
     name: ClassVar[str]
@@ -68,8 +66,7 @@ def subject(workspace: Workspace, run: RunRecord) -> str:
     """Return the subject of a run, by which trackers group runs.
 
     This is the name of its dataset, directly or upstream; else of its raw files; else of its
-    script;
-    else ``timonel``.
+    script; else ``timonel``.
     """
     for inputs in (run.inputs, _upstream(workspace, run)):
         for type_ in ("dataset", "files"):

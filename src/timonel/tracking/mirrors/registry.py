@@ -20,8 +20,7 @@ def known_mirrors() -> Mapping[str, type[Mirror] | Exception]:
     """Return each mirror's class, or its import error, by name.
 
     A broken mirror must not break timonel; its error is raised if a user names the mirror, and
-    shown
-    by ``timonel doctor``.
+    shown by ``timonel doctor``.
     """
     return {point.name: _load(point) for point in importlib.metadata.entry_points(group=GROUP)}
 

@@ -33,10 +33,8 @@ class Hooks:
 
     The module defines ``preprocess(inputs)``, ``postprocess(outputs)`` or both, each from a dict of
     arrays to another. ``inputs`` and ``outputs`` declare the tensors for clients if they differ
-    from
-    the model's own; ``signature`` names the signature if it is not the default one, and ``threads``
-    is
-    the number of concurrent calls.
+    from the model's own; ``signature`` names the signature if it is not the default one, and
+    ``threads`` is the number of concurrent calls.
 
     Args:
         file: The file.

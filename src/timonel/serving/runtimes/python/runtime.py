@@ -30,9 +30,9 @@ class PythonModel(Protocol):
 
     `inputs` and `outputs` map names to a data type and a shape, such as ``("float32", [None, 4])``;
     `load` may set them. Further signatures are declared in ``signatures``, a mapping from their
-    names
-    to pairs of inputs and outputs, and computed by methods of these names. Two more attributes are
-    optional: ``batchable`` (false), whether rows of different requests may be computed in one
+    names to pairs of inputs and outputs, and computed by methods of these names. Two more
+    attributes are optional: ``batchable`` (false), whether rows of different requests may be
+    computed in one
         batch,
     and ``threads`` (1), the number of concurrent calls.
     """
