@@ -29,7 +29,7 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 
 def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> None:
-    """Rename inputs of a SavedModel that nobody else reads yet.
+    """Rename inputs of a SavedModel that no other process reads yet.
 
     Args:
         folder: The SavedModel.

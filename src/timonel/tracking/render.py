@@ -56,7 +56,7 @@ def as_lines(graph: LineageGraph, *, relative_to: Path | None = None) -> list[st
 
 def as_rich(graph: LineageGraph, *, relative_to: Path | None = None) -> Tree:
     """Return the lineage as a tree for rich to print."""
-    from rich.tree import Tree  # noqa: PLC0415 - most of what reads lineage prints none
+    from rich.tree import Tree  # noqa: PLC0415 - needed only for printing
 
     base = relative_to or Path.cwd()
     origin, use = branches(graph), branches(graph, upstream=False)
@@ -120,7 +120,7 @@ def _title(node: Node, base: Path) -> str:
 
 
 def _rich_title(node: Node, base: Path) -> str:
-    from rich.markup import escape  # noqa: PLC0415 - most of what reads lineage prints none
+    from rich.markup import escape  # noqa: PLC0415 - needed only for printing
 
     return "  ".join(f"[{_STYLES[kind]}]{escape(text)}[/]" for kind, text in _parts(node, base))
 

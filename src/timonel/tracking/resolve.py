@@ -152,7 +152,7 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
 def _place(graph: LineageGraph, ref: str) -> LineageGraph | None:
     """Return the graph focused on the artifact at a path or URI.
 
-    If there is none, the artifact of a folder above it.
+    Falls back to the artifact of a folder above it.
     """
     uri = normalise(ref)
     there = [node for node in graph.artifacts if uri in node.uris]

@@ -32,9 +32,7 @@ class PythonModel(Protocol):
     `load` may set them. Further signatures are declared in ``signatures``, a mapping from their
     names to pairs of inputs and outputs, and computed by methods of these names. Two more
     attributes are optional: ``batchable`` (false), whether rows of different requests may be
-    computed in one
-        batch,
-    and ``threads`` (1), the number of concurrent calls.
+    computed in one batch, and ``threads`` (1), the number of concurrent calls.
     """
 
     inputs: Mapping[str, tuple[Any, Sequence[int | None] | None]]
