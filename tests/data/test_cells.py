@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.data import cells
+from timonel.data.sources.column_types import Kinds
 from timonel.data.sources.columns import Numbers
-from timonel.data.sources.inference import Kinds
 
 TEXTS = [
     *(

@@ -13,7 +13,7 @@ from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 from timonel.training.worker.evaluation.record import Record, Records
 from timonel.training.worker.fit.checkpoints import FitState, Progress
-from timonel.training.worker.state import files
+from timonel.training.worker.state import checkpoint_format
 
 
 def outcome(state: JobState, **changes: object) -> JobStatus:
@@ -33,7 +33,9 @@ def save(job: Path, *names: str, fit: int = 0) -> None:
         number = int(name.removeprefix("epoch-")) if name != "final" else len(names) - 1
         progress = progress.after(number, {"loss": 1.0 - number}, steps=3 * (number + 1))
         kept = progress.as_finished() if name == "final" else progress
-        files.write(job / "checkpoints" / f"fit-{fit:03d}" / name, FitState(kept, [np.ones(2)]))
+        checkpoint_format.write(
+            job / "checkpoints" / f"fit-{fit:03d}" / name, FitState(kept, [np.ones(2)])
+        )
 
 
 def test_success_with_what_was_made(workspace: Workspace, run_id: str) -> None:
@@ -69,7 +71,9 @@ def test_the_end_of_an_epoch_is_newer_than_its_steps(workspace: Workspace, run_i
     folder = workspace.jobs / run_id / "checkpoints" / "fit-000"
     after = Progress().after(0, {}, steps=9)
     for progress in (after, Progress().within(4)):
-        files.write(folder / files.name_of(progress), FitState(progress, [np.ones(2)]))
+        checkpoint_format.write(
+            folder / checkpoint_format.name_of(progress), FitState(progress, [np.ones(2)])
+        )
     finish_run(workspace, run_id, outcome(JobState.FAILED))
     (artifact,) = read_run(workspace, run_id).outputs
     assert artifact.uri == str(folder / "epoch-0001")

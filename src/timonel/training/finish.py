@@ -21,7 +21,7 @@ from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME, read_spec
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.state.files import ARRAYS, STATE
+from timonel.training.worker.state.checkpoint_format import ARRAYS, STATE
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"
 

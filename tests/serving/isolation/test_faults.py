@@ -19,7 +19,7 @@ import pytest
 
 from tests.serving.isolation.faults import REFERENCE
 from tests.waiting import until
-from timonel.serving.isolation import ProcessRuntime, restart_policy
+from timonel.serving.isolation import ProcessRuntime, backoff
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.settings.isolation import ComputeSettings
@@ -101,7 +101,7 @@ def test_a_death_costs_what_was_under_way_and_the_version_comes_back(runtime, mo
 
 
 def test_it_is_restarted_however_often_it_crashes(version, caplog, monkeypatch):
-    monkeypatch.setattr(restart_policy, "MAX_DELAY_S", 0.05)
+    monkeypatch.setattr(backoff, "MAX_DELAY_S", 0.05)
     runtime = ProcessRuntime(REFERENCE)
     model, other = runtime.load(version, SETTINGS), runtime.load(version, SETTINGS)
     seen = {None}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.schema import CategoricalColumn, NumericColumn
-from timonel.data.sources.inference import Kinds, trim
+from timonel.data.sources.column_types import Kinds, trim
 
 MAX_VOCABULARY = 1000
 """Vocabulary limit, to keep one-hot vectors short; rarer words are unknown."""

@@ -22,8 +22,7 @@ from timonel.data.schema import (
 )
 from timonel.data.sources import columns as arrow
 from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
-from timonel.data.sources.csvfile import CsvFile, read_csv
-from timonel.data.sources.inference import (
+from timonel.data.sources.column_types import (
     Inference,
     Kinds,
     as_numeric,
@@ -33,6 +32,7 @@ from timonel.data.sources.inference import (
     shorten,
     unassigned,
 )
+from timonel.data.sources.csvfile import CsvFile, read_csv
 from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_file
 

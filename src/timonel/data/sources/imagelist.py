@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from timonel.data.schema import ColumnRole, split_named
 from timonel.data.sources.base import Description, Entry, Scan, UnusableError
+from timonel.data.sources.column_types import shorten, unassigned
 from timonel.data.sources.csvfile import CsvFile, peek, read_csv
 from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource, mark_duplicates
-from timonel.data.sources.inference import shorten, unassigned
 from timonel.errors import DataError, InputError, SpecError
 from timonel.storage import local_path
 from timonel.storage.digests import digest_file, digest_lines

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from timonel.serving.batching.batch_size import Learned, at_most, limit, observe
 from timonel.serving.batching.merge import rows_of
-from timonel.serving.batching.parameters import check_queue, unsigned
 from timonel.serving.batching.queue import NaturalQueue, Queue, Room
 from timonel.serving.batching.row_independence import Verdict, is_open, seconds_alone, verdict
+from timonel.serving.batching.tfserving_parameters import check_queue, unsigned
 from timonel.serving.batching.tfserving_queue import Limits, ParameterQueue
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.quick import OverrunCounter, is_even, spent

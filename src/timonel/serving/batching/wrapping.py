@@ -8,8 +8,8 @@ from pathlib import Path
 
 from timonel.serving.batching.batched_model import BatchingModel
 from timonel.serving.batching.observation import Observer
-from timonel.serving.batching.parameters import check_threads, parameters_of_version
 from timonel.serving.batching.policy import AdaptivePolicy, ParameterPolicy, Policy
+from timonel.serving.batching.tfserving_parameters import check_threads, parameters_of_version
 from timonel.serving.batching.threads import Batcher
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.declaring import DeclaringModel

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
+from timonel.serving.isolation.backoff import after_crash
 from timonel.serving.isolation.connection import is_small
 from timonel.serving.isolation.process import ComputeProcess
 from timonel.serving.isolation.responses import Answer
-from timonel.serving.isolation.restart_policy import after_crash
 from timonel.serving.runtimes.base import ScheduledModel
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError

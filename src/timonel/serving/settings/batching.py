@@ -41,7 +41,7 @@ class BatchingParameters(_Settings):
 
     TensorFlow Serving rejects some values only when it starts threads or loads a model. These are
     accepted here, so that the error comes at the same time with the same text; see
-    `timonel.serving.batching.parameters`.
+    `timonel.serving.batching.tfserving_parameters`.
     """
 
     kind: Literal["parameters"] = "parameters"

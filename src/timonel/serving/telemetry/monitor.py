@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from timonel.serving.inference.observation import Observation, TraceParent
 from timonel.serving.status import Code
 from timonel.serving.telemetry import own, tfserving
-from timonel.serving.telemetry.exposition import encode
+from timonel.serving.telemetry.prometheus import encode
 from timonel.serving.telemetry.series import (
     Batches,
     BatchKey,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 
 from timonel.serving.inference.observation import STAGES
-from timonel.serving.telemetry.exposition import Labels, counter, gauge, histogram
+from timonel.serving.telemetry.prometheus import Labels, counter, gauge, histogram
 from timonel.serving.telemetry.series import Counts, Histogram, PathKey, RequestKey
 
 _SECONDS = 1e-6

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 
 from timonel.serving.status import Code
-from timonel.serving.telemetry.exposition import counter, histogram
+from timonel.serving.telemetry.prometheus import counter, histogram
 from timonel.serving.telemetry.series import ROWS, BatchKey, Counts, RequestKey
 
 _PREFIX = ":tensorflow:serving:"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from timonel.errors import TimonelError
-from timonel.serving.batching.parameters import read_parameters
+from timonel.serving.batching.tfserving_parameters import read_parameters
 from timonel.serving.manager.config_file import read_models, read_text
 from timonel.serving.manager.model_config import TextProtoError
 from timonel.serving.manager.reload import unavailable

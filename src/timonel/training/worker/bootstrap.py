@@ -147,10 +147,10 @@ def _run_alone(task: Task) -> None:
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
-    from timonel.training.worker import (  # noqa: PLC0415 - the same
+    from timonel.training.worker import (  # noqa: PLC0415 - import TensorFlow
         instrumentation,
         managed,
-        scratch,
+        redirected_saves,
     )
 
     for noisy in ("tensorflow", "absl"):  # they log each device and each all-reduce
@@ -200,7 +200,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         own_copies = (
             contextlib.nullcontext()
             if context.is_chief
-            else scratch.redirected(keras, task.task_dir / "scratch")
+            else redirected_saves.redirected(keras, task.task_dir / "scratch")
         )
         with own_copies, until_exit():
             run_program_of(task, run)

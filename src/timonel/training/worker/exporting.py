@@ -23,7 +23,7 @@ from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.reference import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
-from timonel.training.worker import scratch
+from timonel.training.worker import redirected_saves
 from timonel.training.worker.fit.managed_fit import Fitted
 from timonel.training.worker.inputs import building
 from timonel.training.worker.inputs.loaded import find_loaded
@@ -57,7 +57,7 @@ def export_own(
     """Export a model chosen by the script; the last one is kept."""
     record = session.loads[-1] if session.loads else None
     _exported_by_script.append(model)
-    with surrounding(model), scratch.suspended():
+    with surrounding(model), redirected_saves.suspended():
         if own is None:
             _export(folder, model, record, None, labels)
             return

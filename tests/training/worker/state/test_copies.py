@@ -17,7 +17,7 @@ from timonel.storage import remote
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.state import copies
-from timonel.training.worker.state.files import FitState
+from timonel.training.worker.state.checkpoint_format import FitState
 from timonel.training.worker.state.progress import Progress
 
 Make = Callable[[str], Checkpoints]

@@ -15,7 +15,7 @@ from timonel.engines.local.agent import LAST_WORDS
 from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.nan_check import Losses
-from timonel.training.worker.state import files, memory
+from timonel.training.worker.state import checkpoint_format, memory
 from timonel.training.worker.state.best import parse_best
 from timonel.training.worker.state.checkpoint_schedule import Due
 from timonel.training.worker.state.progress import Progress
@@ -71,11 +71,13 @@ def test_names_of_folders_sort_by_age() -> None:
         three.within(10),
         three.as_finished(),
     ]
-    names = [files.name_of(progress) for progress in progresses]
-    assert sorted(names, key=files.age) == names
-    assert all(map(files.is_name, names))
+    names = [checkpoint_format.name_of(progress) for progress in progresses]
+    assert sorted(names, key=checkpoint_format.age) == names
+    assert all(map(checkpoint_format.is_name, names))
     assert names[-1] == "final"
-    assert not any(map(files.is_name, ["epoch-", "epoch-1-step-", ".tmp-1-x", "final2", "0001"]))
+    assert not any(
+        map(checkpoint_format.is_name, ["epoch-", "epoch-1-step-", ".tmp-1-x", "final2", "0001"])
+    )
 
 
 def test_steps_within_an_epoch_are_counted_once() -> None:

@@ -164,7 +164,7 @@ def _start(
         listener.bind(path)
         listener.listen(_BACKLOG)
         number = str(listener.fileno())
-        command = [sys.executable, "-m", "timonel.engines.local.warm.server", number, key, *preload]
+        command = [sys.executable, "-m", "timonel.engines.local.warm.parent", number, key, *preload]
         with (folder / f"{key}.log").open("wb") as log:
             subprocess.Popen(
                 command,

@@ -11,7 +11,7 @@ from typing import Any
 from timonel.training.worker.evaluation import validation
 from timonel.training.worker.evaluation.history import add_to_history
 from timonel.training.worker.evaluation.record import Record, Records
-from timonel.training.worker.state.files import FINAL
+from timonel.training.worker.state.checkpoint_format import FINAL
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.training.worker.evaluation.early_stopping import Stopping, best_of
 from timonel.training.worker.evaluation.record import Evaluated, Record, Records, evaluated
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints
-from timonel.training.worker.state import files
+from timonel.training.worker.state import checkpoint_format
 from timonel.training.worker.state.best import Best
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Follower:
             # Checked first: once trainers have finished, all their checkpoints exist.
             is_over = self._records.is_trained
             folder = self._checkpoints.newest_folder(fit)
-            is_last = folder is not None and folder.name == files.FINAL
+            is_last = folder is not None and folder.name == checkpoint_format.FINAL
             found = None
             if folder is not None and (is_last or evaluate is not None):
                 found = self._next(fit, folder, holds=evaluate is not None)
@@ -115,7 +115,7 @@ class Follower:
 
     def _next(self, fit: int, folder: Path, *, holds: bool) -> Checkpoint | None:
         """Read a checkpoint, unless it was evaluated and is not the last."""
-        is_last = folder.name == files.FINAL
+        is_last = folder.name == checkpoint_format.FINAL
         record = self._records.read(fit)
         is_done = record.has(folder.name)
         if folder in self._left_out or (is_done and not is_last):
@@ -124,7 +124,7 @@ class Follower:
             # Before reading, so that it is not deleted meanwhile.
             self._records.write(fit, record.model_copy(update={"evaluating": folder.name}))
         try:
-            return files.read(folder)
+            return checkpoint_format.read(folder)
         except (NotFoundError, CorruptError) as error:
             if is_last:
                 raise
@@ -180,7 +180,11 @@ class Follower:
 
     def _stop_if_due(self, fit: int, record: Record) -> None:
         stopping = self._wanted.stopping
-        if stopping is None or record.has(files.FINAL) or not stopping.is_due(record.done):
+        if (
+            stopping is None
+            or record.has(checkpoint_format.FINAL)
+            or not stopping.is_due(record.done)
+        ):
             return
         if fit not in self._asked:
             logger.info(
@@ -201,5 +205,5 @@ def passed_over(saved: Collection[str], done: Collection[str]) -> set[str]:
         saved: Names of all checkpoints of a call.
         done: Names of the evaluated ones.
     """
-    newest = max((files.age(name) for name in done), default=(-1, 0))
-    return {name for name in saved if name not in done and files.age(name) < newest}
+    newest = max((checkpoint_format.age(name) for name in done), default=(-1, 0))
+    return {name for name in saved if name not in done and checkpoint_format.age(name) < newest}

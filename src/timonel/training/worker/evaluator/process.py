@@ -17,7 +17,7 @@ from timonel.storage import find_workspace
 from timonel.storage.atomic import write_text
 from timonel.tracking import open_run
 from timonel.training.settings import Settings
-from timonel.training.worker import bootstrap, scratch
+from timonel.training.worker import bootstrap, redirected_saves
 from timonel.training.worker.context import enter
 from timonel.training.worker.evaluation.early_stopping import judges, parse_stopping
 from timonel.training.worker.evaluation.record import Records
@@ -72,7 +72,7 @@ def run(task: Task, termination: Termination) -> None:
     fits.install()
     (task.task_dir / "ready").touch()
     alive.begin(task.task_dir)
-    with scratch.redirected(keras, task.task_dir / "scratch"), bootstrap.until_exit():
+    with redirected_saves.redirected(keras, task.task_dir / "scratch"), bootstrap.until_exit():
         bootstrap.run_program_of(task, None)
     if not fits.count:
         logger.warning("the script has called no fit: there was nothing to evaluate")

@@ -25,10 +25,10 @@ from timonel.storage.atomic import sweep, unwritable
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.evaluation.early_stopping import judges
 from timonel.training.worker.evaluation.record import Records
-from timonel.training.worker.state import files
+from timonel.training.worker.state import checkpoint_format
 from timonel.training.worker.state.best import Best, parse_best
+from timonel.training.worker.state.checkpoint_format import Checkpoint, FitState
 from timonel.training.worker.state.copies import Copies
-from timonel.training.worker.state.files import Checkpoint, FitState
 from timonel.training.worker.state.progress import Progress
 from timonel.training.worker.state.writer import BackgroundWriter
 
@@ -85,7 +85,7 @@ class Checkpoints:
         self.note_steps(state.progress.steps, resting=state.progress.finished)
         if not self._writes:
             return None
-        target = self._folder(fit) / files.name_of(state.progress)
+        target = self._folder(fit) / checkpoint_format.name_of(state.progress)
         self._writer.submit(lambda: self._publish(fit, target, state, published))
         return target
 
@@ -130,7 +130,7 @@ class Checkpoints:
         """
         for folder in self._newest_first(fit):
             try:
-                return files.read(folder)
+                return checkpoint_format.read(folder)
             except (CorruptError, NotFoundError) as error:
                 logger.warning("the checkpoint %s is left aside: %s", folder, error)
         return None
@@ -142,7 +142,7 @@ class Checkpoints:
             NotFoundError: It does not exist.
             CorruptError: It is damaged.
         """
-        return files.read(self._folder(fit) / name)
+        return checkpoint_format.read(self._folder(fit) / name)
 
     def newest_folder(self, fit: int) -> Path | None:
         """Return the folder of a call's newest checkpoint, if any."""
@@ -194,7 +194,7 @@ class Checkpoints:
             value = self._best.value(state.progress.history)
             metric = None if value is None else (self._best.metric, value)
         try:
-            files.write(target, state, metric)
+            checkpoint_format.write(target, state, metric)
         except OSError as error:
             raise unwritable(target, error) from None
         if published is not None:
@@ -215,8 +215,10 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _newest_first(self, fit: int) -> list[Path]:
-        found = [path for path in self._folder(fit).glob("*") if files.is_name(path.name)]
-        return sorted(found, key=lambda path: files.age(path.name), reverse=True)
+        found = [
+            path for path in self._folder(fit).glob("*") if checkpoint_format.is_name(path.name)
+        ]
+        return sorted(found, key=lambda path: checkpoint_format.age(path.name), reverse=True)
 
     def _folder(self, fit: int) -> Path:
         return self.root / f"fit-{fit:03d}"
@@ -232,7 +234,7 @@ def _metrics(folders: Sequence[Path], best: Best) -> dict[Path, float]:
     found = {}
     for folder in folders:
         try:
-            metric = files.metric_of(folder)
+            metric = checkpoint_format.metric_of(folder)
         except (CorruptError, FormatError, InputError):
             continue
         if metric is not None and metric[0] == best.metric:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from timonel.tracking import RunWriter
-from timonel.training.worker import scratch
+from timonel.training.worker import redirected_saves
 from timonel.training.worker.fit.agreement import Agreement, Wish
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, Progress
 from timonel.training.worker.fit.nan_check import Losses
@@ -214,7 +214,7 @@ class Fits:
             arguments["verbose"] = 2 if self._run is not None else 0
         self.prepare()
         ours = contextlib.nullcontext() if saved is None else backups.not_restored(self._keras)
-        redirected = scratch.redirected_callbacks(self._keras, callbacks)
+        redirected = redirected_saves.redirected_callbacks(self._keras, callbacks)
         with ours, redirected, self._termination.deferred(lambda: self._agreement.ask(Wish.LEAVE)):
             history = self._run_fit(original, model, arguments, watch)
             watch.finish()

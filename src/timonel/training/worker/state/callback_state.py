@@ -11,7 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from timonel.training.worker import scratch
+from timonel.training.worker import redirected_saves
 from timonel.training.worker.state import tree
 
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
@@ -53,7 +53,7 @@ def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> lis
         else:
             for name in found["state"].keys() - _NOT_STATE:
                 # The chief saved the state: its paths are not those of other tasks.
-                if not scratch.holds(getattr(callback, name, None)):
+                if not redirected_saves.holds(getattr(callback, name, None)):
                     setattr(callback, name, copy.deepcopy(found["state"][name]))
     others += [str(found["class"]) for found in saved[len(callbacks) :]]
     return others

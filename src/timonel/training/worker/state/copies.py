@@ -24,7 +24,7 @@ from timonel.errors import InputError, NotFoundError, TimonelError
 from timonel.storage import is_local, join, local_path, remote
 from timonel.storage.atomic import aside_dir
 from timonel.storage.uris import filesystem
-from timonel.training.worker.state import files
+from timonel.training.worker.state import checkpoint_format
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Copies:
         if is_local(place):
             local_path(place).mkdir(parents=True, exist_ok=True)
         try:
-            remote.publish(folder, place, last=files.STATE, replace=True)
+            remote.publish(folder, place, last=checkpoint_format.STATE, replace=True)
         except (TimonelError, OSError):
             if folder.is_dir():
                 raise
@@ -178,8 +178,8 @@ class Copies:
         """Whether an earlier process has copied this checkpoint."""
         fs, place = filesystem(self._place(folder))
         with contextlib.suppress(Exception):  # copying will report any error
-            found: bytes = fs.cat_file(posixpath.join(place, files.STATE))
-            return found == (folder / files.STATE).read_bytes()
+            found: bytes = fs.cat_file(posixpath.join(place, checkpoint_format.STATE))
+            return found == (folder / checkpoint_format.STATE).read_bytes()
         return False
 
     def _names_of(self, call: Path) -> set[str]:
@@ -187,13 +187,13 @@ class Copies:
         fs.invalidate_cache()
         with contextlib.suppress(Exception):  # leftovers do no harm
             names = {posixpath.basename(found.rstrip("/")) for found in fs.ls(place, detail=False)}
-            return {name for name in names if files.is_name(name)}
+            return {name for name in names if checkpoint_format.is_name(name)}
         return set()
 
     def _remove(self, folder: Path) -> None:
         fs, place = filesystem(self._place(folder))
         with contextlib.suppress(Exception):  # leftovers are old, and do no harm
-            fs.rm_file(posixpath.join(place, files.STATE))
+            fs.rm_file(posixpath.join(place, checkpoint_format.STATE))
             fs.rm(place, recursive=True)
 
     def _place(self, folder: Path) -> str:
@@ -219,8 +219,8 @@ def _listing(fs: object, root: str) -> list[str]:
 
 
 def _is_checkpoint(path: Sequence[str]) -> bool:
-    whole = len(path) >= 3 and path[-1] == files.STATE
-    return whole and path[-3].startswith("fit-") and files.is_name(path[-2])
+    whole = len(path) >= 3 and path[-1] == checkpoint_format.STATE
+    return whole and path[-3].startswith("fit-") and checkpoint_format.is_name(path[-2])
 
 
 def _retried(work: Callable[[], Any]) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 from timonel.training.worker.inputs import building
 from timonel.training.worker.private import gradient_sums, hidden_state
 from timonel.training.worker.state import callback_state, randomness
+from timonel.training.worker.state.checkpoint_format import FitState
 from timonel.training.worker.state.data_position import Feed
-from timonel.training.worker.state.files import FitState
 from timonel.training.worker.state.progress import Progress
 from timonel.training.worker.state.replicas import Array, Replicas
 from timonel.training.worker.state.variables import restore as assign

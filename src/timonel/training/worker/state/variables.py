@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from timonel.errors import TimonelError
-from timonel.training.worker.state.files import dtype_named
+from timonel.training.worker.state.checkpoint_format import dtype_named
 
 
 def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:

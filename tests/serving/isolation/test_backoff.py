@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.serving.isolation.restart_policy import MAX_DELAY_S, WINDOW_S, after_crash
+from timonel.serving.isolation.backoff import MAX_DELAY_S, WINDOW_S, after_crash
 
 
 def delays(times):

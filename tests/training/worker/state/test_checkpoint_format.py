@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 from timonel.errors import CorruptError
-from timonel.training.worker.state import files
+from timonel.training.worker.state import checkpoint_format
+from timonel.training.worker.state.checkpoint_format import FitState
 from timonel.training.worker.state.copies import Copies
-from timonel.training.worker.state.files import FitState
 from timonel.training.worker.state.progress import Progress
 
 FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
 
 
 def test_a_checkpoint_of_format_1_is_read() -> None:
-    found = files.read(FORMATS / "1" / "checkpoint" / "epoch-0001")
+    found = checkpoint_format.read(FORMATS / "1" / "checkpoint" / "epoch-0001")
     assert found.progress == Progress((0, 1), {"loss": [0.5, 0.25]}, 12)
     assert np.array_equal(found.state.variables[0], np.arange(6, dtype="float32").reshape(2, 3))
     assert found.state.extra == {}
 
 
 def test_a_checkpoint_of_format_2_is_read() -> None:
-    found = files.read(FORMATS / "2" / "checkpoint" / "epoch-0002-step-0000003")
+    found = checkpoint_format.read(FORMATS / "2" / "checkpoint" / "epoch-0002-step-0000003")
     assert (found.progress.next_epoch, found.progress.step, found.progress.steps) == (2, 3, 15)
     assert found.state.variables[1] == 15
     assert found.state.local[0].shape == (2, 4)
@@ -39,8 +39,8 @@ def test_all_types_of_arrays_come_back(tmp_path: Path) -> None:
         np.array([[True], [False]]),
         np.asfortranarray(np.arange(6, dtype=np.int8).reshape(2, 3)),
     ]
-    files.write(tmp_path / "epoch-0001", FitState(Progress((0,)), arrays))
-    found = files.read(tmp_path / "epoch-0001").state.variables
+    checkpoint_format.write(tmp_path / "epoch-0001", FitState(Progress((0,)), arrays))
+    found = checkpoint_format.read(tmp_path / "epoch-0001").state.variables
     for ours, theirs in zip(found, arrays, strict=True):
         assert ours.dtype == theirs.dtype
         assert np.array_equal(ours, theirs)
@@ -50,14 +50,14 @@ def test_all_types_of_arrays_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 64])
 def test_arrays_that_were_cut_off_are_noticed(tmp_path: Path, cut: int) -> None:
     folder = tmp_path / "epoch-0001"
-    files.write(folder, FitState(Progress((0,)), [np.arange(100)]))
+    checkpoint_format.write(folder, FitState(Progress((0,)), [np.arange(100)]))
     content = (folder / "arrays.bin").read_bytes()
     (folder / "arrays.bin").write_bytes(content[:-cut])
     with pytest.raises(CorruptError, match="digest"):
-        files.read(folder)
+        checkpoint_format.read(folder)
     (folder / "arrays.bin").write_bytes(content + b"1")
     with pytest.raises(CorruptError, match="more bytes"):
-        files.read(folder)
+        checkpoint_format.read(folder)
 
 
 def test_copies_are_fetched_where_there_is_nothing(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_copies_are_fetched_where_there_is_nothing(tmp_path: Path) -> None:
     local = tmp_path / "checkpoints" / "fit-000"
     for epoch in range(2):
         target = local / f"epoch-{epoch + 1:04d}"
-        files.write(target, FitState(Progress((epoch,)), [np.array(epoch)]))
+        checkpoint_format.write(target, FitState(Progress((epoch,)), [np.array(epoch)]))
         copies.add([target])
         copies.wait()
     assert not (tmp_path / "bucket" / "fit-000" / "epoch-0001" / "state.json").exists()
@@ -74,7 +74,7 @@ def test_copies_are_fetched_where_there_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "bucket" / "fit-000" / "epoch-0003" / "arrays.bin").write_bytes(b"1")
     copies.fetch(tmp_path / "other")
     assert [path.name for path in (tmp_path / "other" / "fit-000").iterdir()] == ["epoch-0002"]
-    found = files.read(tmp_path / "other" / "fit-000" / "epoch-0002")
+    found = checkpoint_format.read(tmp_path / "other" / "fit-000" / "epoch-0002")
     assert found.state.variables[0] == 1
     Copies(None).fetch(tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""Warm parent: ``python -m timonel.engines.local.warm.server <descriptor> <key> <module>...``.
+"""Warm parent: ``python -m timonel.engines.local.warm.parent <descriptor> <key> <module>...``.
 
 A fork server: it imports modules without initialising them, and forks agents that inherit them. It
 has one thread, and refuses to fork if an import started another. Agents then belong to their jobs

@@ -9,8 +9,8 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from timonel.serving.status import Code
-from timonel.serving.telemetry.exposition import counter, encode, gauge, histogram
 from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.prometheus import counter, encode, gauge, histogram
 from timonel.serving.telemetry.series import (
     MICROSECONDS,
     BatchKey,

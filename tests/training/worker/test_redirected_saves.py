@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from timonel.training.worker import scratch
-from timonel.training.worker.scratch import Scratch
+from timonel.training.worker import redirected_saves
+from timonel.training.worker.redirected_saves import Scratch
 from timonel.training.worker.state import callback_state
 
 pytestmark = [
@@ -54,7 +54,7 @@ def names_in(folder: Path):
 
 def test_models_are_saved_and_loaded_in_the_scratch_folder(keras, here, task):
     model = model_of(keras)
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         model.save("a.keras")
         model.save(filepath=Path("deep/b.keras"))
         keras.models.save_model(model, "c.h5")
@@ -74,7 +74,7 @@ def test_models_are_saved_and_loaded_in_the_scratch_folder(keras, here, task):
 def test_what_the_task_has_not_saved_is_read_where_it_is(keras, here, task):
     model = model_of(keras)
     model.save("a.keras")
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         assert same(model, keras.models.load_model("a.keras"))
         changed = model_of(keras)
         changed.save("a.keras")
@@ -88,7 +88,7 @@ def test_saved_models_and_checkpoints(here, task):
 
     module = tf.Module()
     module.v = tf.Variable(1.0)
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         tf.saved_model.save(module, "exported")
         assert tf.saved_model.load("exported").v == 1
         model_of(keras).export("served", verbose=False)
@@ -117,7 +117,7 @@ def test_a_worker_lists_and_deletes_checkpoints_in_its_scratch_folder(here, task
 
     chief = manager().save()
     before = {name: (here / name).read_bytes() for name in names_in(here)}
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         worker = manager()
         assert tf.train.latest_checkpoint(kept) == worker.latest_checkpoint == chief
         v.assign(2)
@@ -133,7 +133,7 @@ def test_a_worker_lists_and_deletes_checkpoints_in_its_scratch_folder(here, task
         assert {name: (here / name).read_bytes() for name in names_in(here)} == before
         held = {Path(name).name for name in names_in(task)}
         assert held == {"checkpoint", "ckpt-3.index", "ckpt-3.data-00000-of-00001"}
-        with scratch.suspended():
+        with redirected_saves.suspended():
             assert tf.train.latest_checkpoint(kept) == chief
     assert tf.train.latest_checkpoint(kept) == chief
 
@@ -143,7 +143,7 @@ def test_a_plain_checkpoint_leaves_the_real_list_alone(here, task):
     import tensorflow as tf
 
     saved = tf.train.Checkpoint(v=tf.Variable(0.0))
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         assert saved.save("kept/a") == tf.train.latest_checkpoint("kept") == "kept/a-1"
     assert names_in(here) == []
     assert tf.train.latest_checkpoint("kept") is None
@@ -152,7 +152,7 @@ def test_a_plain_checkpoint_leaves_the_real_list_alone(here, task):
 def test_files_that_are_open_are_the_scripts_own_business(here, task):
     import keras
 
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         opened = io.BytesIO()
         assert Scratch(task).for_writing(opened) is opened
 
@@ -165,10 +165,10 @@ def test_callbacks_write_to_the_scratch_folder(keras, here, task):
         keras.callbacks.BackupAndRestore("backup/", delete_checkpoint=False),
     ]
     model = model_of(keras)
-    with scratch.redirected(keras, task):
+    with redirected_saves.redirected(keras, task):
         if keras.__name__ == "tf_keras":
             callbacks.pop()  # keeps tasks apart by the strategy
-        with scratch.redirected_callbacks(keras, callbacks):
+        with redirected_saves.redirected_callbacks(keras, callbacks):
             before = callback_state.capture(callbacks)
             model.fit(x, y, epochs=2, verbose=0, callbacks=callbacks)
             paths = dict(vars(callbacks[0]))
@@ -190,8 +190,8 @@ def test_tensorboard_has_a_folder_for_each_task(here, task):
     import keras
 
     board = keras.callbacks.TensorBoard("board")
-    with scratch.redirected(keras, task):
-        with scratch.redirected_callbacks(keras, [board]):
+    with redirected_saves.redirected(keras, task):
+        with redirected_saves.redirected_callbacks(keras, [board]):
             assert Path(board.log_dir).is_relative_to(task)
         assert board.log_dir == "board"
 
@@ -205,14 +205,17 @@ def test_a_backup_is_restored_by_every_task_and_changed_by_none(here, task):
     model.fit(x, y, epochs=1, verbose=0, callbacks=[backup])
     before = {name: (here / name).read_bytes() for name in names_in(here)}
     again = [keras.callbacks.BackupAndRestore("backup")]
-    with scratch.redirected(keras, task), scratch.redirected_callbacks(keras, again):
+    with (
+        redirected_saves.redirected(keras, task),
+        redirected_saves.redirected_callbacks(keras, again),
+    ):
         history = model_of(keras).fit(x, y, epochs=3, verbose=0, callbacks=again)
     assert history.epoch == [1, 2]
     assert {name: (here / name).read_bytes() for name in names_in(here)} == before
 
 
 def test_old_copies_are_deleted_beyond_the_budget(here, task, monkeypatch):
-    monkeypatch.setattr(scratch, "_BUDGET_BYTES", 25)
+    monkeypatch.setattr(redirected_saves, "_BUDGET_BYTES", 25)
     found = Scratch(task)
     for name in ("ckpt-1", "ckpt-10", "ckpt-2"):
         copy = Path(found.for_writing(name))

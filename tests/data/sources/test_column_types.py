@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from timonel.data.sources.inference import Kinds, infer
+from timonel.data.sources.column_types import Kinds, infer
 
 
 @pytest.mark.parametrize(

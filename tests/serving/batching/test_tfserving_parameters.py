@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from timonel.serving.batching.parameters import (
+from timonel.serving.batching.tfserving_parameters import (
     check_queue,
     parameters_of_version,
     parse_parameters,
