@@ -35,6 +35,11 @@ def test_no_place_is_refused(bad: str) -> None:
         normalise(bad)
 
 
+def test_a_path_with_a_nul_is_refused() -> None:
+    with pytest.raises(SpecError, match="NUL"):
+        normalise("~\0")
+
+
 @given(st.text(st.characters(codec="ascii"), min_size=1).filter(lambda text: text.strip()))
 def test_spelling_once_is_enough(text: str) -> None:
     try:

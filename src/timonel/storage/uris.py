@@ -33,6 +33,8 @@ def normalise(location: str | os.PathLike[str]) -> str:
     if "://" in text:
         return text.rstrip("/")
     # Unlike pathlib, this keeps symlinks, and takes "~name" as a file if no such user exists.
+    if "\0" in text:
+        raise SpecError(f"a path cannot hold a NUL character: {text!r}")
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - see above
 
 
