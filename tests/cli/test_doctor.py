@@ -69,7 +69,7 @@ def test_a_missing_extra_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_reader_that_was_not_compiled_is_noted(monkeypatch, tmp_path: Path) -> None:
     built = importlib.util.find_spec("timonel.serving.protocols.tfs_rest._numbers") is not None
     assert packages.json_reader().verdict is (Verdict.OK if built else Verdict.NOTE)
-    (tmp_path / "serving" / "rest").mkdir(parents=True)
+    (tmp_path / "serving" / "protocols" / "tfs_rest").mkdir(parents=True)
     monkeypatch.setattr(packages, "files", lambda _: tmp_path)
     check = packages.json_reader()
     assert check.verdict is Verdict.NOTE

@@ -21,7 +21,7 @@ def normalise(location: str | os.PathLike[str]) -> str:
     """Normalise ``location`` to an absolute path or ``scheme://...``.
 
     Raises:
-        SpecError: The location is empty, or a scheme without a bucket or path.
+        SpecError: The location is empty, has a NUL, or is a scheme without a bucket or path.
     """
     text = os.fspath(location)
     if not text.strip():
