@@ -1,4 +1,4 @@
-"""The desk between threads: what is lost comes back, what is closed lets everyone go."""
+"""The dispatcher between threads: what is lost comes back, what is closed lets everyone go."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import Any
 
 import pytest
 
-from timonel.training.worker.ps.dispatcher import Desk
+from timonel.training.worker.ps.dispatcher import Dispatcher
 from timonel.training.worker.ps.ledger import Ledger, Policy
 
 LOCAL = threading.local()
 
 
 class Crew:
-    """Threads that serve a desk, each as one worker."""
+    """Threads that serve a dispatcher, each as one worker."""
 
-    def __init__(self, desk: Desk, workers: int) -> None:
+    def __init__(self, dispatcher: Dispatcher, workers: int) -> None:
         self.errors: list[BaseException] = []
         self.threads = [
-            threading.Thread(target=self._serve, args=(desk, number)) for number in range(workers)
+            threading.Thread(target=self._serve, args=(dispatcher, number))
+            for number in range(workers)
         ]
         for thread in self.threads:
             thread.start()
 
-    def _serve(self, desk: Desk, worker: int) -> None:
+    def _serve(self, dispatcher: Dispatcher, worker: int) -> None:
         LOCAL.worker = worker
         while True:
             try:
-                desk.serve()
+                dispatcher.serve()
             except OSError as error:  # as the coordinator does: it serves again once it is back
                 self.errors.append(error)
             else:
@@ -40,12 +41,12 @@ class Crew:
             assert not thread.is_alive()
 
 
-def _desk(policy: Policy) -> Desk:
-    return Desk(Ledger(policy), worker=lambda: LOCAL.worker)
+def _dispatcher(policy: Policy) -> Dispatcher:
+    return Dispatcher(Ledger(policy), worker=lambda: LOCAL.worker)
 
 
 def test_lost_work_is_done_by_others_and_counts_once() -> None:
-    desk = _desk(Policy())
+    dispatcher = _dispatcher(Policy())
     fails = {3, 7}
 
     def compute(piece: int) -> Any:
@@ -57,23 +58,23 @@ def test_lost_work_is_done_by_others_and_counts_once() -> None:
 
         return run
 
-    crew = Crew(desk, 3)
+    crew = Crew(dispatcher, 3)
     found = []
     for piece in range(10):
-        desk.add(compute(piece))
-    while not desk.ledger.is_idle:
-        due = desk.wait(lambda: None)
+        dispatcher.add(compute(piece))
+    while not dispatcher.ledger.is_idle:
+        due = dispatcher.wait(lambda: None)
         found += [each.result for each in due]
-        desk.counted(due, as_update=True)
-    desk.close()
+        dispatcher.counted(due, as_update=True)
+    dispatcher.close()
     crew.join()
     assert sorted(found) == list(range(10))
-    assert len(crew.errors) == desk.ledger.tally.lost == 2
-    assert desk.ledger.tally.updates == 10
+    assert len(crew.errors) == dispatcher.ledger.tally.lost == 2
+    assert dispatcher.ledger.tally.updates == 10
 
 
 def test_an_overtaken_attempt_is_reported_as_uncounted() -> None:
-    desk = _desk(Policy(needed=1, synchronous=True))
+    dispatcher = _dispatcher(Policy(needed=1, synchronous=True))
     go_on = threading.Event()
     begun = threading.Event()
 
@@ -83,29 +84,29 @@ def test_an_overtaken_attempt_is_reported_as_uncounted() -> None:
             go_on.wait(10)
         return "slow"
 
-    crew = Crew(desk, 2)
-    desk.add(slow, leaves=True)
+    crew = Crew(dispatcher, 2)
+    dispatcher.add(slow, leaves=True)
     assert begun.wait(10)
-    desk.add(lambda attempt: "quick", leaves=True)
+    dispatcher.add(lambda attempt: "quick", leaves=True)
     results = []
-    while not desk.ledger.is_idle:
-        due = desk.wait(lambda: None)
+    while not dispatcher.ledger.is_idle:
+        due = dispatcher.wait(lambda: None)
         results += [each.result for each in due]
-        desk.counted(due, as_update=True)
+        dispatcher.counted(due, as_update=True)
     assert results == ["quick", "slow"]
     go_on.set()
-    desk.close()
+    dispatcher.close()
     crew.join()
-    assert desk.take_uncounted() == [1]
-    assert desk.ledger.tally.dropped + desk.ledger.tally.repeated == 1
+    assert dispatcher.take_uncounted() == [1]
+    assert dispatcher.ledger.tally.dropped + dispatcher.ledger.tally.repeated == 1
 
 
 def test_the_chief_hears_of_what_went_wrong() -> None:
-    desk = _desk(Policy())
-    desk.add(lambda attempt: None)
+    dispatcher = _dispatcher(Policy())
+    dispatcher.add(lambda attempt: None)
 
     def check() -> None:
         raise OSError("a parameter server is gone")
 
     with pytest.raises(OSError, match="is gone"):
-        desk.wait(check)
+        dispatcher.wait(check)

@@ -1,8 +1,8 @@
 """Dispatch pieces of work from the chief's thread to the workers' threads.
 
-The coordinator has a thread for each worker. Each runs `Desk.serve`, which takes attempts from the
-ledger until the desk is closed. When a worker is lost, its thread gets an error, the attempt is
-returned at once, and the coordinator calls `serve` again when the worker is back.
+The coordinator has a thread for each worker. Each runs `Dispatcher.serve`, which takes attempts
+from the ledger until the dispatcher is closed. When a worker is lost, its thread gets an error, the
+attempt is returned at once, and the coordinator calls `serve` again when the worker is back.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Counted:
     result: Any
 
 
-class Desk:
+class Dispatcher:
     """Dispatches pieces to workers. Thread-safe.
 
     Args:
-        ledger: The bookkeeping; not to be used elsewhere while the desk is open.
+        ledger: The bookkeeping; not to be used elsewhere while the dispatcher is open.
         worker: Returns the number of the calling thread's worker.
         clock: Monotonic seconds.
         observe: Called for each piece with its worker and duration.
@@ -76,7 +76,7 @@ class Desk:
             return self._pieces
 
     def serve(self) -> None:
-        """Compute pieces until the desk is closed; called by each worker's thread."""
+        """Compute pieces until the dispatcher is closed; called by each worker's thread."""
         worker = self._worker()
         while (attempt := self._next(worker)) is not None:
             compute, leaves = self._work_of(attempt)

@@ -21,7 +21,7 @@ import tensorflow as tf
 from timonel.errors import TimonelError
 from timonel.training.worker.inputs.sharding import bounds
 from timonel.training.worker.ps import tracing
-from timonel.training.worker.ps.dispatcher import Counted, Desk
+from timonel.training.worker.ps.dispatcher import Counted, Dispatcher
 from timonel.training.worker.ps.gradient_buffers import Applier
 from timonel.training.worker.ps.ledger import Ledger, Policy
 from timonel.training.worker.ps.worker_messages import Telling
@@ -59,21 +59,28 @@ class Phase:
     Args:
         model: The model.
         strategy: Its ParameterServerStrategy.
-        desk: Dispatches pieces to workers.
+        dispatcher: Dispatches pieces to workers.
         workers: Number of workers.
         training: Whether to train or to evaluate.
         name: The name of the staging areas.
     """
 
     def __init__(
-        self, model: Any, strategy: Any, desk: Desk, workers: int, *, training: bool, name: str
+        self,
+        model: Any,
+        strategy: Any,
+        dispatcher: Dispatcher,
+        workers: int,
+        *,
+        training: bool,
+        name: str,
     ) -> None:
         self.policy = Policy()
         self.horizon = Horizon()
         self.is_settling = False
         self._model = model
         self._strategy = strategy
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._workers = workers
         self._training = training
         self._name = name
@@ -89,7 +96,7 @@ class Phase:
 
     @property
     def _ledger(self) -> Ledger:
-        return self._desk.ledger
+        return self._dispatcher.ledger
 
     @property
     def is_settled(self) -> bool:
@@ -112,9 +119,9 @@ class Phase:
         self._take_ahead(iterator)
         if self._ledger.is_idle:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        found = self._desk.wait(check)
+        found = self._dispatcher.wait(check)
         logs = self._count(found)
-        self._desk.counted(found, as_update=self._training)
+        self._dispatcher.counted(found, as_update=self._training)
         self._batches -= 1
         self._rest()
         steps = None if self.horizon.steps is None else self.horizon.steps - 1
@@ -169,7 +176,7 @@ class Phase:
         for part in range(parts):
             begin, end = bounds(rows, part, parts)
             mine = batch if parts == 1 else _slice(batch, begin, end)
-            piece = self._desk.add(self._computing(mine, part), leaves=self._training)
+            piece = self._dispatcher.add(self._computing(mine, part), leaves=self._training)
             self._rows[piece] = end - begin
         self._since_rest += 1
 
@@ -218,7 +225,7 @@ class Phase:
                 each.gradient.weight * share for each, share in zip(found, shares, strict=True)
             ]
             self._applier.apply([attempt.number for attempt in attempts], weights, shares)
-            for number in self._desk.take_uncounted():
+            for number in self._dispatcher.take_uncounted():
                 self._applier.discard(number)
         results = [each.result for each in found]
         self._telling.add(results, shares)

@@ -19,7 +19,7 @@ from typing import Any
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.watch import Watch
 from timonel.training.worker.private import mid_epoch, ps_variables
-from timonel.training.worker.ps.dispatcher import Desk, Observe
+from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
 from timonel.training.worker.ps.feeding import Horizon, Phase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
 from timonel.training.worker.ps.preflight import (
@@ -82,7 +82,7 @@ class ParameterServerLoop:
         self._is_asked = is_asked
         self._tell = tell or (lambda **_: None)
         self._evaluating: dict[int, tuple[Any, Phase]] = {}
-        self._desk: Desk | None = None
+        self._dispatcher: Dispatcher | None = None
         self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         seconds = settings.checkpoints.checkpoint_seconds
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
@@ -103,21 +103,21 @@ class ParameterServerLoop:
             self._tell(message=described)
         for line in caveats(self._keras, model, self._settings, self._workers):
             logger.warning("%s", line)
-        with self._serving() as desk, ps_variables.detached(model):
-            phase = self._phase(model, desk, training=True)
-            watch.report_beside(desk.ledger.tally.metrics)
+        with self._serving() as dispatcher, ps_variables.detached(model):
+            phase = self._phase(model, dispatcher, training=True)
+            watch.report_beside(dispatcher.ledger.tally.metrics)
             follow = self._follower(phase, watch)
             arguments["callbacks"] = _with_callback(arguments.get("callbacks"), follow)
             try:
                 with (
                     _functions(model, train=self._stepping(model, phase)),
-                    self._testing(model, desk),
+                    self._testing(model, dispatcher),
                     mid_epoch.entering(self._keras),
                     mid_epoch.stepping(model, self._boundary(phase, watch)),
                 ):
                     return self._fit(model, **arguments)
             finally:
-                self._report(desk.ledger.tally)
+                self._report(dispatcher.ledger.tally)
 
     def _boundary(self, phase: Phase, watch: Watch) -> Callable[[], None]:
         last = [time.monotonic()]
@@ -162,10 +162,14 @@ class ParameterServerLoop:
         return original(model, **arguments)
 
     def _evaluate(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
-        if self._desk is not None:  # Keras validates within fit
+        if self._dispatcher is not None:  # Keras validates within fit
             self._begin_evaluation(model, arguments)
             return original(model, **arguments)
-        with self._serving() as desk, ps_variables.detached(model), self._testing(model, desk):
+        with (
+            self._serving() as dispatcher,
+            ps_variables.detached(model),
+            self._testing(model, dispatcher),
+        ):
             self._begin_evaluation(model, arguments)
             return original(model, **arguments)
 
@@ -182,8 +186,8 @@ class ParameterServerLoop:
         phase.begin(Horizon(steps=steps), Policy())
 
     @contextlib.contextmanager
-    def _testing(self, model: Any, desk: Desk) -> Iterator[None]:
-        phase = self._phase(model, desk, training=False)
+    def _testing(self, model: Any, dispatcher: Dispatcher) -> Iterator[None]:
+        phase = self._phase(model, dispatcher, training=False)
         self._evaluating[id(model)] = model, phase
         try:
             with _functions(model, test=self._stepping(model, phase)):
@@ -191,11 +195,11 @@ class ParameterServerLoop:
         finally:
             del self._evaluating[id(model)]
 
-    def _phase(self, model: Any, desk: Desk, *, training: bool) -> Phase:
+    def _phase(self, model: Any, dispatcher: Dispatcher, *, training: bool) -> Phase:
         return Phase(
             model,
             self._strategy,
-            desk,
+            dispatcher,
             self._workers,
             training=training,
             name=f"timonel-{next(_names)}",
@@ -216,16 +220,16 @@ class ParameterServerLoop:
         return step
 
     @contextlib.contextmanager
-    def _serving(self) -> Iterator[Desk]:
-        """Run a desk whose pieces the workers compute, within the block."""
-        desk = Desk(Ledger(), observe=self.observe)
-        self._desk = desk
-        ps_variables.run_on_workers(self._coordinator, desk.serve, self._workers)
+    def _serving(self) -> Iterator[Dispatcher]:
+        """Run a dispatcher whose pieces the workers compute, within the block."""
+        dispatcher = Dispatcher(Ledger(), observe=self.observe)
+        self._dispatcher = dispatcher
+        ps_variables.run_on_workers(self._coordinator, dispatcher.serve, self._workers)
         try:
-            yield desk
+            yield dispatcher
         finally:
-            self._desk = None
-            desk.close()
+            self._dispatcher = None
+            dispatcher.close()
 
     def _replace(self, name: str, ours: Callable[..., Any]) -> None:
         # Patch the defining class: Keras does not compile a loaded model whose class seems to
