@@ -21,8 +21,8 @@ from timonel.training.worker.private import (
     central_storage,
     checkpoint_lists,
     keras_fit,
+    loss_scaling,
     optimizers,
-    replica_steps,
 )
 
 
@@ -42,7 +42,7 @@ def test_the_hooks_still_have_their_places() -> None:
 
 
 def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
-    assert replica_steps.missing_names() == []
+    assert loss_scaling.missing_names() == []
     assert "scale_loss_for_distribution(loss)" in inspect.getsource(losses.loss.reduce_values)
     reduction = inspect.getsource(losses.loss.reduce_weighted_values)
     assert "= apply_mask(\n" in reduction

@@ -1,55 +1,23 @@
-"""Steps of a Keras model that weigh all rows equally.
-
-Replicas may have different numbers of rows, or none. Both Kerases average the losses of replicas as
-if all had the same number, and the step sees its part of that average: a script's ``train_step``
-that tracks ``loss`` reports half of it with two replicas. Here, inside ``fit`` and ``evaluate``, a
-loss has the value of the replica's rows, times their share of the batch if shares differ, and its
-gradient is divided by the number of replicas. The share is that of a mean's divisor: the rows, the
-entries that a mask leaves, or the weights (``mean_with_sample_weight``).
+"""Steps of a Keras model on replicas that may have no rows.
 
 In evaluation and prediction, a replica without rows computes one row of zeros, which does not
 count: operations that reject an empty batch would fail on that replica only, in the middle of a
-collective.
+collective. `loss_scaling` makes the losses of these steps count all rows equally.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
-from timonel.training.worker.private import hidden_state, loss_terms
+from timonel.training.worker.private import hidden_state, loss_scaling, loss_terms
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Any], Any]
-
-_present = threading.local()
-"""State of the replica that this thread traces.
-
-Each replica is traced in its own thread; ``weight`` is that of its rows.
-"""
-
-
-def missing_names() -> list[str]:
-    """Return the required private names of both Kerases that are missing."""
-    from keras.src.losses import loss as of_keras3  # noqa: PLC0415 - TensorFlow loads here
-    from tf_keras.src.utils import losses_utils as of_tf_keras  # noqa: PLC0415
-
-    wanted = [
-        (of_keras3, "scale_loss_for_distribution"),
-        (of_keras3, "unscale_loss_for_distribution"),
-        (of_keras3, "reduce_values"),
-        (of_keras3, "apply_mask"),
-        (of_tf_keras, "scale_loss_for_distribution"),
-        (of_tf_keras, "apply_valid_mask"),
-    ]
-    return [name for holder, name in wanted if not hasattr(holder, name)]
 
 
 def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
@@ -61,24 +29,13 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
     """
     if getattr(keras.Model.predict, "is_timonels", False):
         return
-    _replace_scaling(_module_of_losses(keras))
-    _replace_masking(_module_of_losses(keras))
+    loss_scaling.install(keras)
     loss_terms.watch_tapes()
     warn = functools.cache(warn)  # every replica is traced, and a step several times
     for name in ("fit", "evaluate", "predict"):
         setattr(keras.Model, name, _with_steps(getattr(keras.Model, name), warn))
     if keras.__name__ == "keras":
         keras.Model.predict_on_batch = _without_copies(keras.Model.predict_on_batch)
-
-
-def _module_of_losses(keras: Any) -> ModuleType:
-    if keras.__name__ == "keras":
-        from keras.src.losses import loss  # noqa: PLC0415 - TensorFlow loads here
-
-        return loss  # type: ignore[no-any-return] # Keras has no types
-    from tf_keras.src.utils import losses_utils  # noqa: PLC0415 - TensorFlow loads here
-
-    return losses_utils  # type: ignore[no-any-return] # tf-keras has no types
 
 
 def with_a_row(data: Any) -> Any:
@@ -180,7 +137,7 @@ def _trained(model: Any, original: Step, *, warn: Callable[[str], object]) -> St
     @functools.wraps(original)
     def step(data: Any) -> Any:
         loss_terms.begin(model)
-        with _weighted(_rows(data)):
+        with loss_scaling.weighted(_rows(data)):
             logs = _as_tensors(original(data))
         has_own_terms = loss_terms.end()
         if has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
@@ -203,7 +160,7 @@ def _tested(model: Any, original: Step) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
         rows = _rows(data)
-        with _weighted(rows):
+        with loss_scaling.weighted(rows):
             if not _may_be_none(rows):
                 return _as_tensors(original(data))
             restore = _restoring(model, rows)
@@ -226,124 +183,6 @@ def _predicted(_: Any, original: Step) -> Step:
         )
 
     return step
-
-
-@contextlib.contextmanager
-def _weighted(rows: Any) -> Iterator[None]:
-    """Weigh losses by the replica's share of rows.
-
-    1 if all replicas have equally many.
-    """
-    before = getattr(_present, "weight", None)
-    _present.weight = None if rows is None else _weight(rows)
-    try:
-        yield
-    finally:
-        _present.weight = before
-
-
-def _weight(rows: Any) -> Any:
-    """Return a replica's share of the rows, times the number of replicas."""
-    tf = _tf()
-    context = tf.distribute.get_replica_context()
-    mine = tf.cast(rows, tf.float32)
-    total = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
-    return tf.math.divide_no_nan(mine * context.num_replicas_in_sync, total)
-
-
-def _replace_scaling(losses: ModuleType) -> None:
-    original = losses.scale_loss_for_distribution
-
-    @functools.wraps(original)
-    def scale(value: Any) -> Any:
-        weight = getattr(_present, "weight", None)
-        scaled = original(value) if weight is None else _scaled(value, weight)
-        return loss_terms.note_scaled(scaled)
-
-    losses.scale_loss_for_distribution = scale  # type: ignore[attr-defined] # a module's function
-    if not hasattr(losses, "unscale_loss_for_distribution"):  # tf-keras needs none
-        return
-    unscaled = losses.unscale_loss_for_distribution
-
-    @functools.wraps(unscaled)
-    def unscale(value: Any) -> Any:
-        weight = getattr(_present, "weight", None)
-        if weight is None:
-            return unscaled(value)
-        return _tf().math.divide_no_nan(value, _tf().cast(weight, value.dtype))
-
-    losses.unscale_loss_for_distribution = unscale  # type: ignore[attr-defined] # likewise
-    _replace_reduction(losses)
-
-
-def _replace_reduction(losses: ModuleType) -> None:
-    """Scale reductions that Keras 3 does not.
-
-    Sums, and functions that return a mean.
-    """
-    original = losses.reduce_values
-
-    @functools.wraps(original)
-    def reduce(
-        values: Any, sample_weight: Any = None, reduction: str | None = "sum_over_batch_size"
-    ) -> Any:
-        loss = original(values, sample_weight, reduction)
-        weight = getattr(_present, "weight", None)
-        if weight is None or reduction in {None, "none"}:
-            return loss
-        if reduction == "sum":
-            # The goal is the sum over all replicas; the reported value is the replicas' mean.
-            tf = _tf()
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            return loss_terms.note_scaled(_scaled(loss, replicas * tf.cast(weight > 0, tf.float32)))
-        if not values.shape.rank:
-            return losses.scale_loss_for_distribution(loss)
-        if reduction == "mean_with_sample_weight" and sample_weight is not None:
-            return loss * _share(sample_weight, loss.dtype)
-        return loss
-
-    losses.reduce_values = reduce  # type: ignore[attr-defined] # likewise
-
-
-def _replace_masking(losses: ModuleType) -> None:
-    """Weigh a masked mean by its number of unmasked entries.
-
-    Works for both Kerases.
-    """
-    name = "apply_mask" if hasattr(losses, "reduce_values") else "apply_valid_mask"
-    original = getattr(losses, name)
-    parameters = inspect.signature(original)
-
-    @functools.wraps(original)
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        weights = original(*args, **kwargs)
-        given = parameters.bind(*args, **kwargs).arguments
-        is_mean = given["reduction"] in {"mean", "sum_over_batch_size", "auto"}
-        if getattr(_present, "weight", None) is None or given["mask"] is None or not is_mean:
-            return weights
-        return weights * _share(given["mask"], weights.dtype)
-
-    setattr(losses, name, apply)
-
-
-def _share(counts: Any, dtype: Any) -> Any:
-    """Return a replica's weight by ``counts``, relative to its weight by rows."""
-    tf = _tf()
-    count = tf.stop_gradient(tf.reduce_sum(tf.cast(counts, tf.float32)))
-    return tf.cast(tf.math.divide_no_nan(_weight(count), _present.weight), dtype)
-
-
-def _scaled(value: Any, weight: Any) -> Any:
-    """Scale a loss; its gradient is that of the replicas' mean."""
-    tf = _tf()
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator] # TensorFlow has no types
-    def scale(loss: Any) -> Any:
-        factor = tf.cast(weight, loss.dtype)
-        return loss * factor, lambda upstream: upstream * factor / replicas
-
-    return scale(tf.convert_to_tensor(value))
 
 
 def _rows(data: Any) -> Any:
