@@ -128,7 +128,8 @@ class Frontends:
             asked.check_method_names,
         )
         monitor = self._instruments.monitor
-        rest = RestApp(self._plane, pool, self._draining.is_set, options, monitor)
+        backend = RestBackend(self._plane, pool, options, monitor)
+        rest = RestApp(backend, self._draining.is_set)
         both = V2App(rest, self._plane, pool, self._draining.is_set, options, monitor)
         described = with_page(
             both,
@@ -143,7 +144,6 @@ class Frontends:
         app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=asked.cors)
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
-            backend = RestBackend(self._plane, pool, options, monitor)
             http["http"] = predict_protocol(http["http"], backend, self._access.max_body, hosts)
         server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
         await server.start()

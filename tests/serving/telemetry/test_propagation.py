@@ -16,6 +16,7 @@ from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.tfs_rest.app import RestApp
+from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.telemetry.endpoint import MetricsApp
@@ -81,7 +82,7 @@ def test_a_clients_trace_goes_on(plane, traced, skin, root):
     monitor, spans = traced
     with ThreadPoolExecutor(1) as pool:
         if skin == "rest":
-            asyncio.run(over_rest(RestApp(plane, pool, monitor=monitor)))
+            asyncio.run(over_rest(RestApp(RestBackend(plane, pool, monitor=monitor))))
         else:
             asyncio.run(over_grpc(plane, pool, monitor))
     found = spans()
@@ -100,7 +101,9 @@ def test_the_page_hands_other_paths_on(plane):
 
     async def ask(*paths, method="GET"):
         with ThreadPoolExecutor(1) as pool:
-            app = MetricsApp(RestApp(plane, pool, monitor=monitor), monitor, "/metrics", pool)
+            app = MetricsApp(
+                RestApp(RestBackend(plane, pool, monitor=monitor)), monitor, "/metrics", pool
+            )
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
                 return [await client.request(method, path) for path in paths]

@@ -17,6 +17,7 @@ from timonel.serving.manager.plan import State, VersionStatus
 from timonel.serving.protocols.tfs_rest import http, predict
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.http import HTTP_STATUS, RestOptions
+from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings
 from timonel.serving.settings.dialect import DIALECTS, TENSORFLOW_SERVING, TIMONEL
@@ -70,9 +71,8 @@ class Client:
             "m", {3: Servable("m", 3, self.model)}, (VersionStatus(3, State.AVAILABLE),)
         )
         self.pool = ThreadPoolExecutor(1)
-        self.app = RestApp(
-            DataPlane(catalogue, configurator), self.pool, options=options, monitor=monitor
-        )
+        plane = DataPlane(catalogue, configurator)
+        self.app = RestApp(RestBackend(plane, self.pool, options or RestOptions(), monitor))
 
     def ask(self, method, target, content=b"", headers=()):
         """Return the status, the headers and the body."""

@@ -83,7 +83,8 @@ class Wire:
         options = options or RestOptions()
         self.seen = []
         plane = DataPlane(catalogue)
-        rest = RestApp(plane, self.pool, options=options, monitor=self.monitor)
+        backend = RestBackend(plane, self.pool, options, self.monitor)
+        rest = RestApp(backend)
 
         async def app(scope, receive, send):
             self.seen.append(scope["raw_path"])
@@ -93,7 +94,6 @@ class Wire:
         config.load()
         http = http_protocol(limits or LimitSettings())
         if direct:
-            backend = RestBackend(plane, self.pool, options, self.monitor)
             http = predict_protocol(http, backend, max_body)
         self.state = ServerState()
         self.protocol = http(config, self.state, {}, asyncio.get_running_loop())

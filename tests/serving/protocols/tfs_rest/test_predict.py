@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from timonel.serving import asgi
 from timonel.serving.batching.wrapping import batched
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.protocols.tfs_rest import app
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.http import RestOptions
+from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.signature import Signature, TensorSpec
@@ -60,9 +61,8 @@ class Asked:
         self.monitor = Monitor()
         catalogue = Catalogue({"m": {}})
         catalogue.publish("m", {3: self.servable}, ())
-        self.app = RestApp(
-            DataPlane(catalogue), pool, options=RestOptions(**options), monitor=self.monitor
-        )
+        plane = DataPlane(catalogue)
+        self.app = RestApp(RestBackend(plane, pool, RestOptions(**options), self.monitor))
         self.gone = None
 
     async def ask(self, content, gone=None, headers=()):
@@ -161,7 +161,7 @@ def test_a_request_keeps_its_version_until_it_is_answered(asked):
 
 
 def test_who_is_gone_leaves_the_queue(asked, monkeypatch):
-    monkeypatch.setattr(app, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(asgi, "_WATCH_AFTER_S", 0.001)
     served = asked()
 
     async def main():
@@ -181,7 +181,7 @@ def test_who_is_gone_leaves_the_queue(asked, monkeypatch):
 
 
 def test_who_is_gone_while_the_model_computes_does_no_harm(asked, monkeypatch):
-    monkeypatch.setattr(app, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(asgi, "_WATCH_AFTER_S", 0.001)
     served = asked()
 
     async def main():
@@ -202,7 +202,7 @@ def test_who_is_gone_while_the_model_computes_does_no_harm(asked, monkeypatch):
 @pytest.mark.parametrize("headers", [[], [(b"content-encoding", b"gzip")]])
 @pytest.mark.parametrize("end", ["gone", "cancelled", "late"])
 def test_work_that_waits_for_the_pool_is_given_up(asked, pool, monkeypatch, headers, end):
-    monkeypatch.setattr(app, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(asgi, "_WATCH_AFTER_S", 0.001)
     served = asked(timeout_s=0.02 if end == "late" else None)
     large = {"instances": [[1.5]] * 30_000}
 
@@ -260,7 +260,7 @@ def test_a_task_that_is_cancelled_leaves_the_queue(asked):
 
 @pytest.mark.parametrize("patience_s", [0.001, 10.0])
 def test_a_deadline_is_kept_while_the_model_is_busy(asked, monkeypatch, patience_s):
-    monkeypatch.setattr(app, "_PATIENCE_S", patience_s)
+    monkeypatch.setattr(asgi, "_WATCH_AFTER_S", patience_s)
     served = asked(timeout_s=0.05)
 
     async def main():

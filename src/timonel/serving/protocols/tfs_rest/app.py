@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
 
 import orjson
 
-from timonel.serving.asgi import Receive, Scope, Send, is_gzipped
-from timonel.serving.inference import DataPlane
+from timonel.serving.asgi import Receive, Scope, Send, is_gzipped, on_disconnect
 from timonel.serving.inference.observation import Observation
 from timonel.serving.protocols.tfs_rest.http import (
     CORS,
     JSON,
     TEXT,
     Answer,
-    RestOptions,
     body_of,
     content_type,
     error_answer,
@@ -48,14 +45,8 @@ from timonel.serving.protocols.tfs_rest.views import (
     status_view,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.telemetry.monitor import Monitor
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE_S = 0.1
-"""Delay before a task watches for the client's disconnection.
-
-Creating a task for each quick request would cost more than it saves.
-"""
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
@@ -66,25 +57,15 @@ class RestApp:
     """ASGI application for TensorFlow Serving's REST API.
 
     Args:
-        plane: Data plane that runs the models.
-        pool: Executor for large requests and responses, to keep the event loop responsive.
+        backend: The parts shared with connections that bypass ASGI.
         is_draining: Whether the server has been asked to stop.
-        options: Options for responses.
-        monitor: Records each request.
     """
 
     def __init__(
-        self,
-        plane: DataPlane,
-        pool: Executor,
-        is_draining: Callable[[], bool] = lambda: False,
-        options: RestOptions | None = None,
-        monitor: Monitor | None = None,
+        self, backend: RestBackend, is_draining: Callable[[], bool] = lambda: False
     ) -> None:
-        self._plane = plane
+        self._backend = backend
         self._is_draining = is_draining
-        self._options = options or RestOptions()
-        self._backend = RestBackend(plane, pool, self._options, monitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -95,7 +76,7 @@ class RestApp:
         headers = [(b"content-length", str(len(body)).encode())]
         if answer.content_type is not None:
             headers.insert(0, (b"content-type", answer.content_type))
-        if of_api and self._options.cors:
+        if of_api and self._backend.options.cors:
             headers += CORS
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if scope["method"] == "HEAD":
@@ -106,7 +87,7 @@ class RestApp:
         if path == "/livez":
             return Answer(200, b"ok", b"text/plain")
         if path == "/readyz":
-            unready = self._plane.unready()
+            unready = self._backend.plane.unready()
             if not unready and not self._is_draining():
                 return Answer(200, b"ok", b"text/plain")
             reason = "draining" if self._is_draining() else f"not loaded: {', '.join(unready)}"
@@ -123,7 +104,7 @@ class RestApp:
             body = await body_of(receive)
         except VersionTooLargeError as error:
             self._count(Code.INVALID_ARGUMENT)
-            if not self._options.dialect.explains_bad_versions:
+            if not self._backend.options.dialect.explains_bad_versions:
                 return Answer(400, b"")
             return error_answer(invalid_argument(str(error)))
         except StatusError as error:
@@ -136,8 +117,7 @@ class RestApp:
 
     async def _compute(self, scope: Scope, receive: Receive, route: Route, body: bytes) -> Answer:
         headers = scope["headers"]
-        loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Answer] = loop.create_future()
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         set_reply = partial(_set_reply, reply)
         request = PredictRequest(
             self._backend, route, content_type(headers), trace_parent(headers), set_reply
@@ -145,19 +125,16 @@ class RestApp:
         request.begin(body, zipped=is_gzipped(headers))
         if reply.done():
             return reply.result()
-        watchers: list[asyncio.Task[None]] = []
 
-        def watch() -> None:
-            watchers.append(loop.create_task(_cancel_when_gone(receive, request, reply)))
+        def give_up() -> None:
+            request.cancel()
+            set_reply(error_answer(StatusError(Code.CANCELLED, "the request was given up")))
 
-        timer = loop.call_later(_PATIENCE_S, watch)
         try:
-            return await reply
+            with on_disconnect(receive, give_up):
+                return await reply
         finally:
             request.cancel()
-            timer.cancel()
-            for watcher in watchers:
-                watcher.cancel()
 
     def _read(self, scope: Scope, route: Route, target: str) -> Answer:
         """Answer from the state of the server, without running a model."""
@@ -180,33 +157,25 @@ class RestApp:
 
     def _content(self, route: Route, target: str) -> bytes:
         if route.action is Action.LIST:
-            if not self._options.dialect.lists_models:
+            if not self._backend.options.dialect.lists_models:
                 raise missing_name()
-            return orjson.dumps(models_view(self._plane))
+            return orjson.dumps(models_view(self._backend.plane))
         if route.action is Action.CONFIG:
-            if not self._options.dialect.lists_models:
+            if not self._backend.options.dialect.lists_models:
                 raise malformed("GET", target)
-            return config_text(self._plane.configuration(), as_text=route.as_text)
+            return config_text(self._backend.plane.configuration(), as_text=route.as_text)
         if route.action is Action.STATUS:
             # A label is ignored, as in TensorFlow Serving.
             return orjson.dumps(
-                status_view(self._plane.status(route.spec.name, route.spec.version))
+                status_view(self._backend.plane.status(route.spec.name, route.spec.version))
             )
-        return orjson.dumps(metadata_view(self._plane.metadata(route.spec)))
+        return orjson.dumps(metadata_view(self._backend.plane.metadata(route.spec)))
 
     def _count(self, code: Code) -> None:
         """Count a request that was rejected before its model was known."""
         monitor = self._backend.monitor
         if monitor is not None:
             monitor.end(monitor.begin("REST", ""), code)
-
-
-async def _cancel_when_gone(
-    receive: Receive, request: PredictRequest, reply: asyncio.Future[Answer]
-) -> None:
-    if (await receive())["type"] == "http.disconnect":
-        request.cancel()
-        _set_reply(reply, error_answer(StatusError(Code.CANCELLED, "the request was given up")))
 
 
 def _set_reply(reply: asyncio.Future[Answer], answer: Answer) -> None:

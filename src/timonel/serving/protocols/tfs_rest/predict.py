@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -69,7 +69,7 @@ class RestBackend:
 
     plane: DataPlane
     pool: Executor
-    options: RestOptions
+    options: RestOptions = field(default_factory=RestOptions)
     monitor: Monitor | None = None
 
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from timonel.serving.asgi import App, Receive, Scope, Send, header
+from timonel.serving.asgi import App, Receive, Scope, Send, header, on_disconnect
 from timonel.serving.futures import by_size, finished, in_pool, pool_for
 from timonel.serving.inference import DataPlane, Execution, Outputs, RequestContext
 from timonel.serving.inference.observation import Observation
@@ -46,8 +46,6 @@ _LOG = logging.getLogger(__name__)
 _JSON: Final = b"application/json"
 _BINARY: Final = b"application/octet-stream"
 _LENGTH_DIGITS: Final = 18
-_PATIENCE_S: Final = 0.1
-"""Delay before a task watches for the client's disconnection."""
 _CORS: Final = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
@@ -235,25 +233,11 @@ async def _outputs_of(run: Execution, context: RequestContext, receive: Receive)
     Raises:
         StatusError: The model rejected the request or failed, or the deadline has passed.
     """
-    left = _left(context)
-    if not await finished(run.future, _PATIENCE_S if left is None else min(left, _PATIENCE_S)):
-        watching = asyncio.create_task(_cancel_when_gone(run.future, receive))
-        try:
-            await _finish_in_time(run.future, context)
-        finally:
-            watching.cancel()
+    with on_disconnect(receive, run.future.cancel):
+        if not await finished(run.future, _left(context)):
+            run.future.cancel()
+            raise overdue()
     return run.result()
-
-
-async def _finish_in_time(future: Future[Any], context: RequestContext) -> None:
-    if not await finished(future, _left(context)):
-        future.cancel()
-        raise overdue()
-
-
-async def _cancel_when_gone(future: Future[Any], receive: Receive) -> None:
-    if (await receive())["type"] == "http.disconnect":
-        future.cancel()
 
 
 def _left(context: RequestContext) -> float | None:
