@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timonel.serving.batching.batch_size import Learned, at_most, limit, observe
+from timonel.serving.batching.batch_size import Learned, limit, observe
 
 
 def learn(seconds_of, waiting, rounds=300, max_rows=1024, learned=None):
@@ -57,10 +57,3 @@ def test_the_limit_is_one_at_least_and_never_above_the_largest(measurements, max
         assert 1 <= limit(learned, max_rows) <= max_rows
         learned = observe(learned, rows, seconds)
     assert 1 <= limit(learned, max_rows) <= max_rows
-
-
-def test_fewer_rows_take_no_longer_than_more():
-    learned = observe(Learned(), 4, 0.004)
-    assert at_most(learned, 1) == at_most(learned, 4) == 0.004
-    assert at_most(learned, 5) is None
-    assert at_most(observe(learned, 1, 0.002), 1) == 0.002

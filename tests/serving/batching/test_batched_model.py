@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.serving.freeing import freed_by_reference_counts
 from timonel.serving.batching.threads import Batcher
-from timonel.serving.batching.wrapping import Submitter, batched, batcher_for
+from timonel.serving.batching.wrapping import batched, batcher_for
 from timonel.serving.runtimes.base import Asked, LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.signature import Signature, TensorSpec
@@ -153,126 +152,6 @@ def test_an_answer_tells_how_long_the_model_took(wrapped, slow):
     assert late.compute_s == 0
 
 
-def test_what_is_computed_sooner_than_queued_is_computed_by_who_submits_it(slow):
-    observed = []
-    model = batched(slow, AdaptiveBatching(slots=1), observed.append, submitter=Submitter.WAITING)
-    policy = model._policy
-    # As measured at load, if nothing else kept this machine busy.
-    policy.ran_alone("s", 4, 1e-6)
-    policy.ran_alone("s", 1, 1e-6)
-    instant = model.submit("s", rows(1, 2, 3))
-    assert instant.done()
-    assert instant.result()["y"].tolist() == [[2], [4], [6]]
-    assert 0 <= instant.compute_s < WAIT_S
-    late = time.monotonic()
-    assert code_of(lambda: model.run("s", rows(1), None, late)) is Code.DEADLINE_EXCEEDED
-    assert code_of(lambda: model.run("s", rows(-1))) is Code.INVALID_ARGUMENT
-    assert [(o.rows, o.failed) for o in observed] == [(3, False), (1, True)]
-    assert not policy.is_instant("s", 5), "nothing as large was measured"
-    assert not policy.is_instant("fixed", 1), "it is not batched"
-    policy.ran_alone("s", 1, 1.0)
-    assert policy.is_instant("s", 1), "it waited for the processor"
-    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
-    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
-    assert policy.is_instant("s", 1), "it may have met the garbage collector"
-    policy.ran_alone("s", 1, 1.0, cpu_s=1.0)
-    assert not policy.is_instant("s", 1), "it depends on more than its shape"
-    model.close()
-    assert code_of(lambda: model.run("s", rows(1))) is Code.UNAVAILABLE
-
-
-def test_what_takes_its_time_is_not_computed_by_who_submits_it(slow):
-    slow.delay_s = 0.006
-    model = batched(slow, AdaptiveBatching(slots=1), submitter=Submitter.WAITING)
-    assert not model._policy.is_instant("s", 1)
-    assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
-    model.close()
-
-
-@pytest.fixture
-def quick(slow):
-    """Computed at once, whatever this machine does besides."""
-    observed = []
-    model = batched(
-        slow, AdaptiveBatching(slots=1, max_queued=8), observed.append, submitter=Submitter.WAITING
-    )
-    model.observed = observed
-    learn(model)
-    model._policy.is_instant = lambda name, rows, requests=1: name == "s" and rows <= 4 * requests
-    slow.batches.clear()
-    yield model
-    model.close()
-
-
-def test_what_comes_together_is_computed_in_one_run_by_who_submits_it(quick, slow):
-    asked = [Asked("s", rows(n)) for n in (1, 2)] + [Asked("s", rows(3, 4))]
-    futures = quick.submit_all(asked)
-    assert all(future.done() for future in futures)
-    assert [f.result()["y"].ravel().tolist() for f in futures] == [[2], [4], [6, 8]]
-    assert slow.batches == [4]
-    assert [(o.rows, len(o.queue_s), o.failed) for o in quick.observed] == [(4, 3, False)]
-    assert {f.compute_s for f in futures} == {quick.observed[0].compute_s}
-
-
-def test_what_comes_together_is_told_apart_as_in_queues(quick, slow):
-    bad_shape = {"x": np.ones((1, 5), np.float32)}
-    late = time.monotonic()
-    futures = quick.submit_all(
-        [
-            Asked("s", rows(1)),
-            Asked("unknown", rows(1)),
-            Asked("s", rows(2), ["n"]),
-            Asked("s", rows(-1)),
-            Asked("s", rows(3), None, late),
-            Asked("s", bad_shape),
-            Asked("s", rows(4), None, late + WAIT_S),
-            Asked("fixed", {"x": np.ones(2, np.float32)}),
-        ]
-    )
-    one, unknown, n, bad, too_late, other, in_time, fixed = futures
-    assert one.result()["y"].item() == 2
-    assert type(unknown.exception()) is KeyError
-    assert n.result().keys() == {"n"}
-    assert bad.exception().code is Code.INVALID_ARGUMENT
-    assert too_late.exception().code is Code.DEADLINE_EXCEEDED
-    assert other.result()["y"].shape == (1, 5)
-    assert in_time.result()["y"].item() == 8
-    assert fixed.result(WAIT_S)["y"].tolist() == [2, 2]
-
-
-def test_what_is_too_much_for_whoever_submits_it_is_queued(quick, slow):
-    alone = threading.get_ident()
-    run, threads = slow.run, {}
-
-    def noted(signature, inputs, outputs=None):
-        threads[int(inputs["x"].flat[0])] = threading.get_ident()
-        return run(signature, inputs, outputs)
-
-    slow.run = noted
-    many = rows(*range(20, 40))
-    futures = quick.submit_all([Asked("s", rows(1)), Asked("s", many), Asked("s", rows(2))])
-    assert [len(f.result(WAIT_S)["y"]) for f in futures] == [1, 20, 1]
-    assert threads.keys() == {1, 20}
-    assert threads[1] == alone
-    assert threads[20] != alone
-
-
-def test_no_batch_is_larger_than_was_learned(quick, slow):
-    quick._policy.most_rows = lambda _: 3
-    futures = quick.submit_all([Asked("s", rows(n)) for n in range(1, 6)])
-    assert [f.result()["y"].item() for f in futures] == [2, 4, 6, 8, 10]
-    assert slow.batches == [3, 2]
-
-
-def test_what_comes_together_after_the_end_is_refused(quick):
-    quick.close()
-    asked = [Asked("s", rows(1)), Asked("s", rows(2)), Asked("fixed", {"x": np.ones(2)})]
-    for future in quick.submit_all(asked):
-        assert future.exception(0).code is Code.UNAVAILABLE
-    quick.close = lambda: None
-
-
-@pytest.mark.parametrize("at_once", [True, False])
 @given(
     st.lists(
         st.tuples(
@@ -283,13 +162,8 @@ def test_what_comes_together_after_the_end_is_refused(quick):
     )
 )
 @settings(max_examples=30, deadline=None)
-def test_together_or_alone_the_answers_are_the_same(at_once, asked):
-    model = batched(
-        Slow(),
-        AdaptiveBatching(slots=1),
-        submitter=Submitter.WAITING if at_once else Submitter.BUSY,
-    )
-    model._policy.is_instant = lambda name, size, requests=1: at_once and size <= 3 * requests
+def test_together_or_alone_the_answers_are_the_same(asked):
+    model = batched(Slow(), AdaptiveBatching(slots=1))
     requests = [Asked("s", rows(*values), outputs) for values, outputs in asked]
 
     def told(future):
@@ -303,92 +177,6 @@ def test_together_or_alone_the_answers_are_the_same(at_once, asked):
     together = [told(future) for future in model.submit_all(requests)]
     assert together == [told(model.submit(*request)) for request in requests]
     model.close()
-
-
-@pytest.fixture
-def gathering(slow):
-    """For an event loop; runs are instant up to three rows a request."""
-    observed = []
-    model = batched(slow, AdaptiveBatching(slots=1), observed.append, submitter=Submitter.LOOP)
-    model._policy.is_instant = lambda name, size, requests=1: size <= 3 * requests
-    model.observed = observed
-    learn(model)
-    model.observed.clear()
-    slow.batches.clear()
-    slow.threads.clear()
-    yield model
-    model.close()
-
-
-def test_what_comes_in_a_turn_of_an_event_loop_is_computed_in_one_run_there(gathering, slow):
-    async def ask():
-        futures = [gathering.submit("s", rows(n)) for n in range(5)]
-        assert slow.batches == []
-        return [await asyncio.wrap_future(future) for future in futures]
-
-    answers = asyncio.run(ask())
-    assert [each["y"].tolist() for each in answers] == [[[2.0 * n]] for n in range(5)]
-    assert slow.batches == [5]
-    assert slow.threads == [threading.current_thread().name]
-    assert [each.rows for each in gathering.observed] == [5]
-
-
-def test_what_is_given_up_in_its_turn_is_not_computed(gathering, slow):
-    async def ask():
-        kept, dropped = gathering.submit("s", rows(1)), gathering.submit("s", rows(2))
-        assert dropped.cancel()
-        return await asyncio.wrap_future(kept)
-
-    assert asyncio.run(ask())["y"].tolist() == [[2.0]]
-    assert slow.batches == [1]
-
-
-def test_what_takes_its_time_is_queued_at_the_end_of_its_turn(gathering, slow):
-    async def ask():
-        futures = [gathering.submit("s", rows(*range(8))) for _ in range(2)]
-        return [await asyncio.wrap_future(future) for future in futures]
-
-    assert [len(each["y"]) for each in asyncio.run(ask())] == [8, 8]
-    assert threading.current_thread().name not in slow.threads
-
-
-def test_nothing_is_gathered_where_requests_come_one_by_one(gathering, slow):
-    async def ask():
-        at_once = 0
-        for n in range(30):
-            future = gathering.submit("s", rows(10 + n))
-            at_once += future.done()
-            await asyncio.wrap_future(future)
-        return at_once
-
-    assert asyncio.run(ask()) == 30 - 8  # as long as it was tried
-    assert slow.threads == [threading.current_thread().name] * 30
-
-
-def test_one_by_one_what_takes_its_time_is_queued(gathering, slow):
-    async def ask():
-        for _ in range(30):
-            await asyncio.wrap_future(gathering.submit("s", rows(*range(8))))
-
-    asyncio.run(ask())
-    assert len(slow.threads) == 30
-    assert threading.current_thread().name not in slow.threads
-
-
-def test_an_event_loop_may_wait_itself(gathering, slow):
-    async def ask():
-        return gathering.run("s", rows(1))
-
-    assert asyncio.run(ask())["y"].tolist() == [[2.0]]
-
-
-def test_the_end_answers_what_was_gathered(gathering):
-    async def ask():
-        future = gathering.submit("s", rows(1))
-        gathering._end_turn()
-        assert future.done()
-
-    asyncio.run(ask())
 
 
 def test_outputs_come_in_the_order_asked_for(wrapped):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.serving.batching.row_independence import Verdict, seconds_alone, verdict
+from timonel.serving.batching.row_independence import Verdict, verdict
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
@@ -107,15 +107,3 @@ def test_every_type_can_be_made_up(dtype):
         outputs={"y": TensorSpec("y:0", dtype, (-1,))},
     )
     assert check(model) is Verdict.TOGETHER
-
-
-def test_one_row_is_timed_by_itself():
-    model = Function(lambda x: x)
-    times = iter([0.0, 5.0, 10.0, 12.0, 20.0, 23.0])
-    seconds, cpu_s = seconds_alone(model, model.signatures["s"], lambda: next(times))
-    assert seconds == 2.0
-    assert 0 < cpu_s < 2.0
-    assert model.calls == [{"x": (1, 2)}] * 3
-    refusing = Function(refuse)
-    with pytest.raises(StatusError):
-        seconds_alone(refusing, refusing.signatures["s"])

@@ -174,44 +174,6 @@ def test_freezing_is_as_we_know_it(exports):
     assert [name for name, _ in _private.registered_operations()].count("MatMul") == 1
 
 
-def test_what_is_quick_runs_in_the_callers_thread_with_the_same_answer(exports, monkeypatch):
-    made = []
-
-    def make(session, feed, fetch, *, in_caller=False):
-        made.append(in_caller)
-        return make_callable(session, feed, fetch, in_caller=in_caller)
-
-    make_callable = _private.make_callable
-    monkeypatch.setattr(_private, "make_callable", make)
-    model = TensorFlowRuntime().load(exports / "dense", SETTINGS)
-    (name, spec), *_ = model.signatures["serving_default"].inputs.items()
-    rows = {name: np.random.default_rng(1).random((4, *spec.shape[1:]), np.float32)}
-    expected = model.run("serving_default", rows)
-    for call in model._callables.values():
-        # As it is measured where nothing else keeps the machine busy.
-        call._quick.observe(rows[name].nbytes, 0.0)
-    found = model.run("serving_default", rows)
-    assert made == [False, True]
-    assert found.keys() == expected.keys()
-    assert all((found[key] == expected[key]).all() for key in expected)
-    model.close()
-
-
-def test_a_model_with_a_loop_is_not_steady(tmp_path, exports):
-    import tensorflow as tf
-
-    def count(x):
-        return {"y": tf.while_loop(lambda y: tf.reduce_sum(y) < 9, lambda y: [y + 1], [x])[0]}
-
-    spec = tf.TensorSpec([None], tf.float32, name="x")
-    function = tf.function(count, input_signature=[spec])
-    tf.saved_model.save(tf.Module(), str(tmp_path), signatures={"serving_default": function})
-    for folder, steady in ((tmp_path, False), (exports / "dense", True)):
-        model = TensorFlowRuntime().load(folder, SETTINGS)
-        assert model.is_steady is steady
-        model.close()
-
-
 _THREADS = """
 import os, sys
 from pathlib import Path

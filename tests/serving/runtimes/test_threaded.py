@@ -12,7 +12,7 @@ from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.threaded import ThreadedModel, scheduled
 from timonel.serving.settings.batching import NoBatching
-from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
+from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 
@@ -116,50 +116,6 @@ def test_what_comes_after_the_end_is_refused(held):
     model = ThreadedModel(held, threads=1)
     model.close()
     assert ask(model).exception(60).code is Code.UNAVAILABLE
-
-
-class Steady(LoadedModel):
-    """Tells which thread computes."""
-
-    def __init__(self, is_steady=True, dtype="DT_FLOAT"):
-        spec = TensorSpec("x", dtype, (-1,))
-        self.signatures = {"s": Signature("s", {"x": spec}, {"y": spec})}
-        self.is_steady = is_steady
-        self.thread = None
-
-    def run(self, signature, inputs, outputs=None):
-        self.thread = threading.current_thread()
-        return {"y": inputs["x"]}
-
-    def close(self):
-        pass
-
-
-def test_what_is_known_to_be_quick_is_computed_by_who_submits_it():
-    inner = Steady()
-    model = ThreadedModel(inner, threads=1)
-    assert model.submit("s", ONE).result(60)["y"] is ONE["x"]
-    assert inner.thread is not threading.current_thread()
-    # As it is measured where nothing else keeps the machine busy.
-    model._instant["s"].observe(ONE["x"].nbytes, 1e-6)
-    assert model.submit("s", ONE).done()
-    assert inner.thread is threading.current_thread()
-    assert isinstance(ask_late(model).exception(60), StatusError)
-    model.close()
-    assert isinstance(model.submit("s", ONE).exception(60), StatusError)
-
-
-def ask_late(model):
-    return model.submit("s", ONE, None, time.monotonic())
-
-
-@pytest.mark.parametrize("inner", [Steady(is_steady=False), Steady(dtype="DT_STRING")])
-def test_what_may_take_any_time_is_never_computed_by_who_submits_it(inner):
-    model = ThreadedModel(inner, threads=1)
-    for _ in range(3):
-        model.submit("s", ONE).result(60)
-        assert inner.thread is not threading.current_thread()
-    model.close()
 
 
 def test_a_refused_request_is_freed_without_garbage_collection(model, held):

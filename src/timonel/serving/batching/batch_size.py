@@ -7,7 +7,6 @@ largest measured size is the best one, larger batches are allowed.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -40,27 +39,14 @@ class Learned(NamedTuple):
     seen: int = 0
 
 
-def at_most(learned: Learned, rows: int) -> float | None:
-    """Return an upper bound of the seconds for ``rows``, if known.
-
-    It is derived from measured batches of the same or a larger size.
-    """
-    known = [k for k in range(_size(rows), _BUCKETS) if learned.counts[k]]
-    return min((learned.row_s[k] * (1 << k) for k in known), default=None)
-
-
-def observe(learned: Learned, rows: int, seconds: float, most: float = math.inf) -> Learned:
-    """Return the updated measurements after a batch took ``seconds`` to compute.
-
-    A measurement counts for no more than ``most`` times the estimate.
-    """
+def observe(learned: Learned, rows: int, seconds: float) -> Learned:
+    """Return the updated measurements after a batch took ``seconds`` to compute."""
     if rows < 1:
         return learned
     size = _size(rows)
     measured = seconds / rows
     count = learned.counts[size]
     before = learned.row_s[size] if count else measured
-    measured = min(measured, most * before)
     follows = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
     return Learned(
         _with(learned.row_s, size, follows),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from timonel.serving.batching.merge import check_outputs, merge, padded_size, split
@@ -41,31 +39,6 @@ class Computing:
         self._policy = policy
         self._observer = observer
         self._clock = clock
-        self._gate = threading.Lock()
-        self._entered = self._inside = 0
-
-    def single(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None,
-        rows: int,
-    ) -> tuple[Answer, float]:
-        """Run an unqueued request; return its outputs and compute seconds.
-
-        Raises:
-            StatusError: The model rejected the request or failed.
-        """
-        began = self._clock()
-        failed = True
-        try:
-            answer = self._run_timed(signature, inputs, outputs, rows)
-            failed = False
-        finally:
-            seconds = self._clock() - began
-            self._tell(BatchObservation((0.0,), seconds, rows, 0, signature, failed))
-        # Not used to learn batch sizes, because queued requests have additional costs.
-        return answer, seconds
 
     def batch(
         self, signature: str, outputs: Sequence[str], group: tuple[object, ...], pieces: Pieces
@@ -134,7 +107,7 @@ class Computing:
         )
         began = self._clock()
         rows = sum(piece.rows for piece in pieces) + padding
-        found = self._run_timed(signature, inputs, outputs, rows)
+        found = self._model.run(signature, inputs, outputs)
         compute_s = self._clock() - began
         if len(pieces) > 1 or self._policy.checks_outputs:
             try:
@@ -143,29 +116,6 @@ class Computing:
                 self._policy.misfit(signature)
                 raise
         return found, compute_s
-
-    def _run_timed(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None,
-        rows: int,
-    ) -> Answer:
-        """Run the model; record the time if no other run overlapped."""
-        with self._gate:
-            self._entered += 1
-            self._inside += 1
-            mark, alone = self._entered, self._inside == 1
-        began, cpu_began = self._clock(), time.thread_time()
-        try:
-            answer = self._model.run(signature, inputs, outputs)
-            if alone and mark == self._entered:
-                cpu_s = time.thread_time() - cpu_began
-                self._policy.ran_alone(signature, rows, self._clock() - began, cpu_s)
-        finally:
-            with self._gate:
-                self._inside -= 1
-        return answer
 
     def _after_failure(
         self, signature: str, outputs: Sequence[str], pieces: Pieces, failure: Exception

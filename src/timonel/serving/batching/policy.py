@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from timonel.serving.batching.batch_size import Learned, at_most, limit, observe
+from timonel.serving.batching.batch_size import Learned, limit, observe
 from timonel.serving.batching.merge import rows_of
 from timonel.serving.batching.queue import NaturalQueue, Queue, Room
-from timonel.serving.batching.row_independence import Verdict, is_open, seconds_alone, verdict
+from timonel.serving.batching.row_independence import Verdict, is_open, verdict
 from timonel.serving.batching.tfserving_parameters import check_queue, unsigned
 from timonel.serving.batching.tfserving_queue import Limits, ParameterQueue
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.runtimes.quick import OverrunCounter, is_even, spent
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
 
 _PROOFS = 3
 _MICRO = 1e-6
-_HANDOVER_S = 1.5e-4
-"""Cost of queueing a request, waking a thread, and returning the response."""
-_FAR_FROM_INSTANT_S = 5e-3
-_DISTURBED = 1.2
-"""Limit of a measurement, as a multiple of the estimate.
-
-On a busy machine, a run occasionally takes a thousand times its compute time.
-"""
 APART = ("apart",)
 """Group of requests that are queued but computed alone."""
 
@@ -76,31 +66,6 @@ class Policy(abc.ABC):
         """Return the maximum rows of a batch."""
 
     @abc.abstractmethod
-    def may_be_instant(self, signature: str) -> bool:
-        """Return whether requests may be computed in the submitting thread."""
-
-    @abc.abstractmethod
-    def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
-        """Return whether computing requests is faster than queueing them.
-
-        Args:
-            signature: The requested signature.
-            rows: The total number of rows.
-            requests: The number of requests.
-        """
-
-    @abc.abstractmethod
-    def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Record a run that did not overlap with others.
-
-        Args:
-            signature: The signature that ran.
-            rows: The number of rows.
-            seconds: Duration of the run.
-            cpu_s: CPU time of the thread within the run.
-        """
-
-    @abc.abstractmethod
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Record a batch."""
 
@@ -120,7 +85,6 @@ class AdaptivePolicy(Policy):
         model: The model, which runs the proof.
         settings: Limits.
         samples: Inputs known to be valid, by signature.
-        at_once: Whether instant requests may be computed in the submitting thread.
     """
 
     retries_apart = True
@@ -133,28 +97,16 @@ class AdaptivePolicy(Policy):
         model: LoadedModel,
         settings: AdaptiveBatching,
         samples: Mapping[str, Mapping[str, Array]],
-        *,
-        at_once: bool = False,
     ) -> None:
         self._model = model
         self._max_rows = settings.max_rows
         self._room = Room(settings.max_queued)
         self._learned = {name: Learned() for name in model.signatures}
-        self._alone = {name: Learned() for name in model.signatures}
         self._verdicts = {
             name: _verdict(model, signature, samples.get(name))
             for name, signature in model.signatures.items()
         }
         self._proofs_left = dict.fromkeys(model.signatures, _PROOFS)
-        self._even = {
-            name
-            for name, each in model.signatures.items()
-            if at_once and is_even(each) and self._verdicts[name] is Verdict.TOGETHER
-        }
-        self._slips = {name: OverrunCounter(_FAR_FROM_INSTANT_S) for name in self._even}
-        for name in tuple(self._even):
-            with contextlib.suppress(StatusError):
-                self.ran_alone(name, 1, *seconds_alone(model, model.signatures[name]))
 
     def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:
         """Return a queue for the same shapes; None if not proven batchable."""
@@ -181,26 +133,6 @@ class AdaptivePolicy(Policy):
     def most_rows(self, signature: str) -> int:
         """Return the learned limit."""
         return limit(self._learned[signature], self._max_rows)
-
-    def may_be_instant(self, signature: str) -> bool:
-        """Return whether all rows of the signature take the same work."""
-        return signature in self._even
-
-    def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:
-        """Return whether computing is faster than handing over to another thread."""
-        if signature not in self._even:
-            return False
-        seconds = at_most(self._alone[signature], rows)
-        return seconds is not None and seconds < _HANDOVER_S * requests
-
-    def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Record the time of a run that did not overlap with others."""
-        if signature in self._even and self._slips[signature].are_too_many(cpu_s):
-            # The work depends on the values: no longer block submitting threads with it.
-            self._even.discard(signature)
-        self._alone[signature] = observe(
-            self._alone[signature], rows, spent(seconds, cpu_s), _DISTURBED
-        )
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Record the compute time of a batch."""
@@ -277,17 +209,6 @@ class ParameterPolicy(Policy):
     def most_rows(self, signature: str) -> int:  # noqa: ARG002
         """Return the configured limit."""
         return self._limits.batch_rows
-
-    def may_be_instant(self, signature: str) -> bool:  # noqa: ARG002
-        """Return False: requests are always queued."""
-        return False
-
-    def is_instant(self, signature: str, rows: int, requests: int = 1) -> bool:  # noqa: ARG002
-        """Return False: the queue checks and pads sizes."""
-        return False
-
-    def ran_alone(self, signature: str, rows: int, seconds: float, cpu_s: float = 0.0) -> None:
-        """Ignore the measurement: this policy does not learn."""
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Ignore the measurement: batch sizes are fixed."""

@@ -7,7 +7,6 @@ one of three rows gives the same result in the batch as alone.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
@@ -20,7 +19,6 @@ from timonel.serving.status import StatusError
 
 _LOG = logging.getLogger(__name__)
 _ROWS = 3
-_TIMES = 3
 _ALONE = 0
 """Index of the row that is also computed alone."""
 _FLOATS = (0.25, 0.0, 1.0)
@@ -62,27 +60,6 @@ def verdict(
         if found is not Verdict.UNKNOWN:
             return found
     return Verdict.UNKNOWN
-
-
-def seconds_alone(
-    model: LoadedModel, signature: Signature, clock: Callable[[], float] = time.perf_counter
-) -> tuple[float, float]:
-    """Measure one generated row alone; return the fastest of three runs.
-
-    Returns:
-        Elapsed seconds, and CPU seconds of this thread.
-
-    Raises:
-        StatusError: The model rejects the row.
-    """
-    row = {name: _values(spec, 1)[:1] for name, spec in signature.inputs.items()}
-    times = []
-    for _ in range(_TIMES):
-        began, cpu_began = clock(), time.thread_time()
-        model.run(signature.name, row)
-        cpu_s = time.thread_time() - cpu_began
-        times.append((clock() - began, cpu_s))
-    return min(times)
 
 
 def is_open(signature: Signature) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from timonel.serving.batching.observation import Observer
-from timonel.serving.batching.wrapping import Submitter, batched, batcher_for
+from timonel.serving.batching.wrapping import batched, batcher_for
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.settings import RuntimeSettings
@@ -50,14 +50,7 @@ class BatchingRuntime(Runtime):
         """Load the version in ``path``, and test which requests may be batched."""
         observer = None if self._observer is None else self._observer(path)
         model = self._runtime.load(path, settings)
-        together = batched(
-            model,
-            self._batching,
-            observer,
-            batcher=self._batcher,
-            version=path,
-            submitter=Submitter.LOOP,
-        )
+        together = batched(model, self._batching, observer, batcher=self._batcher, version=path)
         return scheduled(together, self._threads)
 
     def close(self) -> None:

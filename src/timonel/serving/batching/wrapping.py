@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 
 from timonel.serving.batching.batched_model import BatchingModel
@@ -22,14 +21,6 @@ from timonel.serving.settings.batching import (
     cores,
 )
 from timonel.serving.signature import Array
-
-
-class Submitter(Enum):
-    """The kind of thread that submits requests to a version."""
-
-    BUSY = "busy"  # has other work, and must not be blocked
-    WAITING = "waiting"  # waits for this version only
-    LOOP = "loop"  # an event loop, with many requests per iteration
 
 
 def batcher_for(settings: BatchingSettings) -> Batcher:
@@ -53,7 +44,6 @@ def batched(
     batcher: Batcher | None = None,
     version: Path | None = None,
     samples: Mapping[str, Mapping[str, Array]] | None = None,
-    submitter: Submitter = Submitter.BUSY,
 ) -> LoadedModel:
     """Add batching to a version, if configured.
 
@@ -68,8 +58,6 @@ def batched(
         version: The version's folder, which may contain its own parameters.
         samples: Inputs known to be valid, by signature; by default those of the version's warm-up
             requests.
-        submitter: The kind of thread that submits requests. With adaptive batching, it may compute
-            requests that take less time than queueing.
 
     Raises:
         StatusError: The version cannot be loaded with these parameters.
@@ -82,15 +70,10 @@ def batched(
             return model
         batcher = batcher or Batcher(model.slots)
     try:
-        # A model that declares its number of concurrent calls must not get further ones.
-        submitter = Submitter.BUSY if isinstance(model, DeclaringModel) else submitter
-        at_once = submitter is not Submitter.BUSY
-        policy = _policy(model, settings, version, samples or {}, at_once=at_once)
+        policy = _policy(model, settings, version, samples or {})
         if policy is None:
             return model
-        threads = batcher or batcher_for(settings)
-        gathers = submitter is Submitter.LOOP
-        return BatchingModel(model, policy, threads, observer, gathers=gathers)
+        return BatchingModel(model, policy, batcher or batcher_for(settings), observer)
     except BaseException:
         model.close()
         raise
@@ -101,13 +84,11 @@ def _policy(
     settings: AdaptiveBatching | BatchingParameters,
     version: Path | None,
     samples: Mapping[str, Mapping[str, Array]],
-    *,
-    at_once: bool,
 ) -> Policy | None:
     if isinstance(settings, AdaptiveBatching):
         if not samples and version is not None:
             samples = rows_of_signatures(samples_of(version), model.signatures)
-        return AdaptivePolicy(model, settings, samples, at_once=at_once)
+        return AdaptivePolicy(model, settings, samples)
     if settings.per_model and version is not None:
         own = parameters_of_version(version, settings)
         return None if own is None else ParameterPolicy(own)

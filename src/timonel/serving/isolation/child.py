@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.serving.batching.observation import BatchObservation
-from timonel.serving.batching.wrapping import Submitter, batched
+from timonel.serving.batching.wrapping import batched
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.framing import Kind
 from timonel.serving.isolation.metadata import to_fields
@@ -56,8 +56,7 @@ def compute(
         loaded = runtime.load(path, settings)
         observe = partial(_tell, link)
         # This process serves one version, so waiting threads block no other version.
-        submitter = Submitter.WAITING
-        together = batched(loaded, settings.batching, observe, version=path, submitter=submitter)
+        together = batched(loaded, settings.batching, observe, version=path)
         model = scheduled(together, threads)
         if settings.hooks is not None:
             hooks = Hooks(Path(settings.hooks), model.signatures)

@@ -36,22 +36,17 @@ def import_tensorflow() -> None:
             modules.pop(name, None)
 
 
-def make_callable(
-    session: Any, feed: Sequence[str], fetch: Sequence[str], *, in_caller: bool = False
-) -> Callable[..., Any]:
+def make_callable(session: Any, feed: Sequence[str], fetch: Sequence[str]) -> Callable[..., Any]:
     """Return a function from the arrays of ``feed`` to those of ``fetch``.
 
     Args:
         session: A ``tf.compat.v1.Session``; it must outlive the function.
         feed: Names of the tensors to feed.
         fetch: Names of the tensors to return.
-        in_caller: Whether to run operations one after the other in the calling thread, instead of
-            in parallel in the session's threads; each operation may still use several threads.
     """
     from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415 - imports TensorFlow
 
-    run = config_pb2.RunOptions(inter_op_thread_pool=-1) if in_caller else None
-    options = config_pb2.CallableOptions(feed=feed, fetch=fetch, run_options=run)
+    options = config_pb2.CallableOptions(feed=feed, fetch=fetch)
     return session._make_callable_from_options(options)  # type: ignore[no-any-return]  # no types
 
 

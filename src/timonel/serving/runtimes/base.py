@@ -33,8 +33,6 @@ class LoadedModel(abc.ABC):
     signatures: Mapping[str, Signature]
     has_hooks = False
     """Whether hooks wrap the model, so that recorded requests may not fit it."""
-    is_steady = False
-    """Whether the run time is known not to depend on the values: the graph has no loops."""
 
     @abc.abstractmethod
     def run(

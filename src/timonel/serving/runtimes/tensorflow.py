@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from timonel.models.evidence import FROZEN, chosen
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.runtimes.quick import InlineThreshold
 from timonel.serving.runtimes.safety.check import check_folder
 from timonel.serving.runtimes.signatures import signature_of, signatures_in
 from timonel.serving.settings import EVERY_MODEL, RuntimeSettings
@@ -23,10 +21,6 @@ from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError, not_found
 
 _Key = tuple[str, tuple[str, ...]]
-_QUICK_S = 1e-3
-"""Runs below this time use the caller's thread: handing operations to the session's threads, and
-waiting for them, takes longer than parallel execution saves.
-"""
 _MOST_CALLABLES = 32
 """Limit on output selections with a callable of their own; other selections compute all outputs."""
 _NODES = re.compile(
@@ -39,7 +33,6 @@ _SEVERAL = re.compile(
 )
 """The same problem, reported by several operations at once."""
 _MOST_CHARACTERS = 2_000
-_LOOPS = ("While", "Enter", "LoopCond", "MapDefun")
 
 
 class TensorFlowRuntime(Runtime):
@@ -103,7 +96,6 @@ class _SessionModel(LoadedModel):
                 for name, proto in meta_graph.signature_def.items()
             }
             self.signatures = self._own if shown is None else shown
-            self.is_steady = not _has_loops(meta_graph.graph_def)
         except BaseException:
             self.close()
             raise
@@ -150,9 +142,6 @@ class _SessionModel(LoadedModel):
 class _Call:
     """A function from a signature's inputs to some of its outputs. Thread-safe.
 
-    The callable for the caller's thread is created once runs are known to be quick, because it
-    needs a second copy of the graph.
-
     Args:
         session: The session.
         spec: The signature; all of its inputs are fed.
@@ -163,36 +152,11 @@ class _Call:
         self.names = names
         feed = [tensor.tensor for tensor in spec.inputs.values()]
         fetch = [spec.outputs[name].tensor for name in names]
-        self._session, self._feed, self._fetch = session, feed, fetch
-        self._quick = InlineThreshold(_QUICK_S)
-        self._lock = threading.Lock()
-        self._side_by_side = _private.make_callable(session, feed, fetch)
-        self._in_caller: Callable[..., Any] | None = None
+        self._run = _private.make_callable(session, feed, fetch)
 
     def __call__(self, values: Sequence[Array]) -> Sequence[Any]:
-        size = sum([value.nbytes for value in values])
-        if self._quick.covers(size):
-            found: Sequence[Any] = (self._in_caller or self._made())(*values)
-            return found
-        began = time.perf_counter()
-        found = self._side_by_side(*values)
-        self._quick.observe(size, time.perf_counter() - began)
+        found: Sequence[Any] = self._run(*values)
         return found
-
-    def _made(self) -> Callable[..., Any]:
-        with self._lock:
-            if self._in_caller is None:
-                self._in_caller = _private.make_callable(
-                    self._session, self._feed, self._fetch, in_caller=True
-                )
-            return self._in_caller
-
-
-def _has_loops(graph: Any) -> bool:
-    """Return whether a graph, or a function in it, has loop operations."""
-    nodes = (graph.node, *(function.node_def for function in graph.library.function))
-    operations = {node.op for each in nodes for node in each}
-    return any(loop in operation for operation in operations for loop in _LOOPS)
 
 
 def _load(session: Any, path: Path, tags: Sequence[str], errors: type[Exception]) -> Any:

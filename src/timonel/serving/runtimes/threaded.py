@@ -7,14 +7,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from timonel.serving.runtimes.base import LoadedModel, Pending, ScheduledModel, WrappedModel
-from timonel.serving.runtimes.quick import InlineThreshold, OverrunCounter, is_even, size_of, spent
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
 
 _THREADS = 2
-_HANDOVER_S = 5e-5
-"""Cost of handing a request to another thread and getting the answer back."""
-_FAR_FROM_INSTANT_S = 100 * _HANDOVER_S
 
 
 def scheduled(model: LoadedModel, threads: int = _THREADS) -> ScheduledModel:
@@ -30,8 +26,6 @@ def scheduled(model: LoadedModel, threads: int = _THREADS) -> ScheduledModel:
 class ThreadedModel(WrappedModel):
     """Runs requests in a small thread pool, in arrival order. Thread-safe.
 
-    Requests known to take less time than the handover run in the submitting thread.
-
     Args:
         model: The loaded version; owned from now on.
         threads: Number of concurrent requests.
@@ -41,11 +35,6 @@ class ThreadedModel(WrappedModel):
         self.signatures = model.signatures
         self._model = model
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model")
-        self._instant = {
-            name: InlineThreshold(_HANDOVER_S, OverrunCounter(_FAR_FROM_INSTANT_S))
-            for name, each in model.signatures.items()
-            if model.is_steady and is_even(each)
-        }
 
     def run(
         self,
@@ -66,13 +55,9 @@ class ThreadedModel(WrappedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[dict[str, Array]]:
-        """Compute the outputs of a signature, usually in another thread."""
+        """Compute the outputs of a signature in another thread."""
         pending = Pending()
         pending.compute_s = 0.0
-        instant = self._instant.get(signature)
-        if instant is not None and instant.covers(size_of(inputs)):
-            self._answer(pending, signature, inputs, outputs, deadline)
-            return pending
         try:
             self._pool.submit(self._answer, pending, signature, inputs, outputs, deadline)
         except RuntimeError:
@@ -82,7 +67,6 @@ class ThreadedModel(WrappedModel):
 
     def close(self) -> None:
         """Answer queued requests, then free the memory."""
-        self._instant = {}  # the pool rejects requests from here on
         self._pool.shutdown()
         self._model.close()
 
@@ -96,7 +80,7 @@ class ThreadedModel(WrappedModel):
     ) -> None:
         if not pending.set_running_or_notify_cancel():
             return
-        began, cpu_began = time.monotonic(), time.thread_time()
+        began = time.monotonic()
         try:
             answer = self.run(signature, inputs, outputs, deadline)
         except BaseException as error:  # noqa: BLE001 - becomes the answer
@@ -104,8 +88,4 @@ class ThreadedModel(WrappedModel):
             pending.set_exception(error)
         else:
             pending.compute_s = time.monotonic() - began
-            instant = self._instant.get(signature)
-            if instant is not None:
-                cpu_s = time.thread_time() - cpu_began
-                instant.observe(size_of(inputs), spent(pending.compute_s, cpu_s), cpu_s)
             pending.set_result(answer)
