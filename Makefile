@@ -28,7 +28,7 @@ demo: $(DEMO_VENV)/.ready ## set up and run the whole path on real digits
 
 # Tests of one file share what they set up, and much of their time is waiting for processes.
 test: $(VENV)/.ready check ## set up, check and test everything that runs in minutes
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: lint types ## format, lint, types and layers
 

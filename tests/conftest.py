@@ -37,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ServingSoakPage(Path(report)))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start files with end-to-end tests first: started last, the longest would run alone."""
+    slow = {item.path for item in items if item.get_closest_marker("e2e")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the settings of the person who runs the tests, and mirror only where that is tested."""
