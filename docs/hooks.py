@@ -15,12 +15,17 @@ from timonel.cli.catalogue import ENTRIES
 from timonel.cli.defaults import VARIABLES
 from timonel.cli.main import app
 from timonel.errors import TimonelError
+from timonel.options import options_of
+from timonel.serving.options import ServeOptions
+from timonel.training.options import TrainOptions
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     pages = {
         "reference/cli.md": command_line(),
+        "reference/train.md": python_options("train", TrainOptions),
+        "reference/serve.md": python_options("serve", ServeOptions),
         "reference/errors.md": errors(),
         "changelog.md": Path(config.config_file_path).with_name("CHANGELOG.md").read_text(),
     }
@@ -112,6 +117,32 @@ def options(command: Any, context: typer.Context) -> str:
         for title, lines in sections.items()
     ]
     return "\n".join(tables)
+
+
+def python_options(function: str, kind: type) -> str:
+    """Return the reference of the options that a function and its command share."""
+    lines = [
+        f"# Options of {function}\n",
+        f"Keywords of `timonel.{function}`. `timonel {function}` has the same options with `--`",
+        "and hyphens: `--rest-port` is `rest_port`. Several values are a list in Python, and a",
+        "repeated option on the command line.",
+    ]
+    panel = ""
+    for name, (annotation, option) in options_of(kind).items():
+        if option.panel != panel:
+            panel = option.panel
+            lines += [
+                f"\n## {panel}\n",
+                "| Option | Type | Default | What it is |",
+                "|---|---|---|---|",
+            ]
+        value = option.computed or f"`{option.default!r}`"
+        shown = inspect.formatannotation(annotation).replace("typing.", "")
+        shown = shown.replace("collections.abc.", "").replace("os.PathLike[str]", "PathLike")
+        lines.append(
+            f"| `{name}` | <code>{escape(shown)}</code> | {value} | {escape(option.text)} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def errors() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import subprocess
@@ -15,7 +14,6 @@ import typer
 import timonel
 from timonel.cli.commands.convert import parse_splits
 from timonel.cli.main import app
-from timonel.serving.auth.options import Options
 
 NAMES = [
     "Artifact",
@@ -49,10 +47,8 @@ PYTHON_ONLY = {
     "notify",
     "on_ready",
     "block",  # the opposite of --detach
-    "access",  # one value for what are many options
 }
-ACCESS = {field.name for field in dataclasses.fields(Options)}
-CLI_ONLY = {"json", "top", "help"} | ACCESS
+CLI_ONLY = {"json", "top", "help"}
 SPELLED_OTHERWISE = {
     # Option or argument of the command line -> argument of the function.
     "predict": {"model": "model_or_url", "api_key_file": "api_key"},
@@ -110,12 +106,6 @@ def command_line(name: str) -> dict[str, Any]:
         for param in command.params
         if param.name not in CLI_ONLY
     }
-
-
-def test_serve_has_every_option_of_access() -> None:
-    group = typer.main.get_command(app)
-    command = group.get_command(typer.Context(group), "serve")
-    assert {param.name for param in command.params} >= ACCESS
 
 
 def function(name: str) -> dict[str, Any]:

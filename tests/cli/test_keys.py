@@ -12,7 +12,7 @@ from tests.serving.auth.certificates import Authority
 from timonel.cli.watch import read_states
 from timonel.errors import ServingError, SpecError
 from timonel.serving import curl_example, predict, serve
-from timonel.serving.auth.options import Options, access_settings
+from timonel.serving.launch import access_settings
 from timonel.storage import find_workspace
 
 
@@ -53,11 +53,11 @@ def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tls_cert": Path("c")}, "expected --tls-key with --tls-cert"),
-        ({"tls_client_ca": Path("c")}, "expected --tls-cert with --tls-client-ca"),
-        ({"tls_client_optional": True}, "expected --tls-client-ca with"),
-        ({"jwt_issuer": "https://x"}, "expected --jwt-audience with --jwt-issuer"),
-        ({"jwt_allow": ("predict:*",)}, "expected --jwt-issuer with --jwt-allow"),
+        ({"tls_cert": Path("c")}, "--tls-cert requires --tls-key"),
+        ({"tls_client_ca": Path("c")}, "--tls-client-ca requires --tls-cert"),
+        ({"tls_client_optional": True}, "--tls-client-optional requires --tls-client-ca"),
+        ({"jwt_issuer": "https://x"}, "--jwt-issuer requires --jwt-audience"),
+        ({"jwt_allow": ("predict:*",)}, "--jwt-allow requires --jwt-issuer"),
         ({"jwt_issuer": "x", "jwt_audience": "y"}, "expected a file or an https URL"),
         ({"rate_limit": "fast"}, "expected a rate such as"),
         ({"max_body": "much"}, "expected a size such as"),
@@ -66,28 +66,28 @@ def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:
 )
 def test_options_that_do_not_go(options: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        access_settings(Options(**options))  # type: ignore[arg-type]
+        access_settings(options)  # type: ignore[arg-type]
 
 
 def test_options_become_settings() -> None:
     settings = access_settings(
-        Options(
-            tls_cert=Path("c.pem"),
-            tls_key=Path("/k.pem"),
-            jwt_issuer="https://x",
-            jwt_audience="y",
-            jwt_jwks="keys.json",
-            jwt_allow=("predict:*",),
-            max_body="1MiB",
-            rate_limit="60/min",
-        )
+        {
+            "tls_cert": Path("c.pem"),
+            "tls_key": Path("/k.pem"),
+            "jwt_issuer": "https://x",
+            "jwt_audience": "y",
+            "jwt_jwks": "keys.json",
+            "jwt_allow": ("predict:*",),
+            "max_body": "1MiB",
+            "rate_limit": "60/min",
+        }
     )
     assert settings.tls is not None
     assert settings.tls.certificate == str(Path.cwd() / "c.pem")
     assert settings.jwt is not None
     assert settings.jwt.jwks == str(Path.cwd() / "keys.json")
     assert (settings.limits.max_body, settings.limits.principal_rate) == (2**20, "1/s:1")
-    assert access_settings(Options(max_body="none")).limits.max_body is None
+    assert access_settings({"max_body": "none"}).limits.max_body is None
 
 
 @pytest.mark.usefixtures("fake_runtime")
@@ -103,9 +103,6 @@ def test_the_client_shows_a_key_and_checks_the_certificate(
     authority = Authority()
     (here / "ca.pem").write_bytes(authority.pem)
     certificate, private = authority.issue(here, "server")
-    access = access_settings(
-        Options(api_keys=workspace.root / "api-keys.json", tls_cert=certificate, tls_key=private)
-    )
     with serve(
         "m",
         workspace=workspace,
@@ -113,7 +110,9 @@ def test_the_client_shows_a_key_and_checks_the_certificate(
         rest_port=0,
         grpc_port=None,
         block=False,
-        access=access,
+        api_keys=workspace.root / "api-keys.json",
+        tls_cert=certificate,
+        tls_key=private,
     ) as server:
         # The process that started it may look, but not ask.
         assert read_states(server.rest_url, "m", server.caller)[1].state == "AVAILABLE"

@@ -44,14 +44,14 @@ def nothing_started(folder: Path) -> bool:
         (["absent.py"], "expected a script"),
         (["."], "got the folder"),
         (["train.py", "--data", "absent"], "expected a dataset"),
-        (["train.py", "--workers", "0"], "--workers must be at least 1."),
+        (["train.py", "--workers", "0"], "--workers must be at least 1"),
         (["train.py", "--devices-per-worker", "0"], "at least 1"),
         (["train.py", "--strategy", "magic"], "'magic'"),
         (["train.py", "--set", "lr"], "expected --set as NAME=VALUE"),
         (["train.py", "--set", "a b=1"], "'a b'"),
         (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr once"),
-        (["train.py", "--max-restarts", "-1"], "max_restarts of at least 0"),
-        (["train.py", "--seed", "-1"], "a seed from 0 to"),
+        (["train.py", "--max-restarts", "-1"], "--max-restarts must be at least 0"),
+        (["train.py", "--seed", "-1"], "--seed must be from 0 to"),
         (["train.py", "--engine", "nowhere"], "'nowhere'"),
         (["train.py", "--data", "a=x", "--data", "y"], "expected a name"),
         (["notes.ipynb"], "expected a notebook in notes.ipynb"),
@@ -83,7 +83,7 @@ def test_more_workers_than_records(here: Path, timonel: Timonel, script: Path) -
     timonel("convert", "digits", "data")
     outcome = timonel("train", "train.py", "--data", "data", "--workers", "31")
     assert outcome.exit_code == 2
-    assert "at least 31 records" in outcome.error_line
+    assert "fewer than the 31 replicas" in outcome.error_line
     assert nothing_started(here)
 
 

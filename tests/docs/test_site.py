@@ -56,6 +56,8 @@ def test_the_references_are_written_from_the_code(site: Path) -> None:
     python = (site / "reference" / "python" / "index.html").read_text()
     for name in ("timonel.data.convert", "timonel.training.train", "timonel.serving.serve"):
         assert f'id="{name}"' in python
+    for name, option in (("train", "checkpoint_steps"), ("serve", "rest_port")):
+        assert option in (site / "reference" / name / "index.html").read_text()
     errors = (site / "reference" / "errors" / "index.html").read_text()
     assert "UserCodeError" in errors
     assert "130" in errors

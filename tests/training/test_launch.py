@@ -315,7 +315,7 @@ def test_what_a_cluster_of_ones_own_does_not_go_with(
         ({"cluster": place, "task_type": "chief", "workers": 5}, "expected 2 workers"),
         ({"cluster": place, "task_type": "chief", "ps": 1}, "expected 0 ps"),
         ({"cluster": place, "task_type": "evaluator"}, "expected --evaluator"),
-        ({"cluster": place, "task_type": "chief", "detach": True}, "got detach"),
+        ({"cluster": place, "task_type": "chief", "detach": True}, "--detach cannot be used"),
     ):
         with pytest.raises(SpecError, match=words):
             train(script, workspace=workspace, **options)
@@ -336,7 +336,7 @@ def test_weights_and_biases(
     )
     assert run.record.params["timonel.wandb"] is True
     assert run.record.params["timonel.wandb_project"] == "digits"
-    with pytest.raises(SpecError, match="expected --wandb with --wandb-project"):
+    with pytest.raises(SpecError, match="--wandb-project requires --wandb"):
         train(script, workspace=workspace, wandb_project="digits")
 
 

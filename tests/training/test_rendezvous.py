@@ -10,8 +10,7 @@ from timonel.errors import JobError, SpecError
 from timonel.storage import Workspace
 from timonel.tracking import list_runs, open_run
 from timonel.training import rendezvous
-from timonel.training.options import JobOptions
-from timonel.training.request import Request, check_request
+from timonel.training.request import JobOptions, Request, check_request
 from timonel.training.settings import Settings
 from timonel.training.spec import read_spec
 

@@ -60,12 +60,12 @@ def test_a_script_that_is_none(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"workers": 0}, "workers of at least 1"),
-        ({"devices_per_worker": 0}, "devices_per_worker of at least 1"),
-        ({"strategy": "horovod"}, "strategy of 'auto'"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"devices_per_worker": 0}, "devices-per-worker must be at least 1"),
+        ({"strategy": "horovod"}, "strategy must be 'auto'"),
         ({"strategy": "mirrored", "workers": 2}, "one worker with the strategy"),
-        ({"params": {"a b": 1}}, "can be a flag"),
-        ({"params": {"": 1}}, "can be a flag"),
+        ({"params": {"a b": 1}}, "valid as a flag"),
+        ({"params": {"": 1}}, "valid as a flag"),
         ({"data": {"a-b": "x"}}, "dataset's name"),
     ],
 )
@@ -90,7 +90,7 @@ def test_data_that_is_cut_off(script: Path, dataset: Dataset, tmp_path: Path) ->
 def test_more_workers_than_records(script: Path, dataset: Dataset) -> None:
     records = dataset.count("train")
     assert check(script, data=dataset.uri, workers=records)
-    with pytest.raises(SpecError, match=f"at least {records + 1} records"):
+    with pytest.raises(SpecError, match=f"fewer than the {records + 1} replicas"):
         check(script, data=dataset.uri, workers=records + 1)
 
 

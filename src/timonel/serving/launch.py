@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 
 from timonel.errors import ServingError, SpecError
+from timonel.options import documented, with_defaults
 from timonel.serving.auth import AccessSettings
 from timonel.serving.handle import Server, launch
 from timonel.serving.isolation.zygote_client import ended
 from timonel.serving.manager.config_file import read_models
 from timonel.serving.manager.model_config import TextProtoError
+from timonel.serving.options import Reference, ServeOptions
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.runtimes.python.options import check_files, python_settings
 from timonel.serving.settings import (
@@ -32,164 +35,49 @@ from timonel.serving.settings import (
     default_op_threads,
 )
 from timonel.serving.settings.errors import as_spec_error
-from timonel.serving.settings.isolation import ComputeSettings, Isolation
+from timonel.serving.settings.isolation import ComputeSettings
 from timonel.serving.settings.per_model import by_model, runtime_choice
 from timonel.serving.status import StatusError
 from timonel.storage import Workspace, local_path
 from timonel.units import parse_bytes
 
-Reference = str | os.PathLike[str]
+GRPC_OFF = -1
+"""gRPC port on the command line that turns gRPC off."""
 
 
-def serve(  # noqa: PLR0913 - the command line's options, by its names
+@documented(ServeOptions)
+def serve(
     model: Reference | Sequence[Reference] = (),
     *,
-    config: Reference | None = None,
     workspace: Workspace | Reference | None = None,
-    version: int | None = None,
-    host: str = "127.0.0.1",
-    rest_port: int = 8501,
-    grpc_port: int | None = 8500,
     block: bool = True,
-    detach: bool = False,
-    poll_s: float = 1.0,
-    compute_threads: int | None = None,
-    op_threads: int | None = None,
-    drain_s: float = 30.0,
-    hang_timeout_s: float | None = None,
-    runtime: str | Sequence[str] = (),
-    safe_loading: bool = True,
-    allow_ops: Sequence[str] = (),
-    allow_python: Sequence[str] = (),
-    hooks: Sequence[Reference] = (),
-    resource_preserving: Sequence[str] = (),
-    model_cache: Reference | None = None,
-    model_cache_size: str | int = "20GiB",
-    isolation: Isolation = "process",
-    access: AccessSettings | None = None,
-    page: bool = True,
-    trace: bool = False,
-    request_log: Reference | None = None,
-    request_log_rate: float = 0.01,
     on_ready: Callable[[Server], None] | None = None,
+    **options: Unpack[ServeOptions],
 ) -> Server:
     """Serve models over TensorFlow Serving's REST and gRPC APIs.
 
     New versions are loaded while the server runs; deleting the newest version falls back to the
-    previous one.
+    previous one. Without API keys, tokens or client certificates, everyone who can reach the ports
+    may use the server.
 
     Args:
         model: A model of the workspace (``digits``), one of its versions (``digits/3``), a folder
             of numbered versions, its URI in a bucket (``s3://models/digits``), or several of these.
-        config: A file with a ModelServerConfig in text format, as for TensorFlow Serving; replaces
-            ``model``. The server follows changes of the file.
         workspace: The workspace, or its path.
-        version: Serve this version only.
-        host: The address to listen on; the default accepts connections from this machine only.
-        rest_port: The REST port; 0 picks a free one.
-        grpc_port: The gRPC port; 0 picks a free one, None turns gRPC off.
         block: Return when the server has ended, instead of when it is ready.
-        detach: Let the server outlive this process.
-        poll_s: Interval in seconds at which to look for new versions.
-        compute_threads: Threads that parse large requests, and compute requests where batching is
-            off; by default one per core, at most 8.
-        op_threads: Threads within one operation of a model; by default 1 on up to two cores, as
-            each core computes its own batch, and TensorFlow's choice on more.
-        drain_s: Time in seconds for in-flight requests to finish when the server stops.
-        hang_timeout_s: Restart a version's process if it has pending requests and sends nothing for
-            this many seconds; off by default. Must be longer than any request takes.
-        runtime: The runtime: ``tensorflow``, ``litert``, another name from the entry points
-            ``timonel.runtimes``, or by default ``auto``, which follows the evidence in each
-            version; ``digits=litert`` for one model.
-        safe_loading: Reject SavedModels with operations that could do more than compute: access
-            files, use the network, run Python.
-        allow_ops: Operations to trust nevertheless, such as ``ReadFile``, or ``digits=ReadFile``
-            for one model.
-        allow_python: Models whose versions may contain Python that runs as the server's user: a
-            Python model, or hooks; ``*`` for all.
-        hooks: Python files with hooks for pre- and postprocessing of requests, each for all models,
-            or for one as in ``digits=hooks.py``.
-        resource_preserving: Models whose old version is unloaded before the new one is loaded, so
-            that two are never in memory; ``*`` for all.
-        model_cache: The local folder to cache versions from buckets in; by default
-            ``timonel/models`` in the user's cache.
-        model_cache_size: Maximum size of that cache, such as ``50GB``. Versions that no server uses
-            are evicted, least recently used first.
-        isolation: ``process`` runs each version in its own process, so that a crash interrupts only
-            that version for a moment; ``none`` computes in the server.
-        access: Authentication, limits and TLS; by default everyone who can reach the ports may use
-            the server, with limits on sizes only.
-        page: Serve a web page at ``/`` of the REST port: models, live plots, and a form to try a
-            model.
-        trace: Send OpenTelemetry spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``; requires the extra
-            ``otel``.
-        request_log: A folder to write a sample of requests and responses to, as PredictionLogs in
-            TFRecord files that start with the model's name.
-        request_log_rate: The fraction of requests to log.
         on_ready: Called with the server once it is ready, before blocking.
+        **options: See `ServeOptions`.
 
     Raises:
         NotFoundError: The model does not exist or has no version.
-        SpecError: A setting has an invalid value.
+        SpecError: An option has an invalid value.
         ServingError: A port is in use, or no version can be loaded; with ``block``, also if the
             server was killed or failed.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
-    if bool(several) == (config is not None):
-        raise SpecError(
-            "expected models to serve, or a config that names them, got "
-            f"{'both' if several else 'neither'}"
-        )
-    if config is not None and request_log is not None:
-        raise SpecError(
-            "expected either a config or a request_log, got both",
-            hint="give each model of the config a logging_config",
-        )
-    _check_ports(rest_port, grpc_port)
-    file = None if config is None else local_path(config)
-    place = workspace_for(workspace, several if file is None else [file.parent])
-    models = (
-        tuple(resolve(each, place, version) for each in several)
-        if file is None
-        else _configured(file)
-    )
-    names = [each.name for each in models] if file is None else None
-    python = python_settings(allow_python, hooks, names)
-    check_files(python)
-    try:
-        settings = ServerSettings(
-            models=_logged(models, request_log, request_log_rate),
-            config_file=None if file is None else str(file),
-            config_poll_s=poll_s,
-            host=host,
-            rest_port=rest_port,
-            grpc_port=grpc_port,
-            rest=RestSettings(page=page),
-            compute_threads=compute_threads or min(8, max(2, os.cpu_count() or 2)),
-            drain_s=drain_s,
-            load=LoadSettings(
-                poll_s=poll_s,
-                settle_s=poll_s,
-                resource_preserving=tuple(resource_preserving),
-                model_cache=None if model_cache is None else str(local_path(model_cache)),
-                model_cache_bytes=parse_bytes(model_cache_size),
-            ),
-            runtime=RuntimeSettings(
-                **runtime_choice([runtime] if isinstance(runtime, str) else runtime),
-                safe_loading=safe_loading,
-                allow_ops=by_model(allow_ops, "an operation"),
-                intra_op_threads=default_op_threads() if op_threads is None else op_threads,
-            ),
-            isolation=isolation,
-            compute=ComputeSettings(hang_timeout_s=hang_timeout_s),
-            python=python,
-            access=_owned(access or AccessSettings()),
-            monitoring=MonitoringSettings(tracing=trace),
-            servers_folder=str(place.servers),
-        )
-    except ValidationError as error:
-        raise as_spec_error(error) from error
-    server = launch(settings, place, detach=detach)
+    options = with_defaults(ServeOptions, options)
+    settings, place = _settings(several, workspace, options)
+    server = launch(settings, place, detach=options["detach"])
     code = 0
     try:
         if on_ready is not None:
@@ -212,48 +100,178 @@ def serve(  # noqa: PLR0913 - the command line's options, by its names
     return server
 
 
-def _check_ports(rest_port: int, grpc_port: int | None) -> None:
-    if rest_port == grpc_port != 0:
+def _settings(
+    models: Sequence[Reference], workspace: Workspace | Reference | None, options: ServeOptions
+) -> tuple[ServerSettings, Workspace]:
+    """Return the server's settings and workspace."""
+    config = options["config"]
+    if bool(models) == (config is not None):
         raise SpecError(
-            f"REST and gRPC cannot share the port {rest_port}", hint="give them different ports"
+            "a server needs either models or a config that names them, got "
+            f"{'both' if models else 'neither'}"
         )
+    grpc_port = None if options["grpc_port"] == GRPC_OFF else options["grpc_port"]
+    if options["rest_port"] == grpc_port != 0:
+        raise SpecError(
+            f"REST and gRPC cannot share the port {grpc_port}", hint="give them different ports"
+        )
+    if config is None:
+        file = None
+        place = workspace_for(workspace, models)
+        served = tuple(resolve(each, place, options["version"]) for each in models)
+        python = python_settings(
+            options["allow_python"], options["hooks"], [each.name for each in served]
+        )
+    else:
+        file = local_path(config)
+        place = workspace_for(workspace, [file.parent])
+        served = _configured(file)
+        python = python_settings(options["allow_python"], options["hooks"])
+    check_files(python)
+    runtime, cache = options["runtime"], options["model_cache"]
+    try:
+        settings = ServerSettings(
+            models=_logged(served, options),
+            config_file=None if file is None else str(file),
+            config_poll_s=options["poll_s"],
+            host=options["host"],
+            rest_port=options["rest_port"],
+            grpc_port=grpc_port,
+            rest=RestSettings(page=options["page"]),
+            compute_threads=options["compute_threads"] or min(8, max(2, os.cpu_count() or 2)),
+            drain_s=options["drain_s"],
+            load=LoadSettings(
+                poll_s=options["poll_s"],
+                settle_s=options["poll_s"],
+                resource_preserving=tuple(options["resource_preserving"]),
+                model_cache=None if cache is None else str(local_path(cache)),
+                model_cache_bytes=parse_bytes(options["model_cache_size"]),
+            ),
+            runtime=RuntimeSettings(
+                **runtime_choice([runtime] if isinstance(runtime, str) else runtime),
+                safe_loading=options["safe_loading"],
+                allow_ops=by_model(options["allow_ops"], "an operation"),
+                intra_op_threads=_op_threads(options),
+            ),
+            isolation=options["isolation"],
+            compute=ComputeSettings(hang_timeout_s=options["hang_timeout_s"]),
+            python=python,
+            access=access_settings(options),
+            monitoring=MonitoringSettings(tracing=options["trace"]),
+            servers_folder=str(place.servers),
+        )
+    except ValidationError as error:
+        raise as_spec_error(error) from error
+    return settings, place
 
 
-def _logged(
-    models: Sequence[ModelSettings], folder: Reference | None, rate: float
-) -> tuple[ModelSettings, ...]:
-    if folder is None:
+def _op_threads(options: ServeOptions) -> int:
+    return default_op_threads() if options["op_threads"] is None else options["op_threads"]
+
+
+def _logged(models: Sequence[ModelSettings], options: ServeOptions) -> tuple[ModelSettings, ...]:
+    """Return the models with their request logs."""
+    if options["request_log"] is None:
         return tuple(models)
-    place = Path(folder).absolute()
-    return tuple(
-        model.model_copy(
-            update={
-                "request_log": RequestLogSettings(
-                    filename_prefix=str(place / model.name), sampling_rate=rate
-                )
-            }
+    if options["config"] is not None:
+        raise SpecError(
+            "request_log cannot be used with a config",
+            hint="give each model of the config a logging_config",
         )
+    folder, rate = Path(options["request_log"]).absolute(), options["request_log_rate"]
+    logs = [
+        RequestLogSettings(filename_prefix=str(folder / model.name), sampling_rate=rate)
         for model in models
+    ]
+    return tuple(
+        model.model_copy(update={"request_log": log})
+        for model, log in zip(models, logs, strict=True)
     )
 
 
-def _owned(access: AccessSettings) -> AccessSettings:
-    """Add a secret owner key to monitor a server that requires credentials.
-
-    The key is never written to disk.
-    """
-    if not access.is_closed:
-        return access
-    return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})
-
-
 def _configured(file: Path) -> tuple[ModelSettings, ...]:
+    """Return the models of a ModelServerConfig."""
     try:
         models = read_models(str(file))
     except TextProtoError as error:
-        raise SpecError(f"expected a ModelServerConfig in {file}, got {error.diagnosis}") from error
+        raise SpecError(f"{file} is not a ModelServerConfig: {error.diagnosis}") from error
     except StatusError as error:
         raise SpecError(error.message) from error
     if not models:
-        raise SpecError(f"expected models in {file}, got none")
+        raise SpecError(f"{file} names no models")
     return models
+
+
+def access_settings(options: ServeOptions) -> AccessSettings:
+    """Return the settings for authentication, limits and TLS.
+
+    A server that requires credentials gets a secret owner key, with which the process that starts
+    it monitors it. The key is never written to disk.
+
+    Raises:
+        SpecError: An option has an invalid value, or requires another option.
+    """
+    options = with_defaults(ServeOptions, options)
+    _check_companions(options)
+    certificate, issuer, jwks = options["tls_cert"], options["jwt_issuer"], options["jwt_jwks"]
+    body = options["max_body"]
+    try:
+        access = AccessSettings.model_validate(
+            {
+                "api_keys": _absolute(options["api_keys"]),
+                "jwt": issuer
+                and {
+                    "issuer": issuer,
+                    "audience": options["jwt_audience"],
+                    "jwks": jwks if jwks is None or "://" in jwks else _absolute(jwks),
+                    "allow": tuple(options["jwt_allow"]),
+                },
+                "tls": certificate
+                and {
+                    "certificate": _absolute(certificate),
+                    "key": _absolute(options["tls_key"]),
+                    "client_ca": _absolute(options["tls_client_ca"]),
+                    "client_certificates": (
+                        "optional" if options["tls_client_optional"] else "required"
+                    ),
+                },
+                "limits": {
+                    "max_body": None if body == "none" else body,
+                    "principal_rate": options["rate_limit"],
+                    "model_rate": options["model_rate_limit"],
+                    "max_requests": options["max_requests"],
+                    "max_connections": options["max_connections"],
+                },
+                "allowed_hosts": tuple(options["allow_host"]),
+                "open_reload": options["allow_reload"],
+            }
+        )
+    except ValidationError as error:
+        raise as_spec_error(error) from error
+    if access.is_closed:
+        return access.model_copy(update={"owner_key": secrets.token_urlsafe(32)})
+    return access
+
+
+_COMPANIONS = {
+    "tls_cert": "tls_key",
+    "tls_key": "tls_cert",
+    "tls_client_ca": "tls_cert",
+    "tls_client_optional": "tls_client_ca",
+    "jwt_issuer": "jwt_audience",
+    "jwt_audience": "jwt_issuer",
+    "jwt_jwks": "jwt_issuer",
+    "jwt_allow": "jwt_issuer",
+}
+"""Options that require another one."""
+
+
+def _check_companions(options: Mapping[str, Any]) -> None:
+    for name, companion in _COMPANIONS.items():
+        if options[name] and options[companion] is None:
+            flag, other = (f"--{each.replace('_', '-')}" for each in (name, companion))
+            raise SpecError(f"{flag} requires {other}")
+
+
+def _absolute(path: Reference | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())

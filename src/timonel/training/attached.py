@@ -16,8 +16,7 @@ from timonel.training.cluster_file import read_cluster
 from timonel.training.foreground import ForegroundTask, run_here
 from timonel.training.handles import Job, Run
 from timonel.training.job import environment
-from timonel.training.options import JobOptions
-from timonel.training.request import Request
+from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
 from timonel.training.worker.task import ranks
 from timonel.training.worker.task.cluster import Cluster

@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from timonel.engines import CommandSpec, JobSpec, RestartPolicy, RoleSpec
 from timonel.storage import Workspace
 from timonel.training.entries import LEGACY_KERAS
-from timonel.training.options import JobOptions
-from timonel.training.request import Request
+from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME
 

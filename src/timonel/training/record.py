@@ -16,8 +16,7 @@ from timonel.storage import Workspace, digest_bytes, write_bytes
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.redaction import redact_command
 from timonel.training.functions import import_path
-from timonel.training.options import JobOptions
-from timonel.training.request import Request
+from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 

@@ -19,8 +19,7 @@ from timonel.errors import JobError, SpecError
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, open_run, read_run
 from timonel.training import record
-from timonel.training.options import JobOptions
-from timonel.training.request import Request
+from timonel.training.request import JobOptions, Request
 from timonel.training.spec import FILE_NAME, TrainSpec, read_spec
 
 _PATIENCE_S = 300.0

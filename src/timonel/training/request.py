@@ -2,22 +2,75 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from timonel.data import Dataset
-from timonel.errors import SpecError
+from timonel.errors import MissingExtraError, SpecError
 from timonel.storage.uris import filesystem
+from timonel.tracking.mirrors.registry import ENVIRONMENT_VARIABLE, named_mirrors
 from timonel.training import functions
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.settings import Settings
 from timonel.training.worker.strategy.strategies import check_settings
 
+_SEEDS = 1 << 32
+"""NumPy accepts only smaller seeds."""
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _DATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Job options that are not training settings.
+
+    Attributes:
+        seed: The seed shared by all tasks.
+        name: Name of the run.
+        max_restarts: How often the job restarts after it lost a task.
+        warm: Whether tasks are forked from a process with TensorFlow imported.
+        pass_job_dir: Whether the program receives the job's folder as a flag or keyword.
+        wandb: Whether the run is copied to Weights & Biases.
+        wandb_project: The Weights & Biases project.
+    """
+
+    seed: int
+    name: str | None = None
+    max_restarts: int = 3
+    warm: bool = True
+    pass_job_dir: bool = False
+    wandb: bool = False
+    wandb_project: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise SpecError(f"--max-restarts must be at least 0, got {self.max_restarts}")
+        if not 0 <= self.seed < _SEEDS:
+            raise SpecError(f"--seed must be from 0 to {_SEEDS - 1}, got {self.seed}")
+        if self.wandb_project and not self.wandb:
+            raise SpecError("--wandb-project requires --wandb")
+        if self.wandb and importlib.util.find_spec("wandb") is None:
+            raise MissingExtraError("--wandb", "wandb")
+        named = named_mirrors()
+        if self.wandb and named is not None and "wandb" not in named:
+            raise SpecError(
+                f"--wandb is set, but {ENVIRONMENT_VARIABLE}={','.join(sorted(named))} excludes it",
+                hint=f"unset {ENVIRONMENT_VARIABLE}, or remove --wandb",
+            )
+
+    @classmethod
+    def of(cls, seed: int | None, **others: Any) -> Self:
+        """Return options with the given seed, or a random one."""
+        return cls(seed=secrets.randbelow(1 << 31) if seed is None else seed, **others)
+
+
+JOB_OPTION_NAMES = tuple(field.name for field in fields(JobOptions))
+"""Names of the job options, as `train` takes them."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +146,8 @@ def _named(data: str | os.PathLike[str] | Mapping[str, str] | None) -> dict[str,
     for name in data:
         if name and not _DATA_NAME.match(name):
             raise SpecError(
-                f"expected a dataset's name of letters, digits and '_', got {name!r}",
-                hint="the script finds it under the environment variable TIMONEL_DATA_<NAME>",
+                f"a dataset's name has only letters, digits and '_', got {name!r}",
+                hint="it becomes part of the environment variable TIMONEL_DATA_<NAME>",
             )
     return dict(data)
 
@@ -103,8 +156,7 @@ def _check_enough(dataset: Dataset, replicas: int) -> None:
     records = dataset.count("train")
     if records < replicas:
         raise SpecError(
-            f"expected at least {replicas} records to train on, one for each replica, found "
-            f"{records} in {dataset.uri}",
+            f"{dataset.uri} has {records} training records, fewer than the {replicas} replicas",
             hint="use fewer workers, or convert with another --splits",
         )
 
@@ -115,8 +167,8 @@ def _params(program: Program, params: Mapping[str, Any]) -> dict[str, Any]:
     for name in params:
         if not _PARAM.match(name):
             raise SpecError(
-                f"expected a parameter's name that can be a flag, got {name!r}",
-                hint="letters, digits, '_', '-' and '.', beginning with a letter: --set lr=0.01",
+                f"a parameter's name must be valid as a flag, got {name!r}",
+                hint="use letters, digits, '_', '-' and '.', and start with a letter",
             )
     return {name: str(value) for name, value in params.items()}
 
@@ -124,8 +176,7 @@ def _params(program: Program, params: Mapping[str, Any]) -> dict[str, Any]:
 def _args(program: Program, args: Sequence[str]) -> tuple[str, ...]:
     if program.function is not None and args:
         raise SpecError(
-            f"expected no args for the function {functions.described(program.function)}, got "
-            f"{list(args)}",
-            hint="give a function's arguments by name, with params",
+            f"the function {functions.described(program.function)} takes no args, got {list(args)}",
+            hint="pass its arguments by name, with params",
         )
     return tuple(args)

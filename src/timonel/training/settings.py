@@ -1,7 +1,7 @@
-"""Training options in groups, as accepted by `train` and the command line.
+"""Training options in groups, as tasks read them from ``train.json``.
 
-Each group configures one part of the worker side. The control side builds them with
-`Settings.of`; every task reads them from ``train.json``. From timonel it imports only errors and
+Each group configures one part of the worker side. `TrainOptions` describes the options; the
+control side builds the groups with `Settings.of`. From timonel it imports only errors, options and
 units.
 """
 
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from timonel.errors import SpecError
+from timonel.training.options import (
+    BatchSizeIs,
+    ChiefRole,
+    Collectives,
+    Compression,
+    CrossDeviceOps,
+    Launcher,
+    LearningRateRule,
+    Precision,
+    SuccessPolicy,
+)
 from timonel.units import ByteSize, Seconds
-
-Precision = Literal["float32", "bfloat16", "float16"]
-Compression = Literal["bfloat16", "float16"]
-CrossDeviceOps = Literal["nccl", "hierarchical", "one-device"]
-Collectives = Literal["auto", "ring", "nccl"]
-LearningRateRule = Literal["none", "linear", "sqrt"]
-BatchSizeIs = Literal["global", "per-replica"]
-Launcher = Literal["processes", "mpi"]
-ChiefRole = Literal["chief", "worker"]
-SuccessPolicy = Literal["auto", "chief", "all-workers"]
-
 
 ANY_STALENESS = 2**31 - 1
 """The staleness bound for ``any``: no gradient is dropped or damped."""
@@ -44,6 +44,10 @@ class StrategyName(StrEnum):
     TPU = "tpu"
 
 
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
 class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,28 +55,17 @@ class _Group(BaseModel):
 class Distribution(_Group):
     """Processes, devices, and communication between replicas."""
 
-    strategy: StrategyName = Field(default=StrategyName.AUTO, description="How to distribute.")
-    workers: int = Field(default=1, ge=1, description="The most processes that train together.")
-    min_workers: int = Field(default=1, ge=1, description="The fewest that it goes on with.")
-    devices_per_worker: int = Field(default=1, ge=1, description="Devices of each process.")
-    launcher: Launcher = Field(default="processes", description="Who starts the processes.")
-    chief: ChiefRole = Field(
-        default="chief",
-        description="The role of the process that leads; worker: a cluster without a chief, in "
-        "which worker 0 leads.",
-    )
-    success_policy: SuccessPolicy = Field(
-        default="auto",
-        description="When the job has succeeded: once its chief has, or once all workers have; "
-        "auto: the chief with parameter servers and the strategy none, else all workers.",
-    )
-    cross_device_ops: CrossDeviceOps | None = Field(
-        default=None, description="How the devices of one process add up; None: TensorFlow's."
-    )
-    collectives: Collectives = Field(default="auto", description="How processes add up.")
-    compress_gradients: Compression | None = Field(
-        default=None, description="The type in which gradients travel between replicas."
-    )
+    strategy: StrategyName = StrategyName.AUTO
+    workers: Positive = 1
+    """The maximum; a job may continue with as few as `min_workers`."""
+    min_workers: Positive = 1
+    devices_per_worker: Positive = 1
+    launcher: Launcher = "processes"
+    chief: ChiefRole = "chief"
+    success_policy: SuccessPolicy = "auto"
+    cross_device_ops: CrossDeviceOps | None = None
+    collectives: Collectives = "auto"
+    compress_gradients: Compression | None = None
 
 
 def _parse_staleness(given: object) -> object:
@@ -82,119 +75,78 @@ def _parse_staleness(given: object) -> object:
 class ParameterServers(_Group):
     """Parameter server training: asynchronous, or synchronous with backup workers."""
 
-    ps: int = Field(default=0, ge=0, description="How many parameter servers.")
-    max_staleness: Annotated[int | None, BeforeValidator(_parse_staleness)] = Field(
-        default=None,
-        ge=0,
-        description="Gradients computed on weights older than this many updates are dropped; the "
-        "others count 1 / max(1, staleness). None: workers - 1. 'any': each counts in full.",
-    )
-    backup_workers: int | None = Field(
-        default=None,
-        ge=0,
-        description="Synchronous: each step takes the fastest workers - backup_workers gradients. "
-        "None: asynchronous.",
-    )
-    warmup_epochs: int = Field(
-        default=0, ge=0, description="Epochs that one worker trains alone at first."
-    )
+    ps: Count = 0
+    max_staleness: Annotated[Count | None, BeforeValidator(_parse_staleness)] = None
+    backup_workers: Count | None = None
+    warmup_epochs: Count = 0
 
 
 class Numerics(_Group):
     """Precision, compilation and determinism."""
 
-    precision: Precision = Field(default="float32", description="Computation; weights stay float32")
-    xla: bool = Field(default=False, description="Compile the step with XLA.")
-    deterministic: bool = Field(default=False, description="Deterministic operations only.")
+    precision: Precision = "float32"
+    xla: bool = False
+    deterministic: bool = False
 
 
 class Batches(_Group):
     """Batch size semantics, gradient accumulation and learning rate scaling."""
 
-    batch_size_is: BatchSizeIs = Field(default="global", description="What a script's size means.")
-    accumulate_gradients: int = Field(
-        default=1, ge=1, description="Batches whose gradients make up one update."
-    )
-    scale_learning_rate: LearningRateRule = Field(
-        default="none", description="How the learning rate grows with the number of replicas."
-    )
-    learning_rate_warmup: int = Field(
-        default=0, ge=0, description="Updates in which the learning rate grows to its value."
-    )
+    batch_size_is: BatchSizeIs = "global"
+    accumulate_gradients: Positive = 1
+    scale_learning_rate: LearningRateRule = "none"
+    learning_rate_warmup: Count = 0
 
 
 class CheckpointPolicy(_Group):
     """When checkpoints are saved and which are kept."""
 
-    checkpoint_steps: int | None = Field(
-        default=None, ge=1, description="Also after every so many steps."
-    )
-    checkpoint_seconds: Seconds | None = Field(
-        default=None, description="Also after so many seconds, at the end of a step."
-    )
-    keep_checkpoints: int = Field(default=2, ge=1, description="The newest that are kept.")
-    keep_best: str | None = Field(
-        default=None,
-        description="A metric, such as val_loss or max:val_accuracy, whose best epoch is kept too.",
-    )
-    checkpoint_uri: str | None = Field(
-        default=None, description="A folder or bucket that checkpoints are copied to."
-    )
+    checkpoint_steps: Positive | None = None
+    checkpoint_seconds: Seconds | None = None
+    keep_checkpoints: Positive = 2
+    keep_best: str | None = None
+    checkpoint_uri: str | None = None
 
 
 class Faults(_Group):
     """Conditions that count as failures."""
 
-    stop_on_nan: bool = Field(default=False, description="A loss that is no number ends the job.")
-    stall_timeout: Seconds | None = Field(
-        default=None, description="A task that makes no step for so long is taken for hung."
-    )
+    stop_on_nan: bool = False
+    stall_timeout: Seconds | None = None
 
 
 class Evaluation(_Group):
     """The evaluator, a task beside training that evaluates each new checkpoint."""
 
-    evaluator: bool = Field(default=False, description="Whether there is one.")
-    early_stopping: str | None = Field(
-        default=None,
-        description="METRIC or METRIC:PATIENCE; training ends when the evaluator's metric did not "
-        "get better for so many checkpoints, or for three.",
-    )
+    evaluator: bool = False
+    early_stopping: str | None = None
 
 
 class Devices(_Group):
     """Memory and thread limits of each process."""
 
-    memory_per_device: ByteSize | None = Field(
-        default=None, description="The most memory of a GPU; None lets it grow as needed."
-    )
-    threads: int | None = Field(
-        default=None, ge=1, description="Threads to compute with; None shares the cores evenly."
-    )
+    memory_per_device: ByteSize | None = None
+    threads: Positive | None = None
 
 
 class Profiling(_Group):
     """Profiled steps."""
 
-    profile: str | None = Field(
-        default=None,
-        pattern=r"^\d+(:\d+)?$",
-        description="Steps to profile, such as 10:20, for TensorBoard.",
-    )
+    profile: str | None = Field(default=None, pattern=r"^\d+(:\d+)?$")
 
 
 class Settings(_Group):
     """All option groups."""
 
-    distribution: Distribution = Field(default_factory=Distribution)
-    parameter_servers: ParameterServers = Field(default_factory=ParameterServers)
-    numerics: Numerics = Field(default_factory=Numerics)
-    batches: Batches = Field(default_factory=Batches)
-    checkpoints: CheckpointPolicy = Field(default_factory=CheckpointPolicy)
-    faults: Faults = Field(default_factory=Faults)
-    evaluation: Evaluation = Field(default_factory=Evaluation)
-    devices: Devices = Field(default_factory=Devices)
-    profiling: Profiling = Field(default_factory=Profiling)
+    distribution: Distribution = Distribution()
+    parameter_servers: ParameterServers = ParameterServers()
+    numerics: Numerics = Numerics()
+    batches: Batches = Batches()
+    checkpoints: CheckpointPolicy = CheckpointPolicy()
+    faults: Faults = Faults()
+    evaluation: Evaluation = Evaluation()
+    devices: Devices = Devices()
+    profiling: Profiling = Profiling()
 
     @property
     def uses_parameter_servers(self) -> bool:
@@ -237,8 +189,7 @@ _WORDS = {
     "Input should be ": "",
     "greater than or equal to": "at least",
     "a valid integer, unable to parse string as an integer": "a whole number",
-    "String should match pattern": "the form",
-    "'^\\d+(:\\d+)?$'": "10 or 10:20",
+    "String should match pattern '^\\d+(:\\d+)?$'": "a step such as 10 or a range such as 10:20",
 }
 OPTION_NAMES = tuple(_GROUP_OF)
 """Names of all options, as `train` takes them."""
@@ -253,23 +204,22 @@ def parse_workers(workers: int | str) -> tuple[int, int]:
     least, colon, most = str(workers).partition(":")
     if not (least.isdecimal() and (most.isdecimal() or not colon)):
         raise SpecError(
-            f"expected a number of workers such as 4, or a range such as 2:8, got {workers!r}"
+            f"--workers must be a number such as 4 or a range such as 2:8, got {workers!r}"
         )
     bounds = int(least), int(most) if colon else int(least)
     if bounds[0] < 1:
-        raise SpecError("--workers must be at least 1.")
+        raise SpecError("--workers must be at least 1")
     if bounds[0] > bounds[1]:
-        raise SpecError(f"expected a range of workers that grows, such as 2:8, got {workers!r}")
+        raise SpecError(f"--workers must be a range that grows, such as 2:8, got {workers!r}")
     return bounds
 
 
 def _explained(error: ValidationError) -> SpecError:
     first = error.errors()[0]
-    place, given = str(first["loc"][-1]), first.get("input")
-    wanted = str(first["msg"]).removeprefix("Value error, expected ").partition(", got ")[0]
+    flag = f"--{str(first['loc'][-1]).replace('_', '-')}"
+    rule = str(first["msg"]).removeprefix("Value error, expected ").partition(", got ")[0]
     for theirs, ours in _WORDS.items():
-        wanted = wanted.replace(theirs, ours)
+        rule = rule.replace(theirs, ours)
     return SpecError(
-        f"expected {place} of {wanted}, got {given!r}",
-        hint=f"see --{place.replace('_', '-')} in 'timonel train --help'",
+        f"{flag} must be {rule}, got {first.get('input')!r}", hint="see 'timonel train --help'"
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timonel.cli.groups import Command, single
-from timonel.cli.options import train as options
+from timonel.cli.options import given, takes
 from timonel.cli.settings import Settings
+from timonel.training.options import JOB, PROGRAM, TrainOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,7 @@ app = single()
 
 
 @app.command(cls=Command)
+@takes(TrainOptions)
 def train(
     ctx: typer.Context,
     entry: Annotated[
@@ -39,7 +41,7 @@ def train(
         typer.Option(
             help="Dataset for timonel.data.load(); repeat it with names.",
             metavar="[NAME=]FOLDER",
-            rich_help_panel=options.PROGRAM,
+            rich_help_panel=PROGRAM,
         ),
     ] = None,
     params: Annotated[
@@ -48,98 +50,18 @@ def train(
             "--set",
             help="Parameter, passed to the script as --NAME=VALUE.",
             metavar="NAME=VALUE",
-            rich_help_panel=options.PROGRAM,
+            rich_help_panel=PROGRAM,
         ),
-    ] = None,
-    strategy: options.Strategy = "auto",
-    workers: options.Workers = "1",
-    ps: options.Ps = 0,
-    evaluator: options.Evaluator = False,
-    devices_per_worker: options.DevicesPerWorker = 1,
-    launcher: options.Launcher = "processes",
-    chief: options.Chief = "chief",
-    success_policy: options.SuccessPolicy = "auto",
-    cross_device_ops: options.CrossDeviceOps = None,
-    collectives: options.Collectives = "auto",
-    compress_gradients: options.CompressGradients = None,
-    max_staleness: options.MaxStaleness = None,
-    backup_workers: options.BackupWorkers = None,
-    warmup_epochs: options.WarmupEpochs = 0,
-    precision: options.Precision = "float32",
-    xla: options.Xla = False,
-    deterministic: options.Deterministic = False,
-    batch_size_is: options.BatchSizeIs = "global",
-    accumulate_gradients: options.AccumulateGradients = 1,
-    scale_learning_rate: options.ScaleLearningRate = "none",
-    learning_rate_warmup: options.LearningRateWarmup = 0,
-    checkpoint_steps: options.CheckpointSteps = None,
-    checkpoint_seconds: options.CheckpointSeconds = None,
-    keep_checkpoints: options.KeepCheckpoints = 2,
-    keep_best: options.KeepBest = None,
-    checkpoint_uri: options.CheckpointUri = None,
-    early_stopping: options.EarlyStopping = None,
-    stop_on_nan: options.StopOnNan = False,
-    stall_timeout: options.StallTimeout = None,
-    memory_per_device: options.MemoryPerDevice = None,
-    threads: options.Threads = None,
-    profile: options.Profile = None,
-    cluster: options.Cluster = None,
-    task_type: options.TaskType = None,
-    task_index: options.TaskIndex = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run.", rich_help_panel=options.JOB)
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="Engine that runs the job.", rich_help_panel=options.JOB)
+        str, typer.Option(help="Engine that runs the job.", rich_help_panel=JOB)
     ] = "local",
-    max_restarts: Annotated[
-        int,
-        typer.Option(help="Maximum restarts after a lost process.", rich_help_panel=options.JOB),
-    ] = 3,
-    warm: Annotated[
-        bool,
-        typer.Option(
-            "--warm/--no-warm",
-            help="Start from a process with TensorFlow imported; it holds about 700 MB and "
-            "exits 10 minutes after its last job (TIMONEL_WARM_LINGER).",
-            rich_help_panel=options.JOB,
-        ),
-    ] = True,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Seed of Keras, NumPy and TensorFlow. [default: random]",
-            rich_help_panel=options.PROGRAM,
-        ),
-    ] = None,
-    wandb: Annotated[
-        bool,
-        typer.Option(
-            "--wandb", help="Copy the run to Weights & Biases.", rich_help_panel=options.TRACKING
-        ),
-    ] = False,
-    wandb_project: Annotated[
-        str | None,
-        typer.Option(
-            help="W&B project. [default: name of the dataset]",
-            metavar="NAME",
-            rich_help_panel=options.TRACKING,
-        ),
-    ] = None,
-    pass_job_dir: Annotated[
-        bool,
-        typer.Option(
-            "--pass-job-dir",
-            help="Also pass --job-dir=FOLDER to the script.",
-            rich_help_panel=options.PROGRAM,
-        ),
-    ] = False,
     detach: Annotated[
         bool,
         typer.Option(
             "--detach",
             help="Return immediately; follow with 'timonel jobs' and 'timonel logs'.",
-            rich_help_panel=options.JOB,
+            rich_help_panel=JOB,
         ),
     ] = False,
     json: Annotated[
@@ -147,16 +69,16 @@ def train(
         typer.Option(
             "--json",
             help="Print the run as JSON and progress to standard error.",
-            rich_help_panel=options.JOB,
+            rich_help_panel=JOB,
         ),
     ] = False,
+    **options: Any,
 ) -> None:
     """Run a script, notebook or module on one or more workers.
 
     The script is plain Keras and needs no changes for several workers. Ctrl-C stops the job; the
     checkpoints it has saved are kept.
     """
-    given = dict(locals())  # the options by name; must come before other local variables
     import timonel
     from timonel.cli.follow import pairs_of
     from timonel.training.finish import interruption
@@ -165,24 +87,25 @@ def train(
     settings = Settings.of(ctx)
     workspace = settings.find(create=True)
     remarks = settings.remarks(stderr=json)
-    own = {"ctx", "entry", "args", "data", "params", "detach", "json"}
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
-    is_job = cluster is None and not (launcher == "mpi" and is_rank(os.environ))
+    is_rank_here = options["launcher"] == "mpi" and is_rank(os.environ)
+    is_job = options["cluster"] is None and not is_rank_here
     run = timonel.train(
         entry,
         data=parse_data(data),
         params=pairs_of(params, "--set"),
         args=tuple(args or ()),
         workspace=workspace,
+        engine=engine,
         detach=is_job or detach,
-        **{name: value for name, value in given.items() if name not in own},
+        **given(options),
     )
     if not is_job:
         remarks.print(f"this task of {run.id} is done")
         return
     settings.tell_shared()
     remarks.print(f"job {run.id} started; follow it with 'timonel logs'.", soft_wrap=True)
-    if wandb:
+    if options["wandb"]:
         from timonel.styles import from_here
         from timonel.tracking.mirrors.wandb_login import described, offline_folder
 

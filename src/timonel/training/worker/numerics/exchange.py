@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from timonel.training.settings import Compression
+from timonel.training.options import Compression
 
 Gradients = list[Any]
 Reduce = Callable[[Gradients], Gradients]

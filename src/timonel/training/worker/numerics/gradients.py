@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.training.settings import Compression
+from timonel.training.options import Compression
 from timonel.training.worker.numerics import exchange
 from timonel.training.worker.numerics.exchange import Gradients, Reduce
 

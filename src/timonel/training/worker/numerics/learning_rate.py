@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.training.settings import LearningRateRule
+from timonel.training.options import LearningRateRule
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""Command-line options of commands whose function takes a ``TypedDict`` of options."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import typer
+
+from timonel.options import Option, options_of
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def takes(kind: type) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds the options of ``kind`` to a command with ``**options``."""
+
+    def add(command: _Command) -> _Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [_parameter(name, *found) for name, found in options_of(kind).items()]
+        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *added]
+        )
+        return command
+
+    return add
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that have a value; the function's defaults replace the others."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
+
+
+def _parameter(name: str, kind: Any, option: Option) -> inspect.Parameter:
+    value = _value_type(kind)
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    if value is bool and option.default:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    info = typer.Option(
+        flag,
+        help=option.summary + (f" [default: {option.computed}]" if option.computed else ""),
+        rich_help_panel=option.panel,
+        metavar=option.metavar,
+        min=option.least,
+    )
+    default = option.default
+    if default is None or default == ():
+        value, default = value | None, None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=str(default) if value is str else default,
+        annotation=Annotated[value, info],
+    )
+
+
+def _value_type(kind: Any) -> Any:
+    """Return the type that the parser converts to, of those that the function takes."""
+    parts = get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
+    kinds = [each for each in parts if each is not NoneType]
+    origins = [get_origin(each) or each for each in kinds]
+    if Sequence in origins:
+        return list[str]
+    if os.PathLike in origins:
+        return Path
+    return str if str in kinds else kinds[0]

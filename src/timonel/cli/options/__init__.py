@@ -1,1 +1,0 @@
-"""Options of commands with many options, as annotated types."""
