@@ -91,7 +91,7 @@ class TestJobs:
         job.run()
         names = ("chief-0", "worker-0", "worker-1", "worker-2")
         assert job.tell(ScaleRequested({"worker": 1})) == [StopTasks(1, names, 20)]
-        assert job.state.status.message == "goes on with 2 tasks instead of 4"
+        assert job.state.status.message == "continues with 2 tasks instead of 4"
         assert job.tell(ScaleRequested({"worker": 2})) == []
         for name in names[:-1]:
             assert job.exit(name, LEFT) == []

@@ -13,10 +13,10 @@ from timonel.engines.restarts import (
     Decision,
     Loss,
     RestartHistory,
-    backoff_s,
     decide,
 )
 from timonel.engines.spec import RestartPolicy
+from timonel.processes.backoff import backoff_s
 
 histories = st.builds(
     RestartHistory,
@@ -59,14 +59,15 @@ def test_a_job_never_restarts_beyond_its_budget(
 
 @given(policies, st.integers(1, 5000))
 def test_delays_grow_and_are_bounded(policy: RestartPolicy, restart: int) -> None:
-    delay_s = backoff_s(policy, restart)
+    delay_s = backoff_s(restart, policy.backoff_s, policy.backoff_max_s)
     assert 0 <= delay_s <= policy.backoff_max_s
-    assert delay_s <= backoff_s(policy, restart + 1)
+    assert delay_s <= backoff_s(restart + 1, policy.backoff_s, policy.backoff_max_s)
 
 
 def test_delays_double() -> None:
     policy = RestartPolicy(max_restarts=9, backoff_s=1, backoff_max_s=5)
-    assert [backoff_s(policy, restart) for restart in (1, 2, 3, 4, 5)] == [0, 1, 2, 4, 5]
+    delays = [backoff_s(n, policy.backoff_s, policy.backoff_max_s) for n in (1, 2, 3, 4, 5)]
+    assert delays == [0, 1, 2, 4, 5]
 
 
 @pytest.mark.parametrize("cause", [FailureCause.CRASHED, FailureCause.START_TIMEOUT])
@@ -75,7 +76,7 @@ def test_what_may_be_chance_is_retried_once_per_point(cause: FailureCause) -> No
     first = decided(policy, RestartHistory(), cause, 10.0)
     assert first.retry
     again = decided(policy, first.history, cause, 10.0)
-    assert (again.retry, again.reason) == (False, "it happened again at the same point")
+    assert (again.retry, again.reason) == (False, "it failed again at the same point")
     assert decided(policy, first.history, cause, 11.0).retry
     assert not decided(policy, first.history, cause, None).retry
 

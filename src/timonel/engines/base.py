@@ -1,7 +1,7 @@
 """Engine interface, job and task statuses, and failure causes.
 
 An engine manages processes, roles, addresses and exit codes, and does not depend on TensorFlow:
-each task runs ``python -m <module> <args>``, and the modules that a warm parent preloads are a
+each task runs ``python -m <module> <args>``, and the modules that a zygote preloads are a
 field of the specification.
 
 Three kinds of values are separate: requested (`timonel.engines.spec.JobSpec`), observed

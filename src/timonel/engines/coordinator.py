@@ -22,6 +22,7 @@ from timonel.engines import elastic, generations, inplace
 from timonel.engines.base import FailureCause, JobStatus, TaskState
 from timonel.engines.failures import Failure, fail
 from timonel.engines.lifecycle import (
+    GONE,
     Action,
     Begin,
     Event,
@@ -35,9 +36,12 @@ from timonel.engines.lifecycle import (
     TaskReady,
     TaskStarted,
     Tick,
+    is_done,
+    role_of,
+    task_of,
+    with_task,
 )
 from timonel.engines.spec import JobSpec
-from timonel.engines.tasks import GONE, is_done, role_of, task_of, with_task
 
 
 def initial(spec: JobSpec, created_at: float) -> State:

@@ -99,7 +99,7 @@ def check_sizes(roles: Sequence[RoleSpec], wanted: Mapping[str, int]) -> None:
         role = next((role for role in known.values() if role.name == name), None)
         if role is None:
             raise SpecError(
-                f"expected a role whose size may change, got {name}", hint=f"of this job: {names}"
+                f"the size of role {name} is fixed", hint=f"elastic roles of this job: {names}"
             )
         if not role.least <= count <= role.replicas:
             raise SpecError(f"expected {role.least} to {role.replicas} {name}s, got {count}")

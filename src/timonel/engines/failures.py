@@ -184,7 +184,7 @@ def _message(task_id: str, task_exit: TaskExit) -> str:
     if number is None:
         return f"{task_id} ended with exit code {task_exit.exit_code}"
     if number == signal.SIGKILL and task_exit.oom_killed:
-        return f"{task_id} was killed by the kernel for want of memory"
+        return f"{task_id} was killed by the kernel because memory ran out"
     return f"{task_id} was ended by signal {number} ({_signal_name(number)})"
 
 

@@ -14,9 +14,6 @@ from timonel.engines.lifecycle import (
     State,
     Step,
     StopTasks,
-)
-from timonel.engines.restarts import Decision, Loss, decide
-from timonel.engines.tasks import (
     alive,
     ending,
     is_done,
@@ -25,6 +22,7 @@ from timonel.engines.tasks import (
     with_status,
     with_task,
 )
+from timonel.engines.restarts import Decision, Loss, decide
 
 DRAIN_GRACE_S = 2.0
 """Grace period in seconds of tasks in a failed generation.
@@ -84,7 +82,7 @@ def resize(state: State, now: float) -> Step:
     ends = any(task.state == "succeeded" for task in ending(state))
     if state.phase is not Phase.RUNNING or ends or wanted == present:
         return state, ()
-    message = f"goes on with {sum(wanted.values())} tasks instead of {sum(present.values())}"
+    message = f"continues with {sum(wanted.values())} tasks instead of {sum(present.values())}"
     state = with_status(state, cause=None, failed_task=None, message=message)
     return drain(replace(state, resizing=True), now)
 
@@ -204,7 +202,7 @@ def _done_without(state: State) -> str | None:
     failed = [task for task in state.status.tasks if task.state == "failed"]
     if not failed:
         return None
-    return "; ".join(f"went on without {task.task_id}: {task.message}" for task in failed)
+    return "; ".join(f"continued without {task.task_id}: {task.message}" for task in failed)
 
 
 def _with_losses(state: State, root: Failure, now: float) -> State:

@@ -12,10 +12,19 @@ from dataclasses import replace
 
 from timonel.engines.base import FailureCause, TaskStatus
 from timonel.engines.failures import Failure
-from timonel.engines.lifecycle import Action, KillTasks, StartTask, State, Step
+from timonel.engines.lifecycle import (
+    Action,
+    KillTasks,
+    StartTask,
+    State,
+    Step,
+    ending,
+    role_of,
+    task_of,
+    with_task,
+)
 from timonel.engines.restarts import Loss, RestartHistory, decide
 from timonel.engines.spec import RoleSpec
-from timonel.engines.tasks import ending, role_of, task_of, with_task
 
 
 def lost(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from timonel.engines.base import FailureCause
 from timonel.engines.spec import RestartPolicy
+from timonel.processes.backoff import backoff_s
 
 # A retry does not help: the same program on the same input fails the same way.
 NEVER_RETRIED = frozenset(
@@ -96,7 +97,7 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
         history = replace(history, restarts=0, in_a_row=0, crashed=False)
     once = cause in RETRIED_ONCE and not (loss.next_start_differs or loss.killed)
     if once and history.crashed and not _is_further(progress, history.crash_progress):
-        return Decision(retry=False, history=history, reason="it happened again at the same point")
+        return Decision(retry=False, history=history, reason="it failed again at the same point")
     # The other tasks continued and this one is not at fault: it costs no restart.
     is_free = loss.is_single_task and (loss.killed or cause is FailureCause.PREEMPTED)
     if history.restarts >= policy.max_restarts and not (is_free and policy.max_restarts):
@@ -112,20 +113,8 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
     )
     if once:
         after = replace(after, crashed=True, crash_progress=progress)
-    return Decision(retry=True, history=after, delay_s=backoff_s(policy, in_a_row))
-
-
-def backoff_s(policy: RestartPolicy, restart: int) -> float:
-    """Return the delay before the ``restart``-th restart in a row.
-
-    In seconds; restarts count from 1.
-
-    0 before the first, which follows progress; then doubling up to the maximum.
-    """
-    if restart == 1:
-        return 0.0
-    # The exponent is bounded because 2.0 ** 1024 overflows.
-    return min(policy.backoff_s * 2.0 ** min(restart - 2, 64), policy.backoff_max_s)
+    delay_s = backoff_s(in_a_row, policy.backoff_s, policy.backoff_max_s)
+    return Decision(retry=True, history=after, delay_s=delay_s)
 
 
 def _is_further(progress: float | None, before: float | None) -> bool:

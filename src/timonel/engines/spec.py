@@ -118,7 +118,7 @@ class JobSpec(_Spec):
     working_dir: str = Field(description="The folder in which tasks run.")
     job_dir: str = Field(description="The job's folder, which the engine makes and owns.")
     preload: tuple[str, ...] = Field(
-        default=(), description="Modules a warm parent has imported before it forks tasks."
+        default=(), description="Modules that a zygote imports before it forks tasks."
     )
     restart: RestartPolicy = Field(default_factory=RestartPolicy, description="Restart policy.")
     start_timeout_s: Seconds = Field(

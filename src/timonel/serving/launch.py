@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from timonel.errors import ServingError, SpecError
 from timonel.options import documented, with_defaults
+from timonel.processes.spawn import describe_exit
 from timonel.serving.auth import AccessSettings
 from timonel.serving.handle import Server, launch
-from timonel.serving.isolation.zygote_client import ended
 from timonel.serving.manager.config_file import read_models
 from timonel.serving.manager.model_config import TextProtoError
 from timonel.serving.options import Reference, ServeOptions
@@ -94,7 +94,7 @@ def serve(
         raise
     if code:
         raise ServingError(
-            f"The server {ended(code)}",
+            f"The server {describe_exit(code)}",
             hint=f"start it again; its log is {server.log_path}",
         )
     return server

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from timonel.engines.local.processes import step_back
+from timonel.processes.tree import lower_priority
 from timonel.storage.locks import LockedError, exclusive
 from timonel.storage.workspace import Workspace, find_workspace
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader, is_over
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Feed mirrors as set by the command line; return 0."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    step_back(19)
+    lower_priority(19)
     workspace = find_workspace(options.workspace, create=False)
     mirrors = installed_mirrors(workspace)
     if options.pending:

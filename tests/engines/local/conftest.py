@@ -14,24 +14,24 @@ from timonel.testing.engines import eventually
 
 
 @pytest.fixture(scope="session")
-def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One folder for the warm parents of the session: saves an import per test."""
+def zygote_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for the zygotes of the session: saves an import per test."""
     folder = tmp_path_factory.mktemp("runtime")
     yield folder
-    for pid in warm_parents(folder):
+    for pid in zygotes(folder):
         os.kill(pid, signal.SIGTERM)
-    eventually(lambda: not warm_parents(folder))
+    eventually(lambda: not zygotes(folder))
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def warm_runtime(warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(warm_folder))
-    return warm_folder
+def zygote_runtime(zygote_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(zygote_folder))
+    return zygote_folder
 
 
-def warm_parents(folder: Path) -> list[int]:
-    """Return the warm parents whose sockets are in ``folder``."""
+def zygotes(folder: Path) -> list[int]:
+    """Return the zygotes whose sockets are in ``folder``."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -41,7 +41,7 @@ def warm_parents(folder: Path) -> list[int]:
         except OSError:
             continue
         # What it forked has the same command line, and a name of its own.
-        is_parent = b"timonel.engines.local.warm.parent" in command and not name.startswith("agent")
+        is_parent = b"timonel.engines.local.zygote" in command and not name.startswith("agent")
         if is_parent and name != "task" and here == folder / "timonel":
             found.append(int(process.name))
     return found

@@ -1,4 +1,4 @@
-"""The contract of engines, kept by the local engine with and without warm parents."""
+"""The contract of engines, kept by the local engine with and without zygotes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timonel.engines.local import LocalEngine
-from timonel.engines.local.warm.client import LINGER
+from timonel.engines.local.zygote_client import LINGER
 from timonel.testing.engines import EngineContract, EngineHarness
 
 
@@ -19,7 +19,7 @@ class TestPlain(EngineContract):
 
 class TestWarm(EngineContract):
     @pytest.fixture
-    def engine(self, tmp_path: Path, warm_runtime: Path) -> EngineHarness:
+    def engine(self, tmp_path: Path, zygote_runtime: Path) -> EngineHarness:
         jobs = tmp_path / "jobs"
         preload = ("colorsys", "timonel.testing")
         return EngineHarness(LocalEngine(jobs), jobs, tmp_path, preload, {LINGER: "60"})

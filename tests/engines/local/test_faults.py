@@ -24,7 +24,7 @@ from timonel.engines import (
 )
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.warm.client import LINGER
+from timonel.engines.local.zygote_client import LINGER
 from timonel.errors import EngineError, SpecError
 from timonel.testing.engines import TASK_MODULE, EngineHarness, eventually
 
@@ -33,7 +33,7 @@ EPILOGUE = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
 
 @pytest.fixture(params=["plain", "warm"])
 def engine(
-    request: pytest.FixtureRequest, tmp_path: Path, warm_runtime: Path
+    request: pytest.FixtureRequest, tmp_path: Path, zygote_runtime: Path
 ) -> Iterator[EngineHarness]:
     jobs = tmp_path / "jobs"
     preload = ("colorsys",) if request.param == "warm" else ()
@@ -110,7 +110,7 @@ def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: EngineHarnes
     engine.wait_for_state("job", JobState.RUNNING)
     engine.engine.cancel("job")
     assert engine.wait("job").state is JobState.STOPPED
-    assert record_of(engine).is_tended
+    assert record_of(engine).is_supervised
     LocalEngine(engine.jobs_dir).resume("job")
     assert engine.wait("job").state is JobState.SUCCEEDED
     record_of(engine).supervisor.signal(signal.SIGTERM)
@@ -146,7 +146,7 @@ def test_a_job_that_cannot_be_resumed_is_as_it_was(
     before = engine.run("ready", "exit:3")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(EngineError, match="supervisor to start"):
+        with pytest.raises(EngineError, match="supervisor"):
             LocalEngine(engine.jobs_dir).resume("job")
     assert engine.engine.status("job") == before
 
@@ -224,7 +224,7 @@ def test_a_supervisor_that_cannot_start_leaves_no_job(
     engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(EngineError, match="supervisor to start"):
+    with pytest.raises(EngineError, match="supervisor"):
         engine.submit("ready")
     assert engine.engine.jobs() == []
     assert not engine.file("").exists()
@@ -236,7 +236,7 @@ def test_an_interrupted_submission_is_taken_back(
     def interrupted(_folder: JobFolder) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("timonel.engines.local.engine.launch", interrupted)
+    monkeypatch.setattr("timonel.engines.local.engine.start_supervisor", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.submit("ready")
     assert engine.file("stop").exists()
@@ -247,7 +247,7 @@ def test_an_interrupted_submission_is_taken_back(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"working_dir": "/nosuch"}, "folder to work in, got /nosuch"),
+        ({"working_dir": "/nosuch"}, "does not exist: /nosuch"),
         ({"job_dir": "/elsewhere/job"}, "got /elsewhere/job"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_job_whose_submitter_died_before_the_supervisor_came(tmp_path: Path) -
     if submitter == 0:
         import timonel.engines.local.engine as module
 
-        module.launch = lambda _folder: os.kill(os.getpid(), signal.SIGKILL)
+        module.start_supervisor = lambda _folder: os.kill(os.getpid(), signal.SIGKILL)
         harness.submit("ready")
     os.waitpid(submitter, 0)
     eventually(lambda: harness.engine.status("job").state is JobState.FAILED)
@@ -313,9 +313,9 @@ def test_a_kill_for_want_of_memory_is_told_from_others(tmp_path: Path, small_gro
 
 def test_what_a_supervisor_died_of_is_the_last_line_of_its_log(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
-    assert folder.last_words() is None
+    assert folder.last_error() is None
     folder.supervisor_log.write_text("2026-11-20 INFO job started\n")
-    assert folder.last_words() is None
+    assert folder.last_error() is None
     with folder.supervisor_log.open("a") as log:
         log.write("Traceback ...\ntimonel.errors.InputError: expected to write x, got: no space\n")
-    assert folder.last_words() == "expected to write x, got: no space"
+    assert folder.last_error() == "expected to write x, got: no space"

@@ -1,4 +1,4 @@
-"""Warm parents with the real thing: TensorFlow is imported once, and never initialised there."""
+"""Zygotes with the real thing: TensorFlow is imported once, and never initialised there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from timonel.engines import JobState
 from timonel.engines.local import LocalEngine
-from timonel.engines.local.warm.client import LINGER
+from timonel.engines.local.zygote_client import LINGER
 from timonel.testing.engines import EngineHarness, eventually
 
 PROGRAM = """
@@ -28,7 +28,7 @@ print("threads of linear algebra", os.environ["OPENBLAS_NUM_THREADS"], blas_thre
 
 
 def test_tasks_compute_in_images_forked_after_the_import(
-    tmp_path: Path, warm_runtime: Path
+    tmp_path: Path, zygote_runtime: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     jobs = tmp_path / "jobs"
@@ -43,5 +43,5 @@ def test_tasks_compute_in_images_forked_after_the_import(
     assert lines.count("sum 262144") == 2
     assert len({line for line in lines if line.startswith("draw")}) == 2
     assert lines.count("threads of linear algebra 3 3") == 2
-    assert not [line for line in lines if "plain" in line]
+    assert not [line for line in lines if "without a zygote" in line]
     eventually(lambda: not harness.processes())

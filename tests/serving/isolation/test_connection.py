@@ -19,11 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.waiting import until
-from timonel.serving.isolation.arena import Arena
-from timonel.serving.isolation.connection import AT_ONCE, Connection
-from timonel.serving.isolation.framing import INLINE_BYTES, Kind, read_frames
+from timonel.serving.isolation.connection import MAX_QUEUED, Connection
 from timonel.serving.isolation.messages import ProtocolError
-from timonel.serving.isolation.shared_memory import SharedSegment, new_segment
+from timonel.serving.isolation.packets import INLINE_BYTES, Kind, read_frames
+from timonel.serving.isolation.shared_memory import Arena, SharedSegment, new_segment
 from timonel.serving.status import Code, StatusError
 
 MIB = 1 << 20
@@ -119,7 +118,7 @@ def test_hundreds_of_megabytes_are_sent_and_given_back():
         assert pair.ask(1, x=x)["x"][-1] == 7
         until(lambda: pair.taken() == (0, 0))
         until(lambda: pair.front.arena.bytes_mapped == pair.back.arena.bytes_mapped == 0)
-        assert not any(pair.back._theirs)
+        assert not any(pair.back._receiver.segments)
 
 
 def test_too_much_is_refused_and_a_full_arena_waits():
@@ -159,7 +158,7 @@ def until_blocked():
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     front = Connection(left, limit_bytes=MIB)
     count = 0
-    while not front._outbox.is_blocked:
+    while not front._sender.is_blocked:
         front.post(Kind.REQUEST, count, [], {"x": np.zeros(INLINE_BYTES // 2, np.uint8)})
         count += 1
     front.close()
@@ -241,11 +240,11 @@ def test_a_turn_in_which_much_is_asked_is_not_waited_for(half):
     link, right = half
 
     async def turn():
-        post_some(link, AT_ONCE + 3, size=1)
-        assert packets_of(right) == [list(range(AT_ONCE))]
+        post_some(link, MAX_QUEUED + 3, size=1)
+        assert packets_of(right) == [list(range(MAX_QUEUED))]
 
     asyncio.run(turn())
-    assert packets_of(right) == [[AT_ONCE, AT_ONCE + 1, AT_ONCE + 2]]
+    assert packets_of(right) == [[MAX_QUEUED, MAX_QUEUED + 1, MAX_QUEUED + 2]]
 
 
 def test_a_loop_that_is_closed_leaves_nothing_unsent(half):
@@ -333,7 +332,7 @@ def test_an_arena_loses_nothing(steps):
             kept.pop(0)
             continue
         try:
-            hold = arena.take(length, 0.0)
+            hold = arena.allocate(length, 0.0)
         except StatusError:
             continue
         hold.array()[:] = len(kept)
@@ -347,5 +346,5 @@ def test_an_arena_loses_nothing(steps):
     if announced:
         hold = None
     assert len(arena._uses) == 0
-    assert arena.take(MIB, 0.0) is not None
+    assert arena.allocate(MIB, 0.0) is not None
     assert set(retired) <= set(announced)

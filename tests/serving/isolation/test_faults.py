@@ -19,7 +19,8 @@ import pytest
 
 from tests.serving.isolation.faults import REFERENCE
 from tests.waiting import until
-from timonel.serving.isolation import ProcessRuntime, backoff
+from timonel.serving.isolation import ProcessRuntime
+from timonel.serving.isolation import runtime as runtime_module
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.settings.isolation import ComputeSettings
@@ -33,7 +34,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def runtime():
-    """One warm parent for all: it takes a while to start."""
+    """One zygote for all: it takes a while to start."""
     runtime = ProcessRuntime(REFERENCE, close_timeout_s=5.0)
     runtime.prepare()
     yield runtime
@@ -81,7 +82,7 @@ def recovered(model, before):
         ("abort", "was killed by SIGABRT"),
         ("kill", "was killed by SIGKILL"),
         ("exit", "ended with exit code 3"),
-        ("nonsense", "was killed because it sent what makes no sense"),
+        ("nonsense", "was killed because it sent invalid data"),
     ],
 )
 def test_a_death_costs_what_was_under_way_and_the_version_comes_back(runtime, model, do, cause):
@@ -101,7 +102,7 @@ def test_a_death_costs_what_was_under_way_and_the_version_comes_back(runtime, mo
 
 
 def test_it_is_restarted_however_often_it_crashes(version, caplog, monkeypatch):
-    monkeypatch.setattr(backoff, "MAX_DELAY_S", 0.05)
+    monkeypatch.setattr(runtime_module, "_MAX_DELAY_S", 0.05)
     runtime = ProcessRuntime(REFERENCE)
     model, other = runtime.load(version, SETTINGS), runtime.load(version, SETTINGS)
     seen = {None}
@@ -169,7 +170,7 @@ def test_a_process_that_hangs_is_replaced(version):
     model = runtime.load(version, SETTINGS)
     before = model.pid
     assert ask(model, "sleep", 0.1) == np.float32(0.1)
-    with pytest.raises(StatusError, match=r"it had said nothing for 0\.3 s"):
+    with pytest.raises(StatusError, match=r"it did not respond for 0\.3 s"):
         ask(model, "hang")
     recovered(model, before)
     model.close()
@@ -281,11 +282,11 @@ def test_unloading_does_not_wait_for_ever(version):
 def test_the_parent_is_replaced_when_it_dies(version):
     runtime = ProcessRuntime(REFERENCE)
     model = runtime.load(version, SETTINGS)
-    before, parent = model.pid, runtime._parent.pid
+    before, parent = model.pid, runtime._zygote.pid
     os.kill(parent, signal.SIGKILL)
     until(lambda: not psutil.pid_exists(before))
     recovered(model, before)
-    assert runtime._parent.pid != parent
+    assert runtime._zygote.pid != parent
     model.close()
     runtime.close()
 
@@ -293,7 +294,7 @@ def test_the_parent_is_replaced_when_it_dies(version):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("ThreadedRuntime", "expected preparing runtime faulty to start no thread, got 1"),
+        ("ThreadedRuntime", "cannot fork the runtime faulty: its imports started 1 thread"),
         ("UnpreparedRuntime", "ImportError: no such library"),
         ("NoRuntime", "AttributeError"),
     ],
@@ -320,7 +321,7 @@ FRONT = textwrap.dedent(
     hang = {"do": np.array(b"hang", object), "x": np.array(1, np.float32)}
     models[0].submit("serving_default", hang)
     time.sleep(0.2)
-    print(runtime._parent.pid, *(model.pid for model in models), flush=True)
+    print(runtime._zygote.pid, *(model.pid for model in models), flush=True)
     time.sleep(60)
     """
 )
@@ -349,7 +350,7 @@ def test_fifty_loads_leave_nothing_behind(runtime, version):
         return descriptors
 
     def held():
-        parent = psutil.Process(runtime._parent.pid)
+        parent = psutil.Process(runtime._zygote.pid)
         mine = psutil.Process()
         return mine.num_fds(), parent.num_fds(), len(parent.children())
 

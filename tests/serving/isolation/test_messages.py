@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from timonel.serving.isolation.framing import (
+from timonel.serving.isolation.messages import (
+    Place,
+    ProtocolError,
+    pack,
+    pack_signatures,
+    unpack,
+    unpack_signatures,
+)
+from timonel.serving.isolation.packets import (
     Kind,
     by_reference,
     inline,
@@ -15,8 +23,6 @@ from timonel.serving.isolation.framing import (
     release,
     released,
 )
-from timonel.serving.isolation.messages import Place, ProtocolError, pack, unpack
-from timonel.serving.isolation.metadata import from_fields, to_fields
 from timonel.serving.signature import NUMPY_TYPES, STRING, Signature, TensorSpec
 from timonel.serving.status import StatusError
 
@@ -171,10 +177,10 @@ def test_signatures_travel_whole():
         ),
         "b": Signature("b", {}, {}, defaults={"z": np.array(1.5)}),
     }
-    fields, defaults = to_fields(signatures, "a_b")
+    fields, defaults = pack_signatures(signatures, "a_b")
     sent = np.frombuffer(pack(fields, defaults).as_bytes(), np.uint8)
     fields, defaults = unpack(sent, never)
-    found, platform = from_fields(fields, defaults)
+    found, platform = unpack_signatures(fields, defaults)
     assert platform == "a_b"
     assert found.keys() == signatures.keys()
     for name, signature in signatures.items():
@@ -191,4 +197,4 @@ def test_signatures_travel_whole():
 )
 def test_damaged_signatures_are_told(fields):
     with pytest.raises(ProtocolError):
-        from_fields(fields, {})
+        unpack_signatures(fields, {})

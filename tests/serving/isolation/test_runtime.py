@@ -28,7 +28,7 @@ def doubler():
 
 @pytest.fixture(scope="module")
 def tensorflow():
-    """One warm parent for all: it imports TensorFlow."""
+    """One zygote for all: it imports TensorFlow."""
     runtime = ProcessRuntime(TENSORFLOW, observer=lambda _: BATCHES.append)
     runtime.start()
     yield runtime
@@ -127,7 +127,7 @@ def test_memory_comes_back_after_fifty_swaps(tensorflow, exports):
     """All of it: what a version took ends with its process."""
 
     def held():
-        processes = [psutil.Process(), psutil.Process(tensorflow._parent.pid)]
+        processes = [psutil.Process(), psutil.Process(tensorflow._zygote.pid)]
         return [(p.memory_info().rss, p.num_fds()) for p in processes]
 
     def swap():

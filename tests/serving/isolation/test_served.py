@@ -106,7 +106,7 @@ def test_deaths_end_neither_the_listener_nor_other_models(server, folders):
 
 def test_a_stop_answers_first_and_leaves_no_process(server):
     pids = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
-    assert len(pids) == 3, "a warm parent and two models"
+    assert len(pids) == 3, "a zygote and two models"
     answers = []
     asking = threading.Thread(target=lambda: answers.append(ask(server, "sleep", 0.5)))
     asking.start()
@@ -132,7 +132,7 @@ def test_a_process_that_hangs_is_replaced_where_that_is_asked_for(faulty, worksp
         block=False,
     ) as server:
         code, told = ask(server, "hang")
-        assert (code, "it had said nothing for 0.5 s" in str(told)) == (503, True)
+        assert (code, "it did not respond for 0.5 s" in str(told)) == (503, True)
         until(lambda: ask(server, "double") == (200, 2.0))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.cli.doctor.check import Check, Verdict
-from timonel.engines.local.warm.client import parent_environment
+from timonel.engines.local.zygote_client import zygote_environment
 from timonel.training.worker.strategy.devices import threads as share_of_cores
 from timonel.training.worker.strategy.devices import tpu_address, usable_cores
 from timonel.units import format_seconds
@@ -56,8 +56,8 @@ def load_facts(command: list[str], timeout_s: float) -> dict[str, Any]:
     Raises:
         ProbeError: The probe failed or took too long.
     """
-    # Same environment as a warm parent's, so that the thread count is the same.
-    environment = {**os.environ, **parent_environment(os.environ), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # Same environment as a zygote's, so that the thread count is the same.
+    environment = {**os.environ, **zygote_environment(os.environ), "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False

@@ -9,36 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from timonel.engines.local.channel import Channel
-from timonel.engines.local.child import Command, Runner, close_inherited, spawn
-from timonel.engines.local.heartbeat import ALIVE, PROGRESS, Pulse, read_beat, read_progress
-from timonel.engines.local.loop import Loop
-from timonel.engines.local.oom import SAMPLE_INTERVAL_S, OomWatch
-from timonel.engines.local.processes import (
+from timonel.engines.local.heartbeat import ALIVE, PROGRESS, Heartbeat, read_beat, read_progress
+from timonel.processes.loop import Channel, Loop
+from timonel.processes.memory import SAMPLE_INTERVAL_S, OomWatch
+from timonel.processes.spawn import Command, Runner, close_inherited, spawn
+from timonel.processes.tree import (
     adopt_orphans,
     cpu_s,
     descendants,
-    is_held,
+    is_stopped,
     kill_all,
     name_process,
     reap,
 )
-from timonel.engines.local.scratch import Scratch
 from timonel.storage import append_line
 
 READY = "ready"
 REPORT = "report.json"
-LAST_WORDS = "if-out-of-memory.json"
+OOM_REPORT = "if-out-of-memory.json"
 """File with the report to use after an out-of-memory kill."""
 _READY_POLL_S = 0.025
-_URGE_S = 0.2
+_SECOND_TERM_S = 0.2
 """Seconds between the first SIGTERM (save and exit) and the second (exit)."""
 _SILENT_S = 4.0
 """Silence in seconds after which an urgent stop kills at once."""
@@ -54,10 +54,10 @@ def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None =
     Args:
         sock: The agent's end of the socket pair.
         run: Runs a task inside this process's image; None: execute a new Python.
-        note: Line for the task's log, such as why it started without a warm parent.
+        note: Line for the task's log, such as why it started without a zygote.
     """
     code = 1
-    scratch = Scratch()
+    scratch = _Scratch()
     try:
         os.setsid()
         adopt_orphans()
@@ -75,7 +75,7 @@ class Agent:
     """Agent of at most one child at a time."""
 
     def __init__(
-        self, channel: Channel, run: Runner | None, note: str | None, scratch: Scratch
+        self, channel: Channel, run: Runner | None, note: str | None, scratch: _Scratch
     ) -> None:
         self._channel = channel
         self._run = run
@@ -96,33 +96,33 @@ class Agent:
             signals = self._loop.wait(self._timeout_s())
             if signal.SIGCHLD in signals:
                 self._collect()
-            self._look_after_child()
+            self._watch_child()
 
     def _obey(self) -> None:
         for order in self._channel.receive():
             if order["op"] == "start":
                 self._start(order)
-            elif order["op"] == "stop" and self._is_meant(order):
+            elif order["op"] == "stop" and self._is_for_child(order):
                 self._stop(order["grace_s"], urgent=order["urgent"])
 
-    def _is_meant(self, order: dict[str, Any]) -> bool:
+    def _is_for_child(self, order: dict[str, Any]) -> bool:
         return (order["generation"], order["attempt"]) == (self._generation, self._attempt)
 
     def _forget_child(self) -> None:
         self._folder = Path()
         self._is_ready = False
         self._kill_at: float | None = None
-        self._urge_at: float | None = None
-        self._look_at: float | None = None
+        self._second_term_at: float | None = None
+        self._check_at: float | None = None
         self._hung: str | None = None
-        self._pulse = Pulse()
+        self._heartbeat = Heartbeat()
 
     def _start(self, order: dict[str, Any]) -> None:
         self._forget_child()
         self._generation = order["generation"]
         self._attempt = order["attempt"]
         self._folder = Path(order["task_dir"])
-        self._pulse = Pulse(order["hang_timeout_s"], order["stall_timeout_s"])
+        self._heartbeat = Heartbeat(order["hang_timeout_s"], order["stall_timeout_s"])
         try:
             self._prepare(order)
             os.umask(order["umask"])
@@ -145,7 +145,7 @@ class Agent:
         log = Path(order["log"])
         for folder in (self._folder, log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        for name in (READY, REPORT, LAST_WORDS, ALIVE, PROGRESS):
+        for name in (READY, REPORT, OOM_REPORT, ALIVE, PROGRESS):
             (self._folder / name).unlink(missing_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         which = f"generation {self._generation}"
@@ -160,7 +160,9 @@ class Agent:
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only a count is needed
         if self._run is None or threads == 1:
             return self._run
-        append_line(log, f"=== started plain: the warm image has {threads} threads, expected 1")
+        append_line(
+            log, f"=== started without the zygote's imports: its image has {threads} threads"
+        )
         return None
 
     def _stop(self, grace_s: float, *, urgent: bool) -> None:
@@ -168,12 +170,12 @@ class Agent:
             return
         now = time.monotonic()
         if urgent:
-            self._urge_at = now + _URGE_S
-            self._look(now)
-            if is_held(self._pid):
-                self._take_for_hung("it was held by a signal or a debugger")
-            elif self._pulse.silent_s(now) > _SILENT_S:
-                self._take_for_hung(f"no sign of life for {self._pulse.silent_s(now):.1f} s")
+            self._second_term_at = now + _SECOND_TERM_S
+            self._check(now)
+            if is_stopped(self._pid):
+                self._kill_as_hung("it was stopped by a signal or a debugger")
+            elif self._heartbeat.silent_s(now) > _SILENT_S:
+                self._kill_as_hung(f"no sign of life for {self._heartbeat.silent_s(now):.1f} s")
         if self._kill_at is None:
             self._kill_at = now + grace_s
         # Only the task: it stops its helpers itself while it lives.
@@ -186,23 +188,23 @@ class Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
-    def _take_for_hung(self, reason: str) -> None:
+    def _kill_as_hung(self, reason: str) -> None:
         self._hung = reason
         self._kill_at = time.monotonic()
         self._signal(signal.SIGKILL)
 
-    def _look_after_child(self) -> None:
+    def _watch_child(self) -> None:
         if self._pid is None:
             return
         now = time.monotonic()
         if not self._is_ready and (self._folder / READY).exists():
             self._is_ready = True
-            self._look_at = now
+            self._check_at = now
             self._report("ready")
-        if self._look_at is not None and now >= self._look_at:
-            self._look(now)
-        if self._urge_at is not None and now >= self._urge_at:
-            self._urge_at = None
+        if self._check_at is not None and now >= self._check_at:
+            self._check(now)
+        if self._second_term_at is not None and now >= self._second_term_at:
+            self._second_term_at = None
             self._signal(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
@@ -210,17 +212,17 @@ class Agent:
             self._oom.sample()
             self._sample_at = now + SAMPLE_INTERVAL_S
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         """Check a task's heartbeat and progress, and kill it if hung."""
-        every_s = self._pulse.look_every_s
+        every_s = self._heartbeat.interval_s
         if every_s is None or not self._is_ready:
             return
-        self._look_at = now + every_s
+        self._check_at = now + every_s
         beat, progress = read_beat(self._folder), read_progress(self._folder)
         spent_s = 0.0 if self._pid is None else cpu_s(self._pid)
-        reason = self._pulse.observe(now, beat, progress, spent_s)
+        reason = self._heartbeat.observe(now, beat, progress, spent_s)
         if reason is not None and self._kill_at is None:
-            self._take_for_hung(reason)
+            self._kill_as_hung(reason)
 
     def _collect(self) -> None:
         for pid, status in reap():
@@ -241,7 +243,7 @@ class Agent:
             oom_killed=oom_killed,
             hung=self._hung,
             report=_read(self._folder / REPORT)
-            or (_read(self._folder / LAST_WORDS) if oom_killed else None),
+            or (_read(self._folder / OOM_REPORT) if oom_killed else None),
             progress=read_progress(self._folder),
         )
         self._scratch.remove()
@@ -253,7 +255,7 @@ class Agent:
     def _timeout_s(self) -> float | None:
         if self._pid is None:
             return None
-        times = (self._sample_at, self._kill_at, self._urge_at, self._look_at)
+        times = (self._sample_at, self._kill_at, self._second_term_at, self._check_at)
         wake_at = min(time for time in times if time is not None)
         timeout_s = max(0.0, wake_at - time.monotonic())
         if self._kill_at is not None and timeout_s == 0.0:
@@ -267,3 +269,26 @@ def _read(path: Path) -> str | None:
             return file.read(_REPORT_LIMIT_BYTES).decode(errors="replace")
     except OSError:
         return None
+
+
+class _Scratch:
+    """Temporary folder per start of a task, removed with the task.
+
+    TensorFlow writes a temporary file for each converted function and removes it when the
+    interpreter exits. A task that is killed or leaves a broken cluster never gets that far.
+    """
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+
+    def renew(self, env: dict[str, str]) -> dict[str, str]:
+        """Create a new folder below the TMPDIR of ``env``; return ``env`` with it as TMPDIR."""
+        self.remove()
+        self._folder = tempfile.mkdtemp(prefix="timonel-task-", dir=env.get("TMPDIR") or None)
+        return {**env, "TMPDIR": self._folder}
+
+    def remove(self) -> None:
+        """Remove the folder and its content."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from timonel.engines.base import JobStatus
-from timonel.engines.local.child import Command, spawn
 from timonel.engines.local.environment import OUTCOME, job_environment
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.loop import Loop
-from timonel.engines.local.processes import kill_all, marked, reap
 from timonel.engines.spec import CommandSpec, JobSpec
+from timonel.processes.loop import Loop
+from timonel.processes.spawn import Command, spawn
+from timonel.processes.tree import kill_all, marked, reap
 
 SIDECAR_NICENESS = 19
 EPILOGUE_TIMEOUT_S = 120.0

@@ -23,8 +23,12 @@ from timonel.engines.base import FailureCause, JobState
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.environment import role_environment
 from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
-from timonel.engines.local.loop import Loop
-from timonel.engines.local.processes import (
+from timonel.engines.local.supervisor import Supervisor
+from timonel.engines.local.zygote_client import ensure_zygote
+from timonel.engines.restarts import Loss, RestartHistory, decide
+from timonel.engines.spec import JobSpec
+from timonel.processes.loop import Loop
+from timonel.processes.tree import (
     Identity,
     adopt_orphans,
     descendants,
@@ -34,10 +38,7 @@ from timonel.engines.local.processes import (
     own_identity,
     reap,
 )
-from timonel.engines.local.supervisor import Supervisor
-from timonel.engines.local.warm import WarmUnavailableError, ensure_parent
-from timonel.engines.restarts import Loss, RestartHistory, decide
-from timonel.engines.spec import JobSpec
+from timonel.processes.zygote import ZygoteError
 
 _ACCEPTED = b"accepted"
 _POLL_S = 0.1
@@ -46,7 +47,7 @@ _POLL_S = 0.1
 def main(arguments: list[str]) -> int:
     """Fork the guard; return 0 once the job is accepted."""
     folder = JobFolder(Path(arguments[0]))
-    _warm_up(folder.read_spec())
+    _start_zygotes(folder.read_spec())
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
@@ -56,17 +57,17 @@ def main(arguments: list[str]) -> int:
         return 0 if pipe.read() == _ACCEPTED else 1
 
 
-def _warm_up(spec: JobSpec) -> None:
-    """Start warm parents.
+def _start_zygotes(spec: JobSpec) -> None:
+    """Start zygotes.
 
     Not from below the guard, or they would die with it.
     """
     for role in spec.roles if spec.preload else ():
         try:
-            ensure_parent(spec.preload, role_environment(spec, role))
-        except WarmUnavailableError as error:
+            ensure_zygote(spec.preload, role_environment(spec, role))
+        except ZygoteError as error:
             # The supervisor gets the same error and writes it to the tasks' logs.
-            print(f"no warm parent for {role.name}: {error}", file=sys.stderr)  # noqa: T201 - the log
+            print(f"no zygote for {role.name}: {error}", file=sys.stderr)  # noqa: T201 - the log
 
 
 def _guard(folder: JobFolder, writer: int) -> NoReturn:
@@ -190,7 +191,7 @@ def _wait_unless_stopped(folder: JobFolder, delay_s: float) -> None:
 def _take_over(folder: JobFolder, record: Record, status: int) -> None:
     """End a job whose supervisor died: epilogue, cleanup and final record."""
     signalled = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else None
-    how = signalled or folder.last_words() or "an error of its own"
+    how = signalled or folder.last_error() or "an internal error"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())
     if not record.epilogue_done:
         loop = Loop((signal.SIGCHLD,))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,10 +20,9 @@ from timonel.engines.base import (
     ResumingEngine,
 )
 from timonel.engines.elastic import check_sizes
-from timonel.engines.local.folder import JobFolder, Record, again, unknown_job
-from timonel.engines.local.launch import launch
+from timonel.engines.local.environment import inherited
+from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
-from timonel.engines.local.processes import kill_all, marked, own_identity
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
     AlreadyExistsError,
@@ -31,10 +32,12 @@ from timonel.errors import (
     SpecError,
     TimonelError,
 )
+from timonel.processes.tree import kill_all, marked, own_identity
 from timonel.storage import exclusive, publish_dir
 
 _logger = logging.getLogger(__name__)
 
+_LAUNCH_TIMEOUT_S = 60.0
 _WIND_DOWN_S = 30.0
 """Maximum seconds that an ended job's sidecars run after SIGTERM."""
 _POLL_S = 0.1
@@ -69,7 +72,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             draft.write_spec(spec)
             draft.write(Record(JobStatus.of(spec, time.time()), owner=own_identity()))
         try:
-            launch(folder)
+            start_supervisor(folder)
         except EngineError:
             shutil.rmtree(folder.root, ignore_errors=True)
             raise
@@ -90,7 +93,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         known = folder.read_spec().task_ids
         if task_id is not None and task_id not in known:
             raise NotFoundError(
-                f"expected a task of {job_id}, got {task_id}", hint=f"its tasks: {', '.join(known)}"
+                f"{job_id} has no task {task_id}", hint=f"its tasks: {', '.join(known)}"
             )
         chosen = known if task_id is None else (task_id,)
         tails = [LogTail(name, folder.task_log(name)) for name in chosen]
@@ -102,9 +105,9 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         """Request that a job stops; return when the request is recorded."""
         folder = self._folder(job_id)
         if folder.status().state.is_final:
-            self._sweep(folder)
+            self._kill_remains(folder)
             return
-        folder.record_stop("cancelled by the user")
+        folder.request_stop("cancelled by the user")
         supervisor = folder.read().supervisor
         # Without a supervisor, the file suffices: a supervisor reads it when it starts.
         if supervisor is not None:
@@ -116,8 +119,8 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         check_sizes(folder.read_spec().roles, sizes)
         state = folder.status().state
         if state.is_final:
-            raise JobError(f"expected a job that runs, but {job_id} has {state.value}")
-        folder.record_wish(sizes)
+            raise JobError(f"{job_id} cannot change its size: it has ended ({state.value})")
+        folder.request_sizes(sizes)
         supervisor = folder.read().supervisor
         # Without a supervisor, the file suffices: a supervisor reads it when it starts.
         if supervisor is not None:
@@ -134,15 +137,15 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             state = folder.status().state
             if not state.is_final or state is JobState.SUCCEEDED:
                 raise JobError(
-                    f"expected a job that has failed or was stopped, but {job_id} is {state.value}"
+                    f"only a failed or stopped job can be resumed, but {job_id} is {state.value}"
                 )
-            _end_the_last(folder)
-            self._sweep(folder)
+            _stop_previous(folder)
+            self._kill_remains(folder)
             before = folder.read()
             folder.stop_file.unlink(missing_ok=True)
-            folder.write(Record(again(folder.status()), owner=own_identity()))
+            folder.write(Record(resumed(folder.status()), owner=own_identity()))
             try:
-                launch(folder)
+                start_supervisor(folder)
             except EngineError:
                 folder.write(before)
                 raise
@@ -162,7 +165,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             except NotFoundError:
                 continue  # removed after listing
             except TimonelError as error:
-                _logger.warning("left out the job %s: %s", path.parent.name, error)
+                _logger.warning("skipped the job %s: %s", path.parent.name, error)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
 
     def _new_folder(self, spec: JobSpec) -> JobFolder:
@@ -170,10 +173,10 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         if Path(spec.job_dir).absolute() != root:
             raise SpecError(f"expected the job folder {root}, got {spec.job_dir}")
         if not Path(spec.working_dir).is_dir():
-            raise SpecError(f"expected a folder to work in, got {spec.working_dir}")
+            raise SpecError(f"the working folder does not exist: {spec.working_dir}")
         if root.exists():
             raise AlreadyExistsError(
-                f"expected a new job id, but the job {spec.job_id} exists",
+                f"the job {spec.job_id} exists already",
                 hint="choose another id, or remove the job's folder once it has ended",
             )
         return JobFolder(root)
@@ -184,14 +187,42 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             raise unknown_job(job_id)
         return folder
 
-    def _sweep(self, folder: JobFolder) -> None:
+    def _kill_remains(self, folder: JobFolder) -> None:
         """Kill remaining processes of a job whose supervisor died."""
         supervisor = folder.read().supervisor
         if supervisor is not None and not supervisor.is_alive:
             kill_all(lambda: marked(str(supervisor)))
 
 
-def _end_the_last(folder: JobFolder) -> None:
+def start_supervisor(folder: JobFolder) -> None:
+    """Start a job's supervisor, detached from this process and its terminal.
+
+    Raises:
+        EngineError: It could not start; the message has its last line of output.
+    """
+    # -P: a file in the current folder must not shadow a standard module.
+    command = [sys.executable, "-P", "-m", "timonel.engines.local.daemon", str(folder.root)]
+    try:
+        with folder.supervisor_log.open("ab") as log:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=inherited(),
+                start_new_session=True,
+                check=False,
+                timeout=_LAUNCH_TIMEOUT_S,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"cannot start the job's supervisor: {error}") from error
+    if done.returncode != 0:
+        lines = folder.supervisor_log.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it printed nothing"
+        raise EngineError(f"cannot start the job's supervisor: {last}")
+
+
+def _stop_previous(folder: JobFolder) -> None:
     """Stop the supervisor and guard of an ended job.
 
     They stay until its sidecars have exited.
@@ -203,11 +234,11 @@ def _end_the_last(folder: JobFolder) -> None:
     if supervisor is not None:
         supervisor.signal(signal.SIGTERM)
     deadline = time.monotonic() + _WIND_DOWN_S
-    while folder.read().is_tended:
+    while folder.read().is_supervised:
         if time.monotonic() > deadline:
             raise JobError(
-                f"{folder.root.name} cannot start again: what ran beside it has not ended within "
+                f"{folder.root.name} cannot be resumed: its sidecars have not exited within "
                 f"{_WIND_DOWN_S:g} s",
-                hint=f"look at {folder.supervisor_log}, and try again",
+                hint=f"see {folder.supervisor_log}, then try again",
             )
         time.sleep(_POLL_S)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from timonel.engines.cluster import Assignment, encode
-from timonel.engines.local.processes import MARKER, RESERVED
 from timonel.engines.spec import JobSpec, RoleSpec
+from timonel.processes.tree import MARKER, RESERVED
 
 CLUSTER = "TIMONEL_CLUSTER"
 JOB_DIR = "TIMONEL_JOB_DIR"
@@ -34,7 +34,7 @@ def job_environment(spec: JobSpec, token: str) -> dict[str, str]:
 
 
 def role_environment(spec: JobSpec, role: RoleSpec) -> dict[str, str]:
-    """Return the environment of a role's tasks and their warm parent."""
+    """Return the environment of a role's tasks and their zygote."""
     # Unbuffered: output goes to a file, which Python buffers in blocks, and users follow the logs.
     return {"PYTHONUNBUFFERED": "1", **inherited(), **spec.env, **role.env, JOB_DIR: spec.job_dir}
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from timonel.engines.base import FailureCause, JobState, JobStatus
-from timonel.engines.local.processes import Identity
 from timonel.engines.spec import JobSpec
 from timonel.errors import CorruptError, NotFoundError
+from timonel.processes.tree import Identity
 from timonel.storage import exclusive, read_document, write_bytes, write_document
 
 
@@ -48,7 +48,7 @@ class Record:
     epilogue_done: bool = False
 
     @property
-    def is_tended(self) -> bool:
+    def is_supervised(self) -> bool:
         """Whether the supervisor or the owner is alive."""
         return any(who is not None and who.is_alive for who in (self.supervisor, self.owner))
 
@@ -102,7 +102,7 @@ class JobFolder:
         """
         path = self.root / "spec.json"
         body = read_document(path, "job")
-        with _as_documents(path):
+        with _corrupt_on_error(path):
             return JobSpec.model_validate(body["spec"])
 
     def write(self, record: Record) -> None:
@@ -128,7 +128,7 @@ class JobFolder:
             body = read_document(path, "job-status")
         except NotFoundError:
             raise unknown_job(self.root.name) from None
-        with _as_documents(path):
+        with _corrupt_on_error(path):
             return Record(
                 status=JobStatus.model_validate(body),
                 owner=Identity.from_json(body.get("owner")),
@@ -143,17 +143,17 @@ class JobFolder:
             NotFoundError: No such job.
         """
         record = self.read()
-        if record.status.state.is_final or record.is_tended:
+        if record.status.state.is_final or record.is_supervised:
             return record.status
         # The process may have published the end and exited in between.
         record = self.read()
         if record.status.state.is_final:
             return record.status
-        words = self.last_words()
+        words = self.last_error()
         how = f" ({words})" if words else ""
         return abandoned(record.status, f"supervisor died{how}")
 
-    def last_words(self) -> str | None:
+    def last_error(self) -> str | None:
         """Return the supervisor's last error from its log, if any."""
         with contextlib.suppress(OSError):
             lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
@@ -162,19 +162,19 @@ class JobFolder:
                 return message[:300]
         return None
 
-    def record_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Record a stop request, unless one is recorded already."""
         if not self.stop_file.exists():
             content = {"reason": reason, "time": time.time(), "pid": os.getpid()}
             write_bytes(self.stop_file, json.dumps(content).encode() + b"\n")
 
-    def record_wish(self, sizes: Mapping[str, int]) -> None:
+    def request_sizes(self, sizes: Mapping[str, int]) -> None:
         """Record requested sizes of elastic roles; other roles keep theirs."""
         with exclusive(self.root / ".scale.lock"):
-            content = {"sizes": {**self.read_wish(), **sizes}, "time": time.time()}
+            content = {"sizes": {**self.requested_sizes(), **sizes}, "time": time.time()}
             write_bytes(self.scale_file, json.dumps(content).encode() + b"\n")
 
-    def read_wish(self) -> dict[str, int]:
+    def requested_sizes(self) -> dict[str, int]:
         """Return the requested sizes by role; empty if none were requested."""
         try:
             content = json.loads(self.scale_file.read_text())
@@ -184,15 +184,15 @@ class JobFolder:
 
 
 @contextlib.contextmanager
-def _as_documents(path: Path) -> Iterator[None]:
+def _corrupt_on_error(path: Path) -> Iterator[None]:
     """Convert errors in a document's content to `CorruptError`."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CorruptError(
-            f"expected the record of a job in {path}, got {type(error).__name__}: {reason}",
-            hint="it is damaged: remove the job's folder once nothing of it runs",
+            f"the job document {path} is damaged: {type(error).__name__}: {reason}",
+            hint="remove the job's folder once none of its processes runs",
         ) from error
 
 
@@ -216,7 +216,7 @@ def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> J
     )
 
 
-def again(status: JobStatus) -> JobStatus:
+def resumed(status: JobStatus) -> JobStatus:
     """Return the status of a job that is about to resume."""
     return status.model_copy(
         update={
@@ -231,7 +231,7 @@ def again(status: JobStatus) -> JobStatus:
 
 def restarted(status: JobStatus, message: str) -> JobStatus:
     """Return the status of a job that continues under a new supervisor."""
-    return again(status).model_copy(
+    return resumed(status).model_copy(
         update={
             "state": JobState.RESTARTING,
             "restarts": status.restarts + 1,
@@ -243,6 +243,4 @@ def restarted(status: JobStatus, message: str) -> JobStatus:
 
 def unknown_job(job_id: str) -> NotFoundError:
     """Return the error for an unknown job ID."""
-    return NotFoundError(
-        f"expected the id of a job, got {job_id}", hint="'timonel jobs' lists those that exist"
-    )
+    return NotFoundError(f"no such job: {job_id}", hint="'timonel jobs' lists the jobs")

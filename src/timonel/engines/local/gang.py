@@ -24,15 +24,15 @@ from timonel.engines.lifecycle import (
     TaskStarted,
 )
 from timonel.engines.local.agent import run_agent
-from timonel.engines.local.channel import Channel
 from timonel.engines.local.environment import TASK_DIR, role_environment, task_environment
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.heartbeat import steps_of
-from timonel.engines.local.loop import Loop
-from timonel.engines.local.ports import PortReservation
-from timonel.engines.local.processes import kill_all, marked
-from timonel.engines.local.warm import WarmRequest, WarmUnavailableError, request_agent
+from timonel.engines.local.zygote_client import request_agent
 from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
+from timonel.processes.loop import Channel, Loop
+from timonel.processes.ports import PortReservation
+from timonel.processes.tree import kill_all, marked
+from timonel.processes.zygote import ForkedChild, ZygoteError
 
 
 @dataclass
@@ -41,8 +41,8 @@ class _Agent:
 
     Attributes:
         pid: PID of the agent, once known.
-        is_child: Whether this process forked it; otherwise a warm parent did.
-        request: Unanswered request to a warm parent.
+        is_child: Whether this process forked it; otherwise a zygote did.
+        request: Unanswered request to a zygote.
         generation: Generation of the running task; None once it has ended.
         attempt: Attempt of that task.
     """
@@ -51,7 +51,7 @@ class _Agent:
     channel: Channel
     pid: int | None = None
     is_child: bool = False
-    request: WarmRequest | None = None
+    request: ForkedChild | None = None
     generation: int | None = None
     attempt: int = 1
     address: str | None = None
@@ -96,15 +96,15 @@ class Gang:
         if reason is not None:
             for assignment in self._assignments.values():
                 assignment["reason"] = reason
-        self._dismiss(set(self._agents) - set(names))
+        self._disconnect_all(set(self._agents) - set(names))
         for task_id in names:
-            self._order(task_id, generation)
+            self._start_task(task_id, generation)
 
-    def start_again(self, action: StartTask) -> None:
+    def restart(self, action: StartTask) -> None:
         """Restart a task at its address."""
-        told = self._assignments[action.task_id]
-        self._assignments[action.task_id] = {**told, "attempt": action.attempt}
-        self._order(action.task_id, action.generation)
+        assignment = self._assignments[action.task_id]
+        self._assignments[action.task_id] = {**assignment, "attempt": action.attempt}
+        self._start_task(action.task_id, action.generation)
 
     def stop(self, action: StopTasks) -> None:
         """Ask tasks to exit."""
@@ -112,13 +112,13 @@ class Gang:
             agent = self._agents.get(task_id)
             if agent is None or agent.generation != action.generation:
                 # The task never started, so report its end now.
-                told = self._assignments.get(task_id)
-                attempt = told["attempt"] if told else 1
+                assignment = self._assignments.get(task_id)
+                attempt = assignment["attempt"] if assignment else 1
                 task_exit = TaskExit(agent_lost=True)
                 self.emit(TaskExited(task_id, action.generation, task_exit, attempt))
             elif agent.request is not None:
-                # Its warm parent may import for long; an agent forked later exits at once.
-                self._lose(agent)
+                # Its zygote may import for long; an agent forked later exits at once.
+                self._drop(agent)
             else:
                 order = {
                     "op": "stop",
@@ -135,14 +135,14 @@ class Gang:
             agent = self._agents.get(task_id)
             if agent is not None:
                 agent.generation = None
-                self._lose(agent)
+                self._drop(agent)
 
     def close(self) -> None:
         """Disconnect all agents, which then exit, and release the ports."""
-        self._dismiss(set(self._agents))
+        self._disconnect_all(set(self._agents))
         self._release()
 
-    def _dismiss(self, task_ids: Collection[str]) -> None:
+    def _disconnect_all(self, task_ids: Collection[str]) -> None:
         for task_id in task_ids:
             self._disconnect(self._agents.pop(task_id))
 
@@ -158,20 +158,20 @@ class Gang:
             self._ports.release()
             self._ports = None
 
-    def _order(self, task_id: str, generation: int) -> None:
+    def _start_task(self, task_id: str, generation: int) -> None:
         """Send a task's start order to its agent, created if needed."""
         assignment = self._assignments[task_id]
         role = next(r for r in self.spec.roles if r.name == assignment["task"]["type"])
         base = role_environment(self.spec, role)
-        agent = self._agents.get(task_id) or self._hire(task_id, base)
+        agent = self._agents.get(task_id) or self._add_agent(task_id, base)
         agent.generation = generation
         agent.attempt = assignment["attempt"]
         agent.address = self._addresses[task_id]
         place = self.folder.task_dir(task_id)
         env = task_environment(base, place, assignment, self.token)
-        agent.channel.send(self._start_order(task_id, role, agent, env))
+        agent.channel.send(self._start_start_task(task_id, role, agent, env))
 
-    def _start_order(
+    def _start_start_task(
         self, task_id: str, role: RoleSpec, agent: _Agent, env: dict[str, str]
     ) -> dict[str, Any]:
         umask = os.umask(0)
@@ -192,34 +192,34 @@ class Gang:
             "umask": umask,
         }
 
-    def _hire(self, task_id: str, env: dict[str, str]) -> _Agent:
+    def _add_agent(self, task_id: str, env: dict[str, str]) -> _Agent:
         ours, theirs = socket.socketpair()
         agent = _Agent(task_id, Channel(ours))
         self._agents[task_id] = agent
-        self.loop.watch_channel(agent.channel, lambda: self._hear(agent))
+        self.loop.watch_channel(agent.channel, lambda: self._on_message(agent))
         note = None
         if self.spec.preload:
             try:
                 agent.request = request_agent(self.spec.preload, env, theirs, self.token)
-            except WarmUnavailableError as error:
+            except ZygoteError as error:
                 note = str(error)
         if agent.request is None:
             self._fork(agent, theirs, note)
         else:
-            self.loop.watch(agent.request.fileno(), lambda: self._hear_warm(agent, theirs))
+            self.loop.watch(agent.request.fileno(), lambda: self._on_answer(agent, theirs))
         return agent
 
-    def _hear_warm(self, agent: _Agent, theirs: socket.socket) -> None:
-        """Handle a warm parent's answer: the forked agent, or a refusal."""
+    def _on_answer(self, agent: _Agent, theirs: socket.socket) -> None:
+        """Handle a zygote's answer: the forked agent, or a refusal."""
         request = agent.request
         if request is None:
             return
         note = None
         try:
-            agent.pid = request.answer()
+            agent.pid = request.wait_for_pid(0)
             if agent.pid is None:
                 return
-        except WarmUnavailableError as error:
+        except ZygoteError as error:
             note = str(error)
         self.loop.forget(request.fileno())
         request.close()
@@ -231,7 +231,7 @@ class Gang:
 
     def _fork(self, agent: _Agent, theirs: socket.socket, note: str | None) -> None:
         if note is not None:
-            note = f"started plain, not from a warm parent: {note}"
+            note = f"started without a zygote: {note}"
         pid = os.fork()
         if pid == 0:
             run_agent(theirs, note=note)
@@ -239,16 +239,16 @@ class Gang:
         agent.pid = pid
         agent.is_child = True
 
-    def _hear(self, agent: _Agent) -> None:
+    def _on_message(self, agent: _Agent) -> None:
         for message in agent.channel.receive():
             event = _event(agent, message)
             if isinstance(event, TaskExited | StartFailed):
                 agent.generation = None
             self.emit(event)
         if not agent.channel.is_open and self._agents.get(agent.task_id) is agent:
-            self._lose(agent)
+            self._drop(agent)
 
-    def _lose(self, agent: _Agent) -> None:
+    def _drop(self, agent: _Agent) -> None:
         """Drop an agent, and kill the remaining processes of its task."""
         if self._agents.get(agent.task_id) is not agent:
             return

@@ -15,9 +15,9 @@ ALIVE = "alive"
 PROGRESS = "progress"
 RESTING = "resting"
 """Last word of ``progress`` while a task does work without steps."""
-LOOK_S = 1.0
-_LOOKS_PER_TIMEOUT = 4
-_LATE_LOOKS = 3
+CHECK_S = 1.0
+_CHECKS_PER_TIMEOUT = 4
+_LATE_CHECKS = 3
 _BUSY_SHARE = 0.25
 """CPU share from which a process counts as computing.
 
@@ -27,13 +27,13 @@ _PROGRESS_LIMIT = 4096
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Value:
     value: object
     since: float
 
 
 @dataclass
-class Pulse:
+class Heartbeat:
     """Tracks the last sign of life of a task.
 
     All times are those of a monotonic clock.
@@ -45,16 +45,16 @@ class Pulse:
 
     hang_timeout_s: float | None = None
     stall_timeout_s: float | None = None
-    _beat: _Seen | None = None
-    _step: _Seen | None = None
-    _looked_at: float | None = None
+    _beat: _Value | None = None
+    _step: _Value | None = None
+    _checked_at: float | None = None
     _cpu_s: float = 0.0
 
     @property
-    def look_every_s(self) -> float | None:
+    def interval_s(self) -> float | None:
         """Interval between checks in seconds; None if there is no timeout."""
         timeouts = [t for t in (self.hang_timeout_s, self.stall_timeout_s) if t is not None]
-        return min((LOOK_S, *(t / _LOOKS_PER_TIMEOUT for t in timeouts))) if timeouts else None
+        return min((CHECK_S, *(t / _CHECKS_PER_TIMEOUT for t in timeouts))) if timeouts else None
 
     def observe(
         self, now: float, beat: int | None, progress: str | None, cpu_s: float = 0.0
@@ -68,9 +68,9 @@ class Pulse:
             cpu_s: CPU time used by the task's process so far, in seconds.
         """
         is_busy = self._is_busy(now, cpu_s)
-        self._forgive_a_late_look(now)
-        self._beat = _Seen(beat, now) if is_busy and beat else _seen(self._beat, beat, now)
-        self._step = _seen(self._step, _steps(progress), now)
+        self._excuse_late_check(now)
+        self._beat = _Value(beat, now) if is_busy and beat else _track(self._beat, beat, now)
+        self._step = _track(self._step, _steps(progress), now)
         if self.hang_timeout_s is not None and self.silent_s(now) > self.hang_timeout_s:
             return f"no sign of life for {self.silent_s(now):.1f} s"
         if self._step is not None and self.stall_timeout_s is not None:
@@ -88,18 +88,18 @@ class Pulse:
 
     def _is_busy(self, now: float, cpu_s: float) -> bool:
         took_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
-        if self._looked_at is None or now <= self._looked_at:
+        if self._checked_at is None or now <= self._checked_at:
             return False
-        return took_s / (now - self._looked_at) >= _BUSY_SHARE
+        return took_s / (now - self._checked_at) >= _BUSY_SHARE
 
-    def _forgive_a_late_look(self, now: float) -> None:
+    def _excuse_late_check(self, now: float) -> None:
         """Do not count a late check against the task.
 
         The watcher or the machine was paused.
         """
-        before, self._looked_at = self._looked_at, now
-        every_s = self.look_every_s
-        if before is None or every_s is None or now - before <= _LATE_LOOKS * every_s:
+        before, self._checked_at = self._checked_at, now
+        every_s = self.interval_s
+        if before is None or every_s is None or now - before <= _LATE_CHECKS * every_s:
             return
         late_s = now - before - every_s
         self._beat = _later(self._beat, late_s)
@@ -136,11 +136,11 @@ def _steps(progress: str | None) -> str | None:
     return " ".join(words) if words and words[-1] != RESTING else None
 
 
-def _seen(before: _Seen | None, value: object, now: float) -> _Seen | None:
+def _track(before: _Value | None, value: object, now: float) -> _Value | None:
     if value is None:
         return None
-    return before if before is not None and before.value == value else _Seen(value, now)
+    return before if before is not None and before.value == value else _Value(value, now)
 
 
-def _later(seen: _Seen | None, late_s: float) -> _Seen | None:
-    return None if seen is None else _Seen(seen.value, seen.since + late_s)
+def _later(seen: _Value | None, late_s: float) -> _Value | None:
+    return None if seen is None else _Value(seen.value, seen.since + late_s)

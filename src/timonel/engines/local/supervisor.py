@@ -32,8 +32,8 @@ from timonel.engines.lifecycle import (
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.gang import Gang
-from timonel.engines.local.loop import Loop
-from timonel.engines.local.processes import (
+from timonel.processes.loop import Loop
+from timonel.processes.tree import (
     Identity,
     adopt_orphans,
     name_process,
@@ -81,12 +81,12 @@ class Supervisor:
         self._commands.start_sidecars()
         if self._folder.stop_file.exists():
             self._events.append(StopRequested())
-        self._read_wish()
+        self._read_requested_sizes()
         self._events.append(Begin())
-        self._settle()
+        self._process_events()
         while self._state.phase is not Phase.ENDED:
             self._wait()
-            self._settle()
+            self._process_events()
         self._end()
 
     def _wait(self) -> None:
@@ -94,21 +94,21 @@ class Supervisor:
         timeout_s = None if wake_at is None else max(0.0, wake_at - self._now())
         signals = self._loop.wait(timeout_s)
         if _STOP_SIGNALS.intersection(signals):
-            self._folder.record_stop("the supervisor was told to end by a signal")
+            self._folder.request_stop("the supervisor received a signal to stop")
             self._events.append(StopRequested())
         if signal.SIGUSR1 in signals:
-            self._read_wish()
+            self._read_requested_sizes()
         if signal.SIGCHLD in signals:
             for pid, _ in reap():
                 self._commands.died(pid)
         self._events.append(Tick())
 
-    def _read_wish(self) -> None:
-        sizes = self._folder.read_wish()
+    def _read_requested_sizes(self) -> None:
+        sizes = self._folder.requested_sizes()
         if sizes:
             self._events.append(ScaleRequested(sizes))
 
-    def _settle(self) -> None:
+    def _process_events(self) -> None:
         """Process events until none is left."""
         while self._events:
             event = self._events.popleft()
@@ -126,7 +126,7 @@ class Supervisor:
             case StartGeneration():
                 self._gang.start(action, self._state.status.message)
             case StartTask():
-                self._gang.start_again(action)
+                self._gang.restart(action)
             case StopTasks():
                 self._gang.stop(action)
             case KillTasks():

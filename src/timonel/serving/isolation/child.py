@@ -13,9 +13,8 @@ from typing import Any
 from timonel.serving.batching.observation import BatchObservation
 from timonel.serving.batching.wrapping import batched
 from timonel.serving.isolation.connection import Connection
-from timonel.serving.isolation.framing import Kind
-from timonel.serving.isolation.metadata import to_fields
-from timonel.serving.isolation.receiver import Message
+from timonel.serving.isolation.messages import pack_signatures
+from timonel.serving.isolation.packets import Kind, Message
 from timonel.serving.memory import give_back, return_large_blocks, share_arenas, start_trimming
 from timonel.serving.runtimes.base import Asked, Runtime, ScheduledModel
 from timonel.serving.runtimes.python.hooks import HookedModel, Hooks
@@ -54,7 +53,7 @@ def compute(
     link = Connection(connection, limit_bytes=memory_limit)
     try:
         loaded = runtime.load(path, settings)
-        observe = partial(_tell, link)
+        observe = partial(_post_observation, link)
         # This process serves one version, so waiting threads block no other version.
         together = batched(loaded, settings.batching, observe, version=path)
         model = scheduled(together, threads)
@@ -62,67 +61,69 @@ def compute(
             hooks = Hooks(Path(settings.hooks), model.signatures)
             model = HookedModel(model, hooks, threads)
         give_back()
-        fields, defaults = to_fields(model.signatures, model.platform)
+        fields, defaults = pack_signatures(model.signatures, model.platform)
         link.post(Kind.LOADED, 0, fields, defaults)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
         _post_error(link, 0, error, otherwise=Code.UNKNOWN)
         return
-    if _Answering(link, model).serve():
+    if _RequestLoop(link, model).serve():
         model.close()
         link.flush()  # pending batch observations
 
 
-class _Answering:
+class _RequestLoop:
     """Request loop of a compute process."""
 
     def __init__(self, link: Connection, model: ScheduledModel) -> None:
         self._link = link
         self._model = model
-        self._asked_to_close = False
-        self._beginning = False
-        self._asked: list[tuple[int, Asked]] = []
-        self._under_way: dict[int, Future[Outputs]] = {}
+        self._is_closing = False
+        self._submitting = False
+        self._received: list[tuple[int, Asked]] = []
+        self._running: dict[int, Future[Outputs]] = {}
 
     def serve(self) -> bool:
         """Answer requests; return whether the peer asked to close.
 
         False means that the connection ended.
         """
-        self._link.serve(self._handle, finish=self._begin)
-        return self._asked_to_close
+        self._link.serve(self._handle, finish=self._submit_received)
+        return self._is_closing
 
     def _handle(self, message: Message) -> None:
         if message.kind is Kind.REQUEST:
-            self._note(message)
+            self._add(message)
         elif message.kind is Kind.CANCEL:
-            self._begin()
-            if (future := self._under_way.get(message.number)) is not None:
+            self._submit_received()
+            if (future := self._running.get(message.number)) is not None:
                 future.cancel()
         elif message.kind is Kind.CLOSE:
-            self._asked_to_close = True
+            self._is_closing = True
             self._link.stop()
 
-    def _note(self, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         signature, outputs, deadline = message.fields
-        self._asked.append((message.number, Asked(signature, message.arrays, outputs, deadline)))
+        self._received.append((message.number, Asked(signature, message.arrays, outputs, deadline)))
 
-    def _begin(self) -> None:
+    def _submit_received(self) -> None:
         """Submit all requests of a packet together."""
-        if not self._asked:
+        if not self._received:
             return
-        asked, self._asked = self._asked, []
-        self._beginning = True
-        futures = self._model.submit_all([request for _, request in asked])
-        for (number, _), future in zip(asked, futures, strict=True):
-            self._under_way[number] = future
-            future.add_done_callback(partial(self._answer, number))
-        self._beginning = False
+        received, self._received = self._received, []
+        self._submitting = True
+        futures = self._model.submit_all([request for _, request in received])
+        for (number, _), future in zip(received, futures, strict=True):
+            self._running[number] = future
+            future.add_done_callback(partial(self._respond, number))
+        self._submitting = False
 
-    def _answer(self, number: int, future: Future[Outputs]) -> None:
-        self._under_way.pop(number, None)
+    def _respond(self, number: int, future: Future[Outputs]) -> None:
+        self._running.pop(number, None)
         if future.cancelled():
             # The server counts pending requests to detect a process that hangs.
-            _post_error(self._link, number, StatusError(Code.CANCELLED, "nobody waits for it"))
+            _post_error(
+                self._link, number, StatusError(Code.CANCELLED, "the request was cancelled")
+            )
             return
         # Not ``result()``: the raised error would refer to this frame, and so to the future.
         failure = future.exception()
@@ -135,13 +136,13 @@ class _Answering:
             # Requests of the same batch finish at the same moment: send their responses in one
             # packet. The same goes for requests answered while their packet is still being
             # received.
-            later = bool(self._under_way) or self._beginning
+            later = bool(self._running) or self._submitting
             self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the response
             _post_error(self._link, number, error, compute_s=_compute_s(future))
 
 
-def _tell(link: Connection, observation: BatchObservation) -> None:
+def _post_observation(link: Connection, observation: BatchObservation) -> None:
     with contextlib.suppress(StatusError):  # the connection has ended
         # Not `astuple`, which copies its values: there may be an observation per request.
         fields = [

@@ -15,23 +15,28 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from timonel.serving.isolation.arena import Arena
-from timonel.serving.isolation.framing import INLINE_BYTES, Kind, by_reference, inline
 from timonel.serving.isolation.messages import Place, pack
-from timonel.serving.isolation.receiver import Message, Receiver
-from timonel.serving.isolation.sender import Sender
-from timonel.serving.isolation.shared_memory import Owner, hold_of
+from timonel.serving.isolation.packets import (
+    INLINE_BYTES,
+    Kind,
+    Message,
+    Receiver,
+    Sender,
+    by_reference,
+    inline,
+)
+from timonel.serving.isolation.shared_memory import Arena, hold_of
 from timonel.serving.signature import NUMPY_TYPES, Array
 from timonel.serving.turns import TurnBatching, at_end_of_turn
 
-AT_ONCE = 100
+MAX_QUEUED = 100
 """Queued messages that are sent without waiting for the iteration to end.
 
 The other side can then start to work on them.
 """
 
 
-class Connection(Owner):
+class Connection:
     """Connection that sends from any thread and receives in one.
 
     Owns the socket and the memory that this side writes.
@@ -45,14 +50,13 @@ class Connection(Owner):
         connection.setblocking(False)
         self._socket = connection
         self._arena = Arena(self._announce, self._retire, limit_bytes=limit_bytes)
-        self._inbox = Receiver(connection, self, self._arena)
-        self._theirs = self._inbox.segments
-        self._outbox = Sender(connection, self.wake)
-        self._gathering = TurnBatching()
+        self._receiver = Receiver(connection, self._release, self._arena)
+        self._sender = Sender(connection, self.wake)
+        self._turn_batching = TurnBatching()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.RLock()
-        self._flush_asked = False
-        self._server = 0
+        self._flush_requested = False
+        self._thread_id = 0
         self._over = False
         self._closed = False
 
@@ -72,7 +76,7 @@ class Connection(Owner):
         Raises:
             StatusError: No memory became free in time.
         """
-        block = self._arena.take(_bytes_of(shape, dtype), timeout_s)
+        block = self._arena.allocate(_bytes_of(shape, dtype), timeout_s)
         return block.array().view(NUMPY_TYPES[dtype]).reshape(shape)
 
     def post(
@@ -109,30 +113,30 @@ class Connection(Owner):
         if content.size <= INLINE_BYTES:
             frame = inline(kind, number, content.as_bytes())
         else:
-            hold = self._arena.take(content.size, timeout_s)
+            hold = self._arena.allocate(content.size, timeout_s)
             content.write_to(hold.array())
             self._arena.share(hold)
             frame = by_reference(kind, number, hold.number, hold.offset, content.size)
-        self._outbox.add(frame)
-        if turn and self._waits() and at_end_of_turn(self._end_turn):
+        self._sender.add(frame)
+        if turn and self._may_wait() and at_end_of_turn(self._end_turn):
             return
         if not later:
             self.flush()
-        elif not self._flush_asked:
-            self._flush_asked = True
-            if threading.get_ident() != self._server:
+        elif not self._flush_requested:
+            self._flush_requested = True
+            if threading.get_ident() != self._thread_id:
                 self.wake()
 
-    def _waits(self) -> bool:
-        return self._outbox.waiting < AT_ONCE and self._gathering.pays()
+    def _may_wait(self) -> bool:
+        return self._sender.waiting < MAX_QUEUED and self._turn_batching.pays()
 
     def _end_turn(self) -> None:
-        self._gathering.ended(self._outbox.waiting)
+        self._turn_batching.ended(self._sender.waiting)
         self.flush()
 
     def flush(self) -> None:
         """Send queued messages, unless another thread is sending."""
-        self._outbox.flush()
+        self._sender.flush()
 
     def serve(
         self,
@@ -156,12 +160,12 @@ class Connection(Owner):
         descriptor = self._socket.fileno()
         poller.register(descriptor, select.POLLIN)
         writing = False
-        self._server = threading.get_ident()
+        self._thread_id = threading.get_ident()
         while not self._over:
-            if self._flush_asked:
-                self._flush_asked = False
+            if self._flush_requested:
+                self._flush_requested = False
                 self.flush()
-            if writing != self._outbox.is_blocked:
+            if writing != self._sender.is_blocked:
                 writing = not writing
                 mask = select.POLLIN | (select.POLLOUT if writing else 0)
                 poller.modify(descriptor, mask)
@@ -172,9 +176,9 @@ class Connection(Owner):
                     os.eventfd_read(self._wake)
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
-                self._outbox.unblock()
+                self._sender.unblock()
             if event & ~select.POLLOUT:
-                if not self._inbox.receive(handle):
+                if not self._receiver.receive(handle):
                     return
                 finish()
 
@@ -199,18 +203,17 @@ class Connection(Owner):
     def close(self) -> None:
         """Release all resources after `serve` has returned. Arrays in use stay valid."""
         self.shut()
-        self._outbox.close()
+        self._sender.close()
         self._socket.close()
         with self._waking:
             if not self._closed:
                 os.close(self._wake)
             self._closed = True
-        self._theirs.clear()
+        self._receiver.segments.clear()
 
-    def give_back(self, number: int, offset: int) -> None:
-        """Tell the other side that a block of its memory is free."""
+    def _release(self, number: int, offset: int) -> None:
         if not self._over:
-            self._outbox.add_unused(number, offset)
+            self._sender.add_unused(number, offset)
             self.flush()
 
     def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
@@ -219,16 +222,16 @@ class Connection(Owner):
             hold = hold_of(each)
             if hold is None or not self._arena.owns(hold) or not each.flags.c_contiguous:
                 continue
-            # A block is given back by its first byte, so the array must start there.
+            # A block is released by its first byte, so the array must start there.
             if each.ctypes.data == hold.segment.address + hold.offset:
                 self._arena.share(hold)
                 yield name, Place(hold.number, hold.offset)
 
     def _announce(self, number: int, descriptor: int, size: int) -> None:
-        self._outbox.add(inline(Kind.SEGMENT, number, offset=size), descriptor)
+        self._sender.add(inline(Kind.SEGMENT, number, offset=size), descriptor)
 
     def _retire(self, number: int) -> None:
-        self._outbox.add(inline(Kind.RETIRE, number))
+        self._sender.add(inline(Kind.RETIRE, number))
         self.flush()
 
 

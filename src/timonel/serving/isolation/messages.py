@@ -22,8 +22,15 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from timonel.serving.isolation.allocator import ALIGNMENT
-from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array
+from timonel.serving.isolation.shared_memory import ALIGNMENT
+from timonel.serving.signature import (
+    DTYPE_NAMES,
+    NUMPY_TYPES,
+    STRING,
+    Array,
+    Signature,
+    TensorSpec,
+)
 from timonel.serving.status import invalid_argument
 
 Bytes = NDArray[np.uint8]
@@ -109,7 +116,7 @@ def pack(
         if place is not None:
             entries.append([name, dtype, array.shape, 0, array.nbytes, place.segment, place.offset])
             continue
-        part: Array | bytes = _packed(name, array) if dtype == STRING else array
+        part: Array | bytes = _pack_strings(name, array) if dtype == STRING else array
         length = len(part) if isinstance(part, bytes) else part.nbytes
         entries.append([name, dtype, array.shape, at, length])
         parts.append((at, part))
@@ -139,7 +146,7 @@ def unpack(content: Bytes, find: Find) -> tuple[list[Any], dict[str, Array]]:
         data = content[_padded(_LENGTH.size + length) :]
         return list(fields), {str(entry[0]): _array(entry, data, find) for entry in entries}
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error) as error:
-        raise ProtocolError(f"expected a message, got one that is damaged: {error}") from error
+        raise ProtocolError(f"damaged message: {error}") from error
 
 
 def _array(entry: Sequence[Any], data: Bytes, find: Find) -> Array:
@@ -151,40 +158,93 @@ def _array(entry: Sequence[Any], data: Bytes, find: Find) -> Array:
         raise ValueError("an array goes beyond the end")
     count = math.prod(shape)
     if dtype == STRING:
-        return _unpacked(raw, count).reshape(shape)
+        return _unpack_strings(raw, count).reshape(shape)
     numpy_type = NUMPY_TYPES[dtype]
     if count * numpy_type.itemsize != length:
         raise ValueError("a shape does not fit its data")
     return raw.view(numpy_type).reshape(shape)
 
 
-def _packed(name: str, array: Array) -> bytes:
+def _pack_strings(name: str, array: Array) -> bytes:
     values = array.reshape(-1).tolist()
     offsets = np.zeros(len(values) + 1, _OFFSETS)
     try:
         joined = b"".join(values)
         np.cumsum(np.fromiter(map(len, values), _OFFSETS, len(values)), out=offsets[1:])
     except TypeError as error:
-        raise invalid_argument(f"expected {name} to hold bytes, got something else") from error
+        raise invalid_argument(f"expected {name} to hold bytes only") from error
     return offsets.tobytes() + joined
 
 
-def _unpacked(raw: Bytes, count: int) -> Array:
+def _unpack_strings(raw: Bytes, count: int) -> Array:
     start = (count + 1) * _OFFSETS.itemsize
     if start > len(raw):
         raise ValueError("strings without their offsets")
     offsets = raw[:start].view(_OFFSETS).tolist()
     blob = raw[start:].tobytes()
-    if offsets[0] != 0 or offsets[-1] != len(blob) or any(a > b for a, b in _pairs(offsets)):
+    if (
+        offsets[0] != 0
+        or offsets[-1] != len(blob)
+        or any(a > b for a, b in itertools.pairwise(offsets))
+    ):
         raise ValueError("strings that do not fit their data")
     strings = np.empty(count, object)
-    strings[:] = [blob[a:b] for a, b in _pairs(offsets)]
+    strings[:] = [blob[a:b] for a, b in itertools.pairwise(offsets)]
     return strings
-
-
-def _pairs(offsets: list[int]) -> itertools.pairwise[tuple[int, int]]:
-    return itertools.pairwise(offsets)
 
 
 def _padded(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def pack_signatures(
+    signatures: Mapping[str, Signature], platform: str
+) -> tuple[list[Any], dict[str, Array]]:
+    """Convert signatures and platform to JSON values, and number the default arrays."""
+    defaults: dict[str, Array] = {}
+    entries: list[Any] = []
+    for key, signature in signatures.items():
+        numbers = {}
+        for name, value in signature.defaults.items():
+            numbers[name] = str(len(defaults))
+            defaults[numbers[name]] = value
+        inputs, outputs = _pack_specs(signature.inputs), _pack_specs(signature.outputs)
+        entries.append([key, signature.name, inputs, outputs, signature.method_name, numbers])
+    return [entries, platform], defaults
+
+
+def unpack_signatures(
+    fields: Sequence[Any], arrays: Mapping[str, Array]
+) -> tuple[dict[str, Signature], str]:
+    """Convert the result of `pack_signatures` back.
+
+    Raises:
+        ProtocolError: The fields are invalid.
+    """
+    try:
+        entries, platform = fields
+        signatures = {
+            key: Signature(
+                name=name,
+                inputs=_unpack_specs(inputs),
+                outputs=_unpack_specs(outputs),
+                method_name=method_name,
+                # Copies: defaults live long, and must not keep shared memory in use.
+                defaults={each: arrays[number].copy() for each, number in numbers.items()},
+            )
+            for key, name, inputs, outputs, method_name, numbers in entries
+        }
+        return signatures, str(platform)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ProtocolError(f"invalid signatures: {error}") from error
+
+
+def _pack_specs(specs: Mapping[str, TensorSpec]) -> list[Any]:
+    return [[name, spec.tensor, spec.dtype, spec.shape] for name, spec in specs.items()]
+
+
+def _unpack_specs(entries: Sequence[Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(tensor, dtype, None if shape is None else tuple(shape))
+        for name, tensor, dtype, shape in entries
+    }

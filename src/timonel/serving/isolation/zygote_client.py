@@ -1,67 +1,80 @@
-"""Client of the zygote process, for the server."""
+"""Client of a server's zygote."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import logging
 import os
-import signal
+import select
 import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from timonel.serving.isolation.zygote_requests import (
+from timonel.processes.spawn import describe_exit
+from timonel.processes.zygote import (
     MESSAGE_BYTES,
-    ForkOrder,
-    WarmOrders,
-    environment,
+    ForkedChild,
+    ZygoteError,
+    single_threaded_environment,
 )
 from timonel.serving.status import Code, StatusError
 
-_LOG = logging.getLogger(__name__)
-_END_S = 5.0
-_ENDS_KEPT = 1024
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class ForkOrder:
+    """Request for a compute process.
+
+    Args:
+        name: The name of the process.
+        folder: The version's folder.
+        settings: `RuntimeSettings` as JSON values.
+        threads: Concurrent requests.
+        memory_limit: Bytes of shared memory for responses.
+    """
+
+    name: str
+    folder: str
+    settings: dict[str, Any]
+    threads: int
+    memory_limit: int
 
 
 class ZygoteClient:
-    """A zygote process that forks compute processes; owned by this object. Thread-safe.
+    """A zygote that forks compute processes; owned by this object. Thread-safe.
 
-    Starting it takes as long as importing the runtime's modules; `connect` waits for that.
+    Starting it takes as long as importing the runtime's modules; `fork` waits for that.
 
     Args:
         runtime: The runtime's factory, as ``module:attribute``.
     """
 
     def __init__(self, runtime: str) -> None:
-        self._tokens = itertools.count()
-        self._forks: dict[int, Future[int]] = {}
-        self._ends: dict[int, int] = {}
-        self._changed = threading.Condition()
-        self._ready = False
+        self._lock = threading.Lock()
+        self._is_ready = False
         self._refusal: str | None = None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = single_threaded_environment(os.environ)
+        module = "timonel.serving.isolation.zygote"
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "timonel.serving.isolation.zygote",
-                    str(theirs.fileno()),
-                ],
+                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                env=environment(os.environ),
+                env=environment,
                 pass_fds=(theirs.fileno(),),
             )
-        self._send(asdict(WarmOrders(runtime, sys.path)))
-        self._reader = threading.Thread(target=self._read, name="warm parent", daemon=True)
-        self._reader.start()
+        changed = [name for name in environment if environment[name] != os.environ.get(name)]
+        settings = {
+            "runtime": runtime,
+            "path": sys.path,
+            "environment": {name: os.environ.get(name) for name in changed},
+        }
+        with contextlib.suppress(OSError):  # it is gone, which `wait_until_ready` reports
+            self._control.send(json.dumps(settings).encode())
 
     @property
     def pid(self) -> int:
@@ -71,7 +84,9 @@ class ZygoteClient:
     @property
     def is_over(self) -> bool:
         """Whether the zygote can no longer fork."""
-        return self._refusal is not None
+        poller = select.poll()
+        poller.register(self._control, 0)
+        return self._refusal is not None or bool(poller.poll(0))
 
     def wait_until_ready(self) -> None:
         """Block until the zygote can fork.
@@ -79,122 +94,58 @@ class ZygoteClient:
         Raises:
             StatusError: It failed, and will never be able to fork.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._refusal is not None)
+        with self._lock:
+            if not self._is_ready and self._refusal is None:
+                self._refusal = self._receive_refusal()
+                self._is_ready = self._refusal is None
             if self._refusal is not None:
                 raise StatusError(Code.FAILED_PRECONDITION, self._refusal)
 
-    def connect(self, order: ForkOrder) -> tuple[socket.socket, int]:
-        """Fork a compute process; return a connection to it, and its PID.
+    def fork(self, order: ForkOrder) -> tuple[socket.socket, ForkedChild]:
+        """Fork a compute process; return a connection to it, and the process.
 
         Raises:
             StatusError: The process cannot be forked.
         """
+        self.wait_until_ready()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        answers, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        child = ForkedChild(answers)
         try:
-            with theirs:
-                return ours, self._fork(order, theirs)
-        except BaseException:
+            with theirs, zygote_end:
+                message = json.dumps(asdict(order)).encode()
+                descriptors = [theirs.fileno(), zygote_end.fileno()]
+                socket.send_fds(self._control, [message], descriptors)
+            child.wait_for_pid()
+        except BaseException as error:
             ours.close()
+            child.close()
+            if isinstance(error, OSError | ZygoteError):
+                raise StatusError(
+                    Code.UNAVAILABLE, f"cannot start a compute process: {error}"
+                ) from error
             raise
-
-    def cause(self, pid: int, timeout_s: float) -> str | None:
-        """Describe how a forked process ended; None after the timeout."""
-        status = self.wait(pid, timeout_s)
-        if status is not None:
-            return ended(os.waitstatus_to_exitcode(status))
-        return "ended together with the parent of all such processes" if self.is_over else None
-
-    def wait(self, pid: int, timeout_s: float) -> int | None:
-        """Return a forked process's wait status; None after the timeout."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: pid in self._ends or self._refusal is not None, timeout_s
-            )
-            return self._ends.pop(pid, None)
-
-    def kill(self, pid: int) -> None:
-        """Kill a forked process. Idempotent."""
-        self._send({"kill": pid})
+        return ours, child
 
     def close(self) -> None:
         """End the zygote and all processes it has forked."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
-        self._reader.join()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._control.close()
+        with self._lock:
+            self._control.close()
 
-    def _fork(self, order: ForkOrder, connection: socket.socket) -> int:
-        self.wait_until_ready()
-        answer: Future[int] = Future()
-        with self._changed:
-            token = next(self._tokens)
-            self._forks[token] = answer
-            if self._refusal is None:
-                self._send(replace(order, token=token).as_json(), connection)
-            else:
-                self._forks.pop(token).set_exception(_gone(self._refusal))
-        return answer.result()
-
-    def _send(self, content: dict[str, Any], passed: socket.socket | None = None) -> None:
-        message = json.dumps(content).encode()
-        # If the zygote is gone, the reader notices.
-        with contextlib.suppress(OSError):
-            if passed is None:
-                self._control.send(message)
-            else:
-                socket.send_fds(self._control, [message], [passed.fileno()])
-
-    def _read(self) -> None:
-        while message := self._receive():
-            with self._changed:
-                self._take(json.loads(message))
-                self._changed.notify_all()
-        code = self._process.wait()
-        with self._changed:
-            self._refusal = self._refusal or f"the parent of all compute processes {ended(code)}"
-            for answer in self._forks.values():
-                answer.set_exception(_gone(self._refusal))
-            self._forks.clear()
-            self._changed.notify_all()
-
-    def _receive(self) -> bytes:
+    def _receive_refusal(self) -> str | None:
+        """Wait for the zygote's first message; return why it cannot fork, if so."""
         try:
-            return self._control.recv(MESSAGE_BYTES)
+            message = self._control.recv(MESSAGE_BYTES)
         except OSError:
-            return b""
-
-    def _take(self, content: dict[str, Any]) -> None:
-        if "ready" in content:
-            self._ready = True
-        elif "ended" in content:
-            self._ends[content["ended"]] = content["status"]
-            while len(self._ends) > _ENDS_KEPT:
-                del self._ends[next(iter(self._ends))]
-        elif "token" not in content:
-            self._refusal = content["refused"]
-        elif "pid" in content:
-            # The PID may have belonged to an earlier process.
-            self._ends.pop(content["pid"], None)
-            self._forks.pop(content["token"]).set_result(content["pid"])
-        else:
-            self._forks.pop(content["token"]).set_exception(_gone(content["refused"]))
-
-
-def ended(code: int) -> str:
-    """Describe an exit code; negative for a signal."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-def _gone(reason: str) -> StatusError:
-    return StatusError(Code.UNAVAILABLE, f"no compute process can be started: {reason}")
+            message = b""
+        if not message:
+            return f"the zygote of the compute processes {describe_exit(self._process.wait())}"
+        refusal: str | None = json.loads(message).get("refused")
+        return refusal

@@ -17,31 +17,15 @@ from typing import Any
 
 import pytest
 
-from timonel.testing.engines.beside import CommandContract
-from timonel.testing.engines.elastic import ElasticContract
 from timonel.testing.engines.failing import FailingContract
-from timonel.testing.engines.hanging import HangingContract
 from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually, pid_of
-from timonel.testing.engines.in_place import InPlaceContract
-from timonel.testing.engines.logs import LogContract
-from timonel.testing.engines.resuming import ResumingContract
+from timonel.testing.engines.optional import OptionalContract
 from timonel.testing.engines.running import RunningContract
-from timonel.testing.engines.stopping import StoppingContract
 
 __all__ = ["TASK_MODULE", "EngineContract", "EngineHarness", "eventually", "pid_of"]
 
 
-class EngineContract(
-    RunningContract,
-    StoppingContract,
-    FailingContract,
-    InPlaceContract,
-    HangingContract,
-    ElasticContract,
-    ResumingContract,
-    LogContract,
-    CommandContract,
-):
+class EngineContract(RunningContract, FailingContract, OptionalContract):
     """Contract tests for engines; see the module docstring for their use."""
 
     @pytest.fixture(autouse=True)

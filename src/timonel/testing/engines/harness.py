@@ -27,7 +27,7 @@ class EngineHarness:
         engine: The engine.
         jobs_dir: The parent of its job folders, as seen by the test.
         working_dir: A folder for tasks to run in.
-        preload: Modules for warm parents of the jobs to import.
+        preload: Modules for zygotes of the jobs to import.
         env: The environment of every job.
         mark: A unique value in the jobs' environment, which identifies their processes.
     """

@@ -1,4 +1,4 @@
-"""Contract tests for starting jobs, their status, and their tasks' environment."""
+"""Contract tests for running, stopping and observing jobs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from timonel.engines import JobState, RestartPolicy, RoleSpec
+from timonel.engines import CommandSpec, FailureCause, JobState, RestartPolicy, RoleSpec
 from timonel.errors import AlreadyExistsError, NotFoundError
-from timonel.testing.engines.harness import EngineHarness
+from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually
 
 
 class RunningContract:
-    """Contract tests for starting jobs, their status, and their tasks' environment."""
+    """Contract tests for running, stopping and observing jobs."""
 
     def test_each_task_gets_its_place_and_environment(self, engine: EngineHarness) -> None:
         roles = (
@@ -120,3 +120,115 @@ class RunningContract:
         engine.wait_for_state("job", JobState.RUNNING)
         engine.file("go").touch()
         assert engine.wait("job").state is JobState.SUCCEEDED
+
+    def test_cancel_lets_tasks_end_by_themselves(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("ready", "wait")
+        engine.wait_for_state(job_id, JobState.RUNNING)
+        engine.engine.cancel(job_id)
+        engine.engine.cancel(job_id)
+        status = engine.wait(job_id)
+        assert (status.state, status.cause) == (JobState.STOPPED, FailureCause.STOPPED)
+        assert {task.signal for task in status.tasks} == {signal.SIGTERM}
+        engine.engine.cancel(job_id)
+        assert engine.engine.status(job_id) == status
+
+    def test_cancel_while_starting(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("wait")
+        engine.engine.cancel(job_id)
+        assert engine.wait(job_id).state is JobState.STOPPED
+
+    def test_cancel_while_waiting_to_restart(self, engine: EngineHarness) -> None:
+        # The first restart has no delay.
+        policy = RestartPolicy(max_restarts=3, backoff_s=600, backoff_max_s=600)
+        job_id = engine.submit("ready", "exit:75", restart=policy)
+        engine.wait_until(
+            job_id, lambda status: status.state is JobState.RESTARTING and status.restarts == 2
+        )
+        engine.engine.cancel(job_id)
+        assert engine.wait(job_id).state is JobState.STOPPED
+
+    def test_cancel_kills_what_ignores_it(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("ignore-term", "stray", "ready", "wait", stop_grace_s=0.2)
+        engine.wait_for_state(job_id, JobState.RUNNING)
+        engine.engine.cancel(job_id)
+        status = engine.wait(job_id)
+        assert status.state is JobState.STOPPED
+        assert {task.signal for task in status.tasks} == {signal.SIGKILL}
+        engine.assert_nothing_left()
+
+    def test_cancel_lets_held_tasks_end_by_themselves(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("ready", "worker-1@signal:19", "wait", stop_grace_s=20)
+        engine.wait_for_state(job_id, JobState.RUNNING)
+        engine.engine.cancel(job_id)
+        assert {task.signal for task in engine.wait(job_id).tasks} == {signal.SIGTERM}
+
+    def test_cancel_leaves_a_job_that_has_ended(self, engine: EngineHarness) -> None:
+        status = engine.run("exit:3")
+        engine.engine.cancel("job")
+        assert engine.engine.status("job") == status
+        assert status.state is JobState.FAILED
+
+    def test_logs_have_every_line_in_order(self, engine: EngineHarness) -> None:
+        engine.run("ready", "print:first", "worker-1@print:second", "print:third")
+        assert engine.lines(task_id="worker-1") == [
+            ("worker-1", "first"),
+            ("worker-1", "second"),
+            ("worker-1", "third"),
+        ]
+        assert ("worker-0", "third") in engine.lines()
+        marker = next(iter(engine.engine.logs("job", task_id="worker-0"))).text
+        assert marker.startswith("=== generation 1")
+
+    def test_logs_follow_a_job_to_its_end(self, engine: EngineHarness) -> None:
+        job_id = engine.submit("print:early", "ready", "await:go", "print:late")
+        seen = []
+        for line in engine.engine.logs(job_id, task_id="worker-0", follow=True):
+            seen.append(line.text)
+            if line.text == "early":
+                assert not engine.engine.status(job_id).state.is_final
+                engine.file("go").touch()
+        assert seen[1:] == ["early", "late"]
+        assert engine.engine.status(job_id).state is JobState.SUCCEEDED
+
+    @pytest.mark.parametrize(
+        ("steps", "state"),
+        [
+            (("exit:0",), JobState.SUCCEEDED),
+            (("stray", "exit:1"), JobState.FAILED),
+            (("ready", "wait"), JobState.STOPPED),
+        ],
+    )
+    def test_the_epilogue_runs_once_before_the_end_is_seen(
+        self, engine: EngineHarness, steps: tuple[str, ...], state: JobState
+    ) -> None:
+        epilogue = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
+        job_id = engine.submit(*steps, epilogue=epilogue)
+        if state is JobState.STOPPED:
+            engine.wait_for_state(job_id, JobState.RUNNING)
+            engine.engine.cancel(job_id)
+        status = engine.wait(job_id)
+        outcomes = engine.file("outcomes").read_text().splitlines()
+        assert [json.loads(line)["state"] for line in outcomes] == [state.value]
+        assert status.state is state
+        engine.assert_nothing_left()
+
+    def test_sidecars_may_end_after_the_epilogue(self, engine: EngineHarness) -> None:
+        sidecars = (CommandSpec(module=TASK_MODULE, args=("await:over", "touch:sidecar-ended")),)
+        epilogue = CommandSpec(module=TASK_MODULE, args=("touch:over",))
+        status = engine.run("exit:0", sidecars=sidecars, epilogue=epilogue)
+        assert status.state is JobState.SUCCEEDED
+        eventually(engine.file("sidecar-ended").exists)
+        engine.assert_nothing_left()
+
+    def test_the_end_is_seen_before_sidecars_end(self, engine: EngineHarness) -> None:
+        sidecars = (CommandSpec(module=TASK_MODULE, args=("await:seen", "touch:sidecar-ended")),)
+        status = engine.run("exit:0", sidecars=sidecars)
+        assert status.state is JobState.SUCCEEDED
+        assert not engine.file("sidecar-ended").exists()
+        engine.file("seen").touch()
+        eventually(engine.file("sidecar-ended").exists)
+        engine.assert_nothing_left()
+
+    def test_a_failing_sidecar_decides_nothing(self, engine: EngineHarness) -> None:
+        sidecars = (CommandSpec(module=TASK_MODULE, args=("exit:1",)),)
+        assert engine.run("ready", sidecars=sidecars).state is JobState.SUCCEEDED

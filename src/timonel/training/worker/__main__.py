@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
-from timonel.engines.local.processes import die_with_parent
+from timonel.processes.tree import die_with_parent
 from timonel.training.worker.bootstrap import run
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from timonel.engines.local.ports import PortReservation
 from timonel.errors import MissingExtraError, SpecError
+from timonel.processes.ports import PortReservation
 from timonel.training.settings import Settings
 from timonel.training.worker.task.cluster import Cluster
 

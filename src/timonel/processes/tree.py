@@ -1,4 +1,4 @@
-"""Linux processes: identity, descendants, and reliable killing.
+"""Process trees of Linux: identity, descendants, orphans, and reliable killing.
 
 PIDs are reused; a PID with its start time and boot ID identifies a process.
 """
@@ -102,7 +102,7 @@ def own_identity() -> Identity:
     return found
 
 
-def is_held(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process is stopped by a signal or a debugger."""
     stat = _stat(pid)
     return stat is not None and stat[_STAT_STATE] in "Tt"
@@ -128,7 +128,7 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
-def step_back(niceness: int) -> None:
+def lower_priority(niceness: int) -> None:
     """Lower the CPU priority of this process, also relative to other sessions.
 
     With ``sched_autogroup_enabled``, Linux groups processes by session, and niceness counts only
@@ -221,8 +221,8 @@ def reap() -> Iterator[tuple[int, int]]:
 def mark_process(entries: Mapping[str, str]) -> None:
     """Show ``entries`` in ``/proc/self/environ``, in place of a reserved variable.
 
-    A forked process that never executes a program shows its ancestor's initial environment. A warm
-    parent therefore starts with a long meaningless variable, which the processes it forks overwrite
+    A forked process that never executes a program shows its ancestor's initial environment. A
+    zygote therefore starts with a long meaningless variable, which the processes it forks overwrite
     with their marks, so that `marked` finds them. Does nothing if there is no room.
 
     Args:

@@ -1,8 +1,7 @@
-"""Start a process in its own session, in either of two ways.
+"""Start a child in its own session: a new Python, or code in the forked image.
 
-The last step either executes a new Python or runs in a warm image. Both ways share the others: the
-child gets default signals, its own session (so that ^C in a terminal does not reach it), standard
-streams, working folder and environment, and the kernel kills it when its parent dies.
+Either way the child gets default signals, its own session (so that ^C in a terminal does not reach
+it), standard streams, working folder and environment, and the kernel kills it when its parent dies.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from timonel.engines.local.processes import die_with_parent, step_back
+from timonel.processes.tree import die_with_parent, lower_priority
 
 EXIT_CANNOT_START = 127
 
@@ -50,7 +49,7 @@ def spawn(command: Command, run: Runner | None = None) -> int:
 
     Args:
         command: Command to run.
-        run: Runs the command inside the forked image and returns its exit code; None: execute a new
+        run: Runs the command in the forked image and returns its exit code; None: execute a new
             Python. The caller must be single-threaded.
     """
     parent_pid = os.getpid()
@@ -80,7 +79,17 @@ def close_inherited(keep: Sequence[int] = ()) -> None:
                 continue  # the descriptor that listed the folder
 
 
-def reset_signals() -> None:
+def describe_exit(code: int) -> str:
+    """Describe an exit code; negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _reset_signals() -> None:
     """Reset all signals as in a new Python, and unblock them."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -90,8 +99,7 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def redirect(output: Path) -> None:
-    """Append standard output and error to a file; standard input reads /dev/null."""
+def _redirect(output: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -108,10 +116,10 @@ def _be_child(command: Command, run: Runner | None, parent_pid: int) -> NoReturn
     try:
         os.setsid()
         die_with_parent(parent_pid)
-        reset_signals()
-        redirect(command.output)
+        _reset_signals()
+        _redirect(command.output)
         if command.niceness:
-            step_back(command.niceness)
+            lower_priority(command.niceness)
         os.chdir(command.cwd)
         if run is None:
             _execute(command)

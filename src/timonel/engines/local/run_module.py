@@ -12,24 +12,15 @@ import ctypes
 import gc
 import importlib
 import os
-import random
 import runpy
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
-from pathlib import Path
 
-from timonel.engines.local.child import Command
 from timonel.engines.local.environment import TASK_DIR
-from timonel.engines.local.processes import MARKER, mark_process, name_process
-
-_OPENBLAS_SETTERS = (
-    "scipy_openblas_set_num_threads64_",
-    "scipy_openblas_set_num_threads",
-    "openblas_set_num_threads64_",
-    "openblas_set_num_threads",
-)
+from timonel.processes.spawn import Command
+from timonel.processes.tree import MARKER, mark_process, name_process
+from timonel.processes.zygote import renew_random_state, restore_blas_threads
 
 
 def run_module(command: Command) -> int:
@@ -54,7 +45,7 @@ def _become(command: Command) -> None:
     importlib.invalidate_caches()
     sys.argv = [command.module, *command.args]
     for stream in (sys.stdout, sys.stderr):
-        # Keep the parent's stream objects: its modules may have installed handlers on them.
+        # Keep the zygote's stream objects: its modules may have installed handlers on them.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as opened by Python
     renew_random_state()
     restore_blas_threads(command.env)
@@ -100,31 +91,3 @@ def _finish(code: int) -> int:
             stream.flush()
     ctypes.CDLL(None).fflush(None)
     return code
-
-
-def renew_random_state() -> None:
-    """Reseed random state that the task would otherwise share with its parent."""
-    random.seed()
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-
-
-def restore_blas_threads(env: Mapping[str, str]) -> None:
-    """Restore the thread count of OpenBLAS, which was loaded with one."""
-    asked = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
-    count = int(asked) if asked.isdigit() and int(asked) else len(os.sched_getaffinity(0))
-    for path in _loaded("openblas"):
-        library = ctypes.CDLL(path)
-        for name in _OPENBLAS_SETTERS:
-            if hasattr(library, name):
-                getattr(library, name)(count)
-                break
-
-
-def _loaded(part: str) -> set[str]:
-    """Return the loaded libraries whose file names contain ``part``."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    # Address, permissions, offset, device, inode, then the path, which may contain blanks.
-    paths = {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) > 5}
-    return {path for path in paths if part in Path(path).name and ".so" in path}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timonel.serving.isolation.allocator import ALIGNMENT, Allocator, aligned
+from timonel.serving.isolation.shared_memory import ALIGNMENT, Allocator, aligned
 
 SIZE = 64 * ALIGNMENT
 
@@ -19,7 +19,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(length=st.integers(0, SIZE + 1))
     def take(self, length):
-        offset = self.blocks.take(length)
+        offset = self.blocks.allocate(length)
         if offset is None:
             assert not self._fits(aligned(length))
             return
@@ -31,10 +31,10 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def give(self, data):
         offset = data.draw(st.sampled_from(sorted(self.model)))
-        self.blocks.give(offset)
+        self.blocks.free(offset)
         del self.model[offset]
         with pytest.raises(KeyError):
-            self.blocks.give(offset)
+            self.blocks.free(offset)
 
     @invariant()
     def nothing_overlaps(self):
@@ -42,13 +42,13 @@ class Machine(RuleBasedStateMachine):
         for offset, length in sorted(self.model.items()):
             assert offset >= end
             end = offset + length
-        assert self.blocks.taken == self.model
+        assert self.blocks.allocated == self.model
         assert self.blocks.is_empty == (not self.model)
 
     def teardown(self):
         for offset in list(self.model):
-            self.blocks.give(offset)
-        assert self.blocks.take(SIZE) == 0
+            self.blocks.free(offset)
+        assert self.blocks.allocate(SIZE) == 0
 
     def _fits(self, length):
         end = 0

@@ -1,4 +1,4 @@
-"""The small parts of the local engine, each by itself."""
+"""Processes, sockets, ports and memory, each by itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.engines.local.channel import Channel
-from timonel.engines.local.logs import LogTail, follow_logs, read_logs
-from timonel.engines.local.oom import OomWatch, find_counters
-from timonel.engines.local.ports import PortReservation
-from timonel.engines.local.processes import (
+from timonel.processes.backoff import backoff_s
+from timonel.processes.loop import Channel
+from timonel.processes.memory import OomWatch, is_memory_scarce, oom_counters
+from timonel.processes.ports import PortReservation
+from timonel.processes.tree import (
     MARKER,
     RESERVED,
     RESERVED_BYTES,
@@ -29,8 +29,6 @@ from timonel.engines.local.processes import (
     marked,
     own_identity,
 )
-from timonel.engines.local.warm.key import import_environment, warm_key
-from timonel.engines.local.warm.stamps import is_current, loaded_files, write_stamps
 from timonel.testing.engines import eventually
 
 
@@ -42,12 +40,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-class TestStepBack:
+class TestLowerPriority:
     def test_others_come_first_within_the_session_and_beyond_it(self) -> None:
         program = (
             "import os, pathlib\n"
-            "from timonel.engines.local.processes import step_back\n"
-            "step_back(19)\n"
+            "from timonel.processes.tree import lower_priority\n"
+            "lower_priority(19)\n"
             "group = pathlib.Path('/proc/self/autogroup')\n"
             "print(os.nice(0), group.read_text().split()[-1] if group.exists() else 'none')\n"
         )
@@ -151,7 +149,7 @@ class TestProcesses:
 
     def test_a_process_can_mark_itself(self) -> None:
         program = (
-            "from timonel.engines.local.processes import mark_process\n"
+            "from timonel.processes.tree import mark_process\n"
             "mark_process({'TIMONEL_SUPERVISOR': '4-5-six', 'PLACE': 'here'})\n"
             "print(flush=True)\n"
             "input()"
@@ -193,75 +191,64 @@ class TestOutOfMemory:
         (proc / "self/cgroup").write_text(groups)
         (cgroups / counter).parent.mkdir(parents=True, exist_ok=True)
         (cgroups / counter).write_text("oom_kill 0\n")
-        assert set(find_counters(proc, cgroups)) == {cgroups / counter}
+        assert set(oom_counters(proc, cgroups)) == {cgroups / counter}
 
     def test_without_a_group_the_machine_counts(self, tmp_path: Path) -> None:
-        assert find_counters(tmp_path, tmp_path) == (tmp_path / "vmstat",)
+        assert oom_counters(tmp_path, tmp_path) == (tmp_path / "vmstat",)
         assert not OomWatch((tmp_path / "vmstat",)).has_killed()
 
 
-class TestLogs:
-    def test_a_line_is_yielded_when_it_is_whole(self, tmp_path: Path) -> None:
-        path = tmp_path / "worker-0.log"
-        tail = LogTail("worker-0", path)
-        assert list(tail.read()) == []
-        path.write_bytes(b"one\r\ntw")
-        assert [line.text for line in tail.read()] == ["one"]
-        with path.open("ab") as file:
-            file.write(b"o\nthree \xff")
-        assert [line.text for line in tail.read()] == ["two"]
-        assert [line.text for line in tail.read(to_end=True)] == ["three \ufffd"]
-
-    def test_following_ends_after_what_was_written_before_the_end(self, tmp_path: Path) -> None:
-        path = tmp_path / "worker-0.log"
-
-        def is_over() -> bool:
-            path.write_text("last words")
-            return True
-
-        lines = list(follow_logs([LogTail("worker-0", path)], is_over))
-        assert [line.text for line in lines] == ["last words"]
-
-    def test_reading_goes_task_by_task(self, tmp_path: Path) -> None:
-        tails = []
-        for name in ("a-0", "b-0"):
-            (tmp_path / name).write_text("x\ny\n")
-            tails.append(LogTail(name, tmp_path / name))
-        assert [(line.task_id, line.text) for line in read_logs(tails)] == [
-            ("a-0", "x"),
-            ("a-0", "y"),
-            ("b-0", "x"),
-            ("b-0", "y"),
-        ]
+def machine(tmp_path: Path, available_kb: int, groups: str = "") -> tuple[Path, Path]:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    meminfo = f"MemTotal:  1000000 kB\nMemFree: 1 kB\nMemAvailable: {available_kb} kB\n"
+    (proc / "meminfo").write_text(meminfo)
+    (proc / "self/cgroup").write_text(groups)
+    return proc, cgroups
 
 
-class TestWarmKey:
-    def test_only_what_an_import_may_see_counts(self) -> None:
-        key = warm_key(("colorsys",), {"TF_ENABLE_ONEDNN_OPTS": "0"})
-        same = {"TF_ENABLE_ONEDNN_OPTS": "0", "TIMONEL_DATA": "/data", "TF_CONFIG": "{}"}
-        assert warm_key(("colorsys",), same) == key
-        assert warm_key(("colorsys",), {"TF_ENABLE_ONEDNN_OPTS": "1"}) != key
-        assert warm_key(("colorsys", "json"), same) != key
-        assert import_environment(same) == {"TF_ENABLE_ONEDNN_OPTS": "0"}
+@pytest.mark.parametrize(("available_kb", "scarce"), [(99_000, True), (101_000, False)])
+def test_a_machine_may_be_short_of_memory(tmp_path: Path, available_kb: int, scarce: bool) -> None:
+    assert is_memory_scarce(*machine(tmp_path, available_kb)) is scarce
 
-    def test_what_is_inherited_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        key = warm_key(("colorsys",), {})
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {99})
-        assert warm_key(("colorsys",), {}) != key
 
-    def test_a_changed_or_removed_source_is_seen(self, tmp_path: Path) -> None:
-        record = tmp_path / "key.files"
-        assert is_current(record)
-        source = tmp_path / "module.py"
-        source.write_text("A = 1")
-        stat = source.stat()
-        write_stamps(record, {str(source): [stat.st_mtime_ns, stat.st_size]})
-        assert is_current(record)
-        source.write_text("A = 22")
-        assert not is_current(record)
-        source.unlink()
-        assert not is_current(record)
+@pytest.mark.parametrize(
+    ("groups", "folder", "files"),
+    [
+        ("0::/job\n", "job", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "4:memory:/job\n",
+            "memory/job",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+)
+def test_a_group_may_be_short_of_memory(
+    tmp_path: Path, groups: str, folder: str, files: tuple[str, str, str]
+) -> None:
+    proc, cgroups = machine(tmp_path, 900_000, groups)
+    limit, usage, cache = files
+    group = cgroups / folder
+    group.mkdir(parents=True)
+    (group / limit).write_text("max\n")
+    (group / usage).write_text("950\n")
+    assert not is_memory_scarce(proc, cgroups)
+    (group / limit).write_text("1000\n")
+    assert is_memory_scarce(proc, cgroups)
+    # What the kernel gives back by itself is there to be used.
+    (group / "memory.stat").write_text(f"anon 1\n{cache} 500\n")
+    assert not is_memory_scarce(proc, cgroups)
 
-    def test_a_file_changed_while_importing_fits_nothing(self) -> None:
-        assert all(stamp is None for stamp in loaded_files(before_ns=0).values())
-        assert any(stamp is not None for stamp in loaded_files(before_ns=1 << 62).values())
+
+def test_without_any_figures_nothing_is_memory_scarce(tmp_path: Path) -> None:
+    assert not is_memory_scarce(tmp_path, tmp_path)
+
+
+class TestBackoff:
+    def test_delays_double_up_to_a_maximum(self) -> None:
+        delays = [backoff_s(restart, 0.5, 10.0) for restart in range(1, 9)]
+        assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+    @given(st.integers(1, 10**9))
+    def test_a_delay_has_bounds(self, restart: int) -> None:
+        assert 0 <= backoff_s(restart, 0.5, 10.0) <= 10.0

@@ -1,28 +1,25 @@
-"""Warm parents: what is shared, when they are not used, and when they end."""
+"""Zygotes: what is shared, when they are not used, and when they end."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engines.local.conftest import warm_parents
+from tests.engines.local.conftest import zygotes
 from timonel.engines import JobState, RoleSpec
 from timonel.engines.local import LocalEngine
-from timonel.engines.local.environment import role_environment
-from timonel.engines.local.warm.client import LINGER, ensure_parent
-from timonel.engines.local.warm.idle import IdleMark
+from timonel.engines.local.zygote_client import LINGER
 from timonel.testing.engines import EngineHarness, eventually
 
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of this test alone, so that it begins without warm parents."""
+    """A folder of this test alone, so that it begins without zygotes."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
@@ -45,17 +42,17 @@ def write_module(engine: EngineHarness, name: str, text: str) -> None:
 
 
 def notes(engine: EngineHarness, job_id: str = "job") -> list[str]:
-    return [line.text for line in engine.engine.logs(job_id) if "plain" in line.text]
+    return [line.text for line in engine.engine.logs(job_id) if "without a zygote" in line.text]
 
 
 def has_no_parent(runtime: Path) -> bool:
-    return not warm_parents(runtime)
+    return not zygotes(runtime)
 
 
 def test_a_parent_without_linger_ends_with_its_job(engine: EngineHarness, runtime: Path) -> None:
     engine.submit("ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)
-    assert len(warm_parents(runtime)) == 1
+    assert len(zygotes(runtime)) == 1
     engine.file("go").touch()
     assert engine.wait("job").state is JobState.SUCCEEDED
     eventually(lambda: has_no_parent(runtime))
@@ -66,10 +63,10 @@ def test_a_parent_without_linger_ends_with_its_job(engine: EngineHarness, runtim
 def test_jobs_share_a_parent(engine: EngineHarness, runtime: Path) -> None:
     engine.submit("ready", "await:go", job_id="one")
     engine.wait_for_state("one", JobState.RUNNING)
-    parents = warm_parents(runtime)
+    parents = zygotes(runtime)
     engine.submit("ready", "await:go", job_id="two")
     engine.wait_for_state("two", JobState.RUNNING)
-    assert warm_parents(runtime) == parents
+    assert zygotes(runtime) == parents
     for job_id in ("one", "two"):
         engine.file("go", job_id).touch()
         assert engine.wait(job_id).state is JobState.SUCCEEDED
@@ -82,57 +79,21 @@ def test_what_differs_on_import_has_a_parent_of_its_own(
     engine.submit("ready", "await:go", job_id="two", env={"TF_USE_LEGACY_KERAS": "1"})
     for job_id in ("one", "two"):
         engine.wait_for_state(job_id, JobState.RUNNING)
-    assert len(warm_parents(runtime)) == 2
+    assert len(zygotes(runtime)) == 2
     for job_id in ("one", "two"):
         engine.file("go", job_id).touch()
         engine.wait(job_id)
-
-
-def test_few_idle_parents_stay_and_the_longest_idle_one_goes(
-    engine: EngineHarness, runtime: Path
-) -> None:
-    kept: list[int] = []
-    for number in range(3):
-        before = warm_parents(runtime)
-        env = {LINGER: "600", "KERAS_TEST": str(number)}
-        assert engine.run("ready", job_id=f"job-{number}", env=env).state is JobState.SUCCEEDED
-        kept += sorted(set(warm_parents(runtime)) - set(before))
-    assert len(kept) == 3
-    eventually(lambda: sorted(warm_parents(runtime)) == sorted(kept[1:]))
-    for pid in kept[1:]:
-        os.kill(pid, signal.SIGTERM)
-    eventually(lambda: has_no_parent(runtime))
-    assert [path.suffix for path in (runtime / "timonel").iterdir() if "idle" in path.name] == []
-
-
-def test_a_parent_that_was_looked_for_stays_until_it_is_asked(
-    engine: EngineHarness, runtime: Path
-) -> None:
-    env = {LINGER: "600"}
-    spec = engine.spec("ready", job_id="one", env=env)
-    engine.engine.submit(spec)
-    engine.wait("one")
-    (parent,) = warm_parents(runtime)
-    marks = runtime / "timonel"
-    eventually(lambda: list(marks.glob("*.idle")))
-    # A job that begins finds it, and then two others are idle for a shorter time.
-    ensure_parent(engine.preload, role_environment(spec, spec.roles[0]))
-    for name in ("b", "c"):
-        IdleMark(marks / f"{name}.sock").set()
-    time.sleep(6)  # it has looked around since
-    assert warm_parents(runtime) == [parent]
-    os.kill(parent, signal.SIGTERM)
 
 
 def test_a_parent_whose_sources_changed_is_not_used(engine: EngineHarness, runtime: Path) -> None:
     write_module(engine, "shared", "VALUE = 1\n")
     engine.submit("ready", "await:go", job_id="one")
     engine.wait_for_state("one", JobState.RUNNING)
-    before = warm_parents(runtime)
+    before = zygotes(runtime)
     write_module(engine, "shared", "VALUE = 20\n")
     engine.submit("ready", "await:go", job_id="two")
     engine.wait_for_state("two", JobState.RUNNING)
-    assert set(warm_parents(runtime)) - set(before)
+    assert set(zygotes(runtime)) - set(before)
     assert notes(engine, "two") == []
     for job_id in ("one", "two"):
         engine.file("go", job_id).touch()
@@ -144,7 +105,7 @@ def test_a_job_goes_on_and_restarts_without_its_parent(
 ) -> None:
     engine.submit("g1@ready", "g1@await:fail", "g1@exit:75", "dump:env.json", "ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)
-    os.kill(warm_parents(runtime)[0], signal.SIGKILL)
+    os.kill(zygotes(runtime)[0], signal.SIGKILL)
     eventually(lambda: has_no_parent(runtime))
     engine.file("fail").touch()
     engine.wait_until("job", lambda s: s.generation == 2 and s.state is JobState.RUNNING)
@@ -161,9 +122,9 @@ def test_a_job_goes_on_and_restarts_without_its_parent(
         ("raise ImportError('no such library')", "importing broken failed: ImportError"),
         (
             "from threading import Event, Thread\nThread(target=Event().wait, daemon=True).start()",
-            "it has 2 threads",
+            "its imports started 1 thread",
         ),
-        ("import os\nos._exit(3)", "the warm parent"),
+        ("import os\nos._exit(3)", "the zygote"),
     ],
 )
 def test_a_parent_that_cannot_fork_means_a_plain_start(
@@ -182,7 +143,7 @@ def test_a_folder_that_others_may_write_is_not_used(engine: EngineHarness, runti
     (runtime / "timonel").chmod(0o777)
     assert engine.run("ready").state is JobState.SUCCEEDED
     assert len(notes(engine)) == 2
-    assert all("closed to others (mode 0700)" in line for line in notes(engine))
+    assert all("is accessible to other users" in line for line in notes(engine))
 
 
 def test_cancel_does_not_wait_for_a_long_import(engine: EngineHarness, runtime: Path) -> None:
@@ -190,7 +151,7 @@ def test_cancel_does_not_wait_for_a_long_import(engine: EngineHarness, runtime: 
     engine.submit("ready", stop_grace_s=5)
     engine.engine.cancel("job")
     assert engine.wait("job").state is JobState.STOPPED
-    for pid in warm_parents(runtime):
+    for pid in zygotes(runtime):
         os.kill(pid, signal.SIGKILL)
 
 

@@ -1,33 +1,38 @@
-"""Contract tests for jobs that shrink and grow; for elastic engines."""
+"""Contract tests for optional abilities: resizing and resuming jobs."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
 
 from timonel.engines import (
+    CommandSpec,
     ElasticEngine,
     FailureCause,
     JobState,
     JobStatus,
     RestartPolicy,
+    ResumingEngine,
     RoleSpec,
 )
 from timonel.errors import JobError, NotFoundError, SpecError
-from timonel.testing.engines.harness import EngineHarness, pid_of
+from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, pid_of
 
-ROLES = (RoleSpec(name="worker", replicas=3, min_replicas=1),)
+ELASTIC_ROLES = (RoleSpec(name="worker", replicas=3, min_replicas=1),)
 
 
-class ElasticContract:
-    """Contract tests for jobs that shrink and grow."""
+class OptionalContract:
+    """Contract tests for optional abilities: resizing and resuming jobs."""
 
     def test_a_job_changes_its_size_when_asked(self, engine: EngineHarness) -> None:
         elastic = elastic_engine(engine)
         policy = RestartPolicy(max_restarts=1, backoff_s=0.01)
-        job_id = engine.submit("leave-at-term", "ready", "await:go", roles=ROLES, restart=policy)
+        job_id = engine.submit(
+            "leave-at-term", "ready", "await:go", roles=ELASTIC_ROLES, restart=policy
+        )
         status = wait_for(engine, job_id, generation=1, size=3)
         assert [(size.role, size.now, size.wished) for size in status.sizes] == [("worker", 3, 3)]
         elastic.scale(job_id, {"worker": 2})
@@ -40,7 +45,7 @@ class ElasticContract:
         elastic.scale(job_id, {"worker": 3})
         status = wait_for(engine, job_id, generation=4, size=3)
         assert (status.message, status.sizes[0].wished) == (
-            "goes on with 3 tasks instead of 2",
+            "continues with 3 tasks instead of 2",
             3,
         )
         engine.file("go").touch()
@@ -53,7 +58,7 @@ class ElasticContract:
         elastic_engine(engine)
         policy = RestartPolicy(max_restarts=1, backoff_s=0.01, rest_s=2.0)
         steps = ("leave-at-term", "worker-2,g1@wait", "dump:last.json", "ready", "await:go")
-        fields = {"roles": ROLES, "restart": policy, "start_timeout_s": 1.5}
+        fields = {"roles": ELASTIC_ROLES, "restart": policy, "start_timeout_s": 1.5}
         job_id = engine.submit(*steps, **fields)
         status = wait_for(engine, job_id, generation=2, size=2)
         assert (status.restarts, status.cause) == (1, FailureCause.START_TIMEOUT)
@@ -64,18 +69,58 @@ class ElasticContract:
 
     def test_a_size_that_cannot_be_is_refused(self, engine: EngineHarness) -> None:
         elastic = elastic_engine(engine)
-        roles = (RoleSpec(name="chief"), *ROLES)
+        roles = (RoleSpec(name="chief"), *ELASTIC_ROLES)
         job_id = engine.submit("ready", "await:go", roles=roles)
         with pytest.raises(SpecError, match="expected 1 to 3 workers, got 4"):
             elastic.scale(job_id, {"worker": 4})
-        with pytest.raises(SpecError, match="expected a role whose size may change, got chief"):
+        with pytest.raises(SpecError, match="the size of role chief is fixed"):
             elastic.scale(job_id, {"chief": 1})
         with pytest.raises(NotFoundError, match="nosuch"):
             elastic.scale("nosuch", {"worker": 2})
         engine.file("go").touch()
         assert engine.wait(job_id).generation == 1
-        with pytest.raises(JobError, match="has succeeded"):
+        with pytest.raises(JobError, match="it has ended"):
             elastic.scale(job_id, {"worker": 2})
+
+    def test_a_failed_job_goes_on_where_it_ended(self, engine: EngineHarness) -> None:
+        resuming = resuming_engine(engine)
+        epilogue = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
+        failed = engine.run(
+            "ready", "worker-1,g1@wait", "g1@raise:no luck", "print:done", epilogue=epilogue
+        )
+        assert failed.state is JobState.FAILED
+        resuming.resume("job")
+        status = engine.wait("job")
+        assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
+        assert (status.cause, status.message) == (None, None)
+        assert status.created_at == failed.created_at
+        outcomes = [json.loads(o) for o in engine.file("outcomes").read_text().splitlines()]
+        assert [outcome["state"] for outcome in outcomes] == ["failed", "succeeded"]
+        texts = [text for _, text in engine.lines(task_id="worker-0")]
+        assert texts[0] == "Traceback (most recent call last):"
+        assert texts[-1] == "done"
+
+    def test_a_stopped_job_goes_on_and_can_be_stopped_again(self, engine: EngineHarness) -> None:
+        resuming = resuming_engine(engine)
+        job_id = engine.submit("ready", "wait")
+        for generation in (1, 2):
+            assert engine.wait_for_state(job_id, JobState.RUNNING).generation == generation
+            engine.engine.cancel(job_id)
+            assert engine.wait(job_id).state is JobState.STOPPED
+            if generation == 1:
+                resuming.resume(job_id)
+
+    def test_only_a_job_that_ended_without_success_is_resumed(self, engine: EngineHarness) -> None:
+        resuming = resuming_engine(engine)
+        job_id = engine.submit("ready", "await:go")
+        with pytest.raises(JobError, match="can be resumed, but job is"):
+            resuming.resume(job_id)
+        engine.file("go").touch()
+        engine.wait(job_id)
+        with pytest.raises(JobError, match="but job is succeeded"):
+            resuming.resume(job_id)
+        with pytest.raises(NotFoundError, match="nosuch"):
+            resuming.resume("nosuch")
 
 
 def elastic_engine(harness: EngineHarness) -> ElasticEngine:
@@ -93,3 +138,10 @@ def wait_for(engine: EngineHarness, job_id: str, *, generation: int, size: int) 
             (now.state, now.generation, len(now.tasks)) == (JobState.RUNNING, generation, size)
         ),
     )
+
+
+def resuming_engine(harness: EngineHarness) -> ResumingEngine:
+    """Return the engine under test; skip if it cannot resume jobs."""
+    if not isinstance(harness.engine, ResumingEngine):
+        pytest.skip("this engine starts no job again")
+    return harness.engine

@@ -1,0 +1,177 @@
+"""Start zygotes, and request agents from them.
+
+A zygote must not be a descendant of a job, or it would end with that job. It is started by the
+process that starts a job's guard, before the guard exists. Its socket is in a folder of this user
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from timonel.engines.local.zygote_key import import_environment, is_current, zygote_key
+from timonel.errors import SpecError, TimonelError
+from timonel.processes.tree import RESERVED, RESERVED_BYTES
+from timonel.processes.zygote import ForkedChild, ZygoteError, single_threaded_environment
+from timonel.storage import exclusive
+from timonel.units import parse_seconds
+
+LINGER = "TIMONEL_WARM_LINGER"
+"""Environment variable: a zygote's idle time in seconds; 0 ends it with its job."""
+DEFAULT_LINGER_S = 600.0
+_BACKLOG = 128
+_CREDENTIALS = struct.Struct("3i")
+
+
+def ensure_zygote(preload: Sequence[str], env: Mapping[str, str]) -> None:
+    """Start the zygote for these modules, unless it is running.
+
+    Returns before the imports are done; requests wait for them.
+
+    Raises:
+        ZygoteError: It cannot be started.
+    """
+    folder, key = _place(preload, env)
+    try:
+        with exclusive(folder / f"{key}.lock"), _socket_path(folder, key) as path:
+            # A zygote whose socket is removed notices it and exits.
+            if not (_is_listening(path) and is_current(folder / f"{key}.files")):
+                _start(folder, key, path, preload, env)
+    except (OSError, TimonelError) as error:
+        raise ZygoteError(f"cannot start a zygote: {error}") from error
+
+
+def request_agent(
+    preload: Sequence[str], env: Mapping[str, str], agent_end: socket.socket, token: str
+) -> ForkedChild:
+    """Ask the zygote to fork an agent on ``agent_end``.
+
+    Args:
+        preload: Modules that the zygote has imported.
+        env: Environment of the agent's tasks.
+        agent_end: The agent's end; a copy is passed on.
+        token: Identity of the supervisor, which marks its processes.
+
+    Raises:
+        ZygoteError: No such zygote is listening.
+    """
+    folder, key = _place(preload, env)
+    message = json.dumps({"token": token, "linger_s": _linger_s(env)}).encode()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        _connect(connection, folder, key)
+        socket.send_fds(connection, [message], [agent_end.fileno()])
+    except OSError as error:
+        connection.close()
+        raise ZygoteError(f"no zygote listens ({error.strerror})") from error
+    except BaseException:
+        connection.close()
+        raise
+    return ForkedChild(connection)
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """Whether the peer of a connection belongs to this user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return bool(uid == os.getuid())
+
+
+def zygote_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the zygote for tasks with ``env``.
+
+    It has only the variables that are part of the key, so that all zygotes of a key are alike.
+    Tasks get all of ``env``, with its own values.
+    """
+    shared = single_threaded_environment(import_environment(env))
+    return {**shared, RESERVED: " " * RESERVED_BYTES}
+
+
+def _place(preload: Sequence[str], env: Mapping[str, str]) -> tuple[Path, str]:
+    if sys.platform != "linux":
+        raise ZygoteError("zygotes need Linux")
+    return _runtime_dir(), zygote_key(preload, env)
+
+
+def _runtime_dir() -> Path:
+    """Return the folder of this user's sockets, creating it if needed."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(base, "timonel") if base else Path("/tmp", f"timonel-{os.getuid()}")  # noqa: S108 - checked below
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise ZygoteError(f"cannot use {path}: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ZygoteError(f"{path} is not a folder of user {os.getuid()}; remove it")
+    if found.st_mode & 0o077:
+        raise ZygoteError(f"{path} is accessible to other users; set its mode to 0700")
+    return path
+
+
+def _linger_s(env: Mapping[str, str]) -> float:
+    try:
+        return parse_seconds(env.get(LINGER, DEFAULT_LINGER_S))
+    except SpecError as error:
+        raise ZygoteError(f"{LINGER}: {error}") from error
+
+
+def _connect(connection: socket.socket, folder: Path, key: str) -> None:
+    with _socket_path(folder, key) as path:
+        connection.connect(path)
+    if not is_same_user(connection):
+        raise ZygoteError("the zygote belongs to another user")
+
+
+@contextlib.contextmanager
+def _socket_path(folder: Path, key: str) -> Iterator[str]:
+    """Yield a path of the socket that is short enough for an address."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{key}.sock"
+    finally:
+        os.close(descriptor)
+
+
+def _is_listening(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def _start(
+    folder: Path, key: str, path: str, preload: Sequence[str], env: Mapping[str, str]
+) -> None:
+    """Start a zygote whose socket listens already, to queue requests."""
+    for suffix in ("sock", "files"):
+        (folder / f"{key}.{suffix}").unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+        number = str(listener.fileno())
+        command = [sys.executable, "-m", "timonel.engines.local.zygote", number, key, *preload]
+        with (folder / f"{key}.log").open("wb") as log:
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # The working folder comes first on its import path, so use one that only this user
+                # writes to.
+                cwd=folder,
+                env=zygote_environment(env),
+                start_new_session=True,
+                pass_fds=(listener.fileno(),),
+            )

@@ -1,0 +1,251 @@
+"""Zygote: a process that imports modules once and forks children that share them.
+
+A request is a packet of JSON with the descriptor of the child's connection and, optionally, of a
+connection for the answers: first ``pid`` or ``refused``, then ``status`` once the child has ended.
+"""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+import gc
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from timonel.processes.loop import Loop
+from timonel.processes.tree import reap
+
+MESSAGE_BYTES = 1 << 17
+_T = TypeVar("_T")
+_OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+)
+
+
+class ZygoteError(Exception):
+    """A zygote cannot fork or is gone. The message gives the reason."""
+
+
+class Zygote(abc.ABC):
+    """Forks children on request and reports how they end. For the main thread of a process.
+
+    Args:
+        signals: Signals that `loop` returns, besides SIGCHLD.
+    """
+
+    def __init__(self, signals: Iterable[int] = ()) -> None:
+        self.loop = Loop((signal.SIGCHLD, *signals))
+        self._answers: dict[int, socket.socket] = {}
+
+    @abc.abstractmethod
+    def run_child(self, request: dict[str, Any], connection: socket.socket) -> NoReturn:
+        """Run a forked child to its end."""
+
+    def refusal(self, request: dict[str, Any]) -> str | None:  # noqa: ARG002 - for subclasses
+        """Return why a request is refused; None to fork."""
+        return extra_threads()
+
+    @property
+    def children(self) -> Collection[int]:
+        """PIDs of the children that have not ended."""
+        return self._answers.keys()
+
+    def answer(self, connection: socket.socket) -> bool:
+        """Receive and answer a request; return False if there is none."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
+        except OSError:
+            return False
+        if not message or not descriptors:
+            return False
+        own = len(descriptors) == 2
+        answers = socket.socket(fileno=descriptors[1]) if own else connection.dup()
+        request = json.loads(message)
+        refusal, pid = self.refusal(request), 0
+        try:
+            if refusal is None and (pid := os.fork()) == 0:
+                self._close()
+                answers.close()
+                self.run_child(request, socket.socket(fileno=descriptors[0]))
+        except OSError as error:
+            refusal = f"cannot fork: {error.strerror}"
+        os.close(descriptors[0])
+        if refusal is not None:
+            _send(answers, {"refused": refusal})
+            answers.close()
+            return True
+        descriptor = os.pidfd_open(pid)  # not reaped yet, so the PID is still the child's
+        _send(answers, {"pid": pid}, descriptor)
+        os.close(descriptor)
+        self._answers[pid] = answers
+        return True
+
+    def collect(self) -> bool:
+        """Reap and report ended children; return whether there were any."""
+        found = False
+        for pid, status in reap():
+            if (answers := self._answers.pop(pid, None)) is not None:
+                found = True
+                _send(answers, {"status": status})
+                answers.close()
+        return found
+
+    def _close(self) -> None:
+        """Close what a child must not share with its siblings."""
+        self.loop.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for answers in self._answers.values():
+            answers.close()
+
+
+class ForkedChild:
+    """A child that a zygote was asked for. Owns its connection. Thread-safe.
+
+    Args:
+        answers: Connection to the zygote, to which the request was sent.
+    """
+
+    def __init__(self, answers: socket.socket) -> None:
+        self.pid: int | None = None
+        self._connection = answers
+        self._pidfd: int | None = None
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable with the next answer."""
+        return self._connection.fileno()
+
+    def wait_for_pid(self, timeout_s: float | None = None) -> int | None:
+        """Return the child's PID; None after the timeout.
+
+        Raises:
+            ZygoteError: The zygote refused or is gone.
+        """
+        if self.pid is None and (answer := self._receive(timeout_s)) is not None:
+            if "refused" in answer:
+                raise ZygoteError(answer["refused"])
+            self.pid = int(answer["pid"])
+        return self.pid
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Return the child's wait status once it has ended; None after the timeout.
+
+        Raises:
+            ZygoteError: The zygote is gone.
+        """
+        answer = self._receive(timeout_s)
+        return None if answer is None else int(answer["status"])
+
+    def kill(self) -> None:
+        """Kill the child unless it has ended."""
+        with self._lock:
+            if self._pidfd is not None:
+                try:
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                except ProcessLookupError:
+                    return
+
+    def close(self) -> None:
+        """Close the connection; the child is left alone. Idempotent."""
+        with self._lock:
+            self._connection.close()
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+                self._pidfd = None
+
+    def _receive(self, timeout_s: float | None) -> dict[str, Any] | None:
+        poller = select.poll()
+        poller.register(self._connection, select.POLLIN)
+        if not poller.poll(None if timeout_s is None else 1000 * timeout_s):
+            return None
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 1)
+        except OSError as error:
+            raise ZygoteError(f"the zygote is gone ({error.strerror})") from error
+        if not message:
+            raise ZygoteError("the zygote ended before it answered")
+        if descriptors:
+            self._pidfd = descriptors[0]
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+
+def single_threaded_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` with settings with which imports start no threads.
+
+    A process with several threads cannot fork safely.
+    """
+    arrow = env.get("JE_ARROW_MALLOC_CONF")
+    return {
+        **env,
+        # numpy's linear algebra starts one thread per CPU when it is loaded,
+        "OPENBLAS_NUM_THREADS": "1",
+        # and pyarrow's allocator a background thread that frees memory.
+        "JE_ARROW_MALLOC_CONF": ",".join(filter(None, [arrow, "background_thread:false"])),
+    }
+
+
+def extra_threads() -> str | None:
+    """Describe the threads that forbid to fork; None without them."""
+    extra = len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208 - only a count is needed
+    return f"its imports started {extra} thread{'s' * (extra > 1)}" if extra else None
+
+
+def preload(load: Callable[[], _T]) -> _T:
+    """Run ``load``, which imports modules, and let children share its objects."""
+    # Imports create almost no garbage, and collecting it takes a tenth of the import time of
+    # TensorFlow.
+    gc.disable()
+    result = load()
+    # Children share all current objects; a collection that visited them would copy every page.
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return result
+
+
+def renew_random_state() -> None:
+    """Reseed random state that a child would otherwise share with its zygote."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def restore_blas_threads(env: Mapping[str, str]) -> None:
+    """Restore the thread count of OpenBLAS, which was loaded with one."""
+    requested = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
+    is_set = requested.isdigit() and int(requested)
+    count = int(requested) if is_set else len(os.sched_getaffinity(0))
+    for path in _loaded_libraries("openblas"):
+        library = ctypes.CDLL(path)
+        for name in _OPENBLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(count)
+                break
+
+
+def _loaded_libraries(part: str) -> set[str]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    # Address, permissions, offset, device, inode, then the path, which may contain blanks.
+    paths = {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) > 5}
+    return {path for path in paths if part in Path(path).name and ".so" in path}
+
+
+def _send(connection: socket.socket, answer: dict[str, Any], *descriptors: int) -> None:
+    try:
+        socket.send_fds(connection, [json.dumps(answer).encode()], descriptors)
+    except OSError:
+        return  # nobody waits for it any more
