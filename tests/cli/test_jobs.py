@@ -69,7 +69,7 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarnes
     assert "expected a job that was started with a range of workers" in refused.error_line
     engine.engine.cancel("job")
     engine.wait("job")
-    assert "but job has stopped" in timonel("jobs", "scale", "job", 2).error_line
+    assert "it has ended (stopped)" in timonel("jobs", "scale", "job", 2).error_line
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarnes
     [
         (lambda text: text.replace('"format": 1', '"format": 2'), "expected job-status format 1"),
         (lambda text: text[: len(text) // 2], "expected JSON in"),
-        (lambda text: text.replace('"tasks": [', '"tasks": [3, '), "expected the record of a job"),
+        (lambda text: text.replace('"tasks": [', '"tasks": [3, '), "the job document "),
     ],
 )
 def test_a_job_that_cannot_be_read_is_named(
@@ -111,7 +111,7 @@ def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: Eng
     whole = place.read_text()
     for text, said in (
         (whole.replace('"format": 1', '"format": 2', 1), "expected job format 1 or older"),
-        (whole.replace('"roles"', '"rolls"', 1), "expected the record of a job"),
+        (whole.replace('"roles"', '"rolls"', 1), "the job document "),
         ("{", "expected JSON in"),
     ):
         place.write_text(text)
@@ -153,7 +153,7 @@ def test_a_job_that_cannot_be_resumed_keeps_its_run(
     before = read_run(find_workspace(), "job")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")
-        assert "supervisor to start" in timonel("jobs", "resume").error_line
+        assert "cannot start the job's supervisor" in timonel("jobs", "resume").error_line
     after = read_run(find_workspace(), "job")
     assert (after.status, after.cause, after.message) == (
         before.status,

@@ -8,7 +8,15 @@ from pydantic import ValidationError
 from tests.engines.job import Job, spec_of
 from tests.engines.strategies import causes, policies, role_lists
 from timonel.engines.base import FailureCause, JobState
-from timonel.engines.elastic import Slots, check_sizes, lose, recover, resized, sizes, wish
+from timonel.engines.elastic import (
+    Slots,
+    check_sizes,
+    record_loss,
+    recover,
+    request_sizes,
+    resized,
+    sizes,
+)
 from timonel.engines.failures import TaskExit
 from timonel.engines.generations import DRAIN_GRACE_S
 from timonel.engines.lifecycle import (
@@ -47,12 +55,16 @@ class TestDecisions:
         for _ in range(data.draw(st.integers(0, 12))):
             now += data.draw(st.floats(0, 100))
             if data.draw(st.booleans()):
-                slots = wish(roles, slots, {data.draw(names): data.draw(st.integers(-9, 9))})
+                slots = request_sizes(
+                    roles, slots, {data.draw(names): data.draw(st.integers(-9, 9))}
+                )
             else:
                 count, ran_s = data.draw(st.integers(1, 3)), data.draw(st.floats(0, 300))
                 cause = data.draw(causes)
                 name = data.draw(names)
-                slots = lose(roles, slots, name, cause, policy, count=count, ran_s=ran_s, now=now)
+                slots = record_loss(
+                    roles, slots, name, cause, policy, count=count, ran_s=ran_s, now=now
+                )
             slots = recover(slots, now)
             found = sizes(roles, slots)
             assert all(role.least <= found[role.name] <= role.replicas for role in roles)
@@ -68,14 +80,17 @@ class TestDecisions:
         check_sizes(roles, {"worker": 1})
         with pytest.raises(SpecError, match="expected 1 to 3 workers, got 0"):
             check_sizes(roles, {"worker": 0})
-        with pytest.raises(SpecError, match="may change, got ps"):
+        with pytest.raises(SpecError, match="the size of role ps is fixed"):
             check_sizes(roles, {"ps": 1})
 
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"name": "chief", "min_replicas": 0}, "chief to be there always"),
-            ({"name": "worker", "min_replicas": 2}, "at most 1 for min_replicas of worker, got 2"),
+            ({"name": "chief", "min_replicas": 0}, "the chief cannot be elastic"),
+            (
+                {"name": "worker", "min_replicas": 2},
+                "min_replicas of worker is 2, more than its 1 replicas",
+            ),
         ],
     )
     def test_bounds_that_cannot_be_are_refused(

@@ -17,6 +17,6 @@ def test_an_engine_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"got 'slurm': installed are: .*local"):
+    with pytest.raises(SpecError, match=r"no such engine: 'slurm': installed engines: .*local"):
         get_engine("slurm", find_workspace(tmp_path / "space"))
     assert "local" in engine_names()

@@ -103,7 +103,8 @@ def test_an_unknown_model_starts_nothing(workspace, name, message):
 def test_a_server_that_dies_while_it_starts_says_where_to_look(workspace, model, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(
-        ServingError, match=r"ended with code 1 before it was ready\. Its last line: nothing"
+        ServingError,
+        match=r"ended with exit code 1 before it was ready\. Last line of its log: nothing",
     ):
         start(workspace)
 

@@ -71,5 +71,5 @@ def test_what_is_no_document_of_ours_is_left_alone(tmp_path):
     (tmp_path / "2.json").write_text("{")
     assert running_servers(tmp_path) == []
     assert len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(CorruptError, match="expected a server document"):
+    with pytest.raises(CorruptError, match="invalid record of a server"):
         parse_record({"pid": 1})

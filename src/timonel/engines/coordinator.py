@@ -96,10 +96,10 @@ def _on_exited(state: State, event: TaskExited, now: float) -> Step:
     if draining:
         if failure and failure.cause is not FailureCause.STOPPED:
             state = replace(state, failures=(*state.failures, failure))
-        return generations.drain_on(state, task, now)
+        return generations.continue_drain(state, task, now)
     if failure and role_of(state, task).on_loss == "restart-task":
-        state, failure = inplace.lost(state, task, failure, now, event.exit.progress)
-    return _go_on(state, failure, now)
+        state, failure = inplace.record_loss(state, task, failure, now, event.exit.progress)
+    return _continue(state, failure, now)
 
 
 def _on_start_failed(state: State, event: StartFailed, now: float) -> Step:
@@ -118,7 +118,7 @@ def _on_stop(state: State, _event: StopRequested, now: float) -> Step:
 
 
 def _on_scale(state: State, event: ScaleRequested, now: float) -> Step:
-    slots = elastic.wish(state.spec.roles, state.slots, event.sizes)
+    slots = elastic.request_sizes(state.spec.roles, state.slots, event.sizes)
     state, actions = generations.resize(replace(state, slots=slots), now)
     if state.phase is Phase.RUNNING:
         # Asking for the current size again revives tasks that failed for good.
@@ -131,7 +131,7 @@ def _on_tick(state: State, _event: Tick, now: float) -> Step:
     for name in inplace.due(state, now):
         if state.phase not in {Phase.STARTING, Phase.RUNNING}:
             break
-        state, more = _take_turn(state, name, now)
+        state, more = _on_timer(state, name, now)
         actions += more
     if state.deadline is None or now < state.deadline:
         state, more = generations.resize(state, now)
@@ -144,7 +144,7 @@ def _on_tick(state: State, _event: Tick, now: float) -> Step:
     return state, actions + more
 
 
-def _take_turn(state: State, name: str, now: float) -> Step:
+def _on_timer(state: State, name: str, now: float) -> Step:
     """Handle a task's timer: start its next attempt, or time it out."""
     task = task_of(state, name)
     if task is None:
@@ -152,11 +152,11 @@ def _take_turn(state: State, name: str, now: float) -> Step:
     if task.state == "restarting":
         return inplace.begin(state, task, now)
     state, kill, failure = inplace.time_out(state, task, now)
-    state, more = _go_on(state, failure, now)
+    state, more = _continue(state, failure, now)
     return state, (kill, *more)
 
 
-def _go_on(state: State, failure: Failure | None, now: float) -> Step:
+def _continue(state: State, failure: Failure | None, now: float) -> Step:
     """Fail, drain or continue the generation after a task ended."""
     if failure is not None:
         return generations.fail(state, now, failure)
@@ -169,7 +169,7 @@ def _with_exit(state: State, event: TaskExited, failure: Failure | None) -> Stat
     state = with_task(
         state,
         event.task_id,
-        state=_end_of(failure),
+        state=_final_state(failure),
         exit_code=event.exit.exit_code,
         signal=event.exit.signal,
         cause=failure.cause if failure else None,
@@ -180,7 +180,7 @@ def _with_exit(state: State, event: TaskExited, failure: Failure | None) -> Stat
     return replace(state, progress=max(event.exit.progress, state.progress or 0.0))
 
 
-def _end_of(failure: Failure | None) -> TaskState:
+def _final_state(failure: Failure | None) -> TaskState:
     if failure is None:
         return "succeeded"
     return "stopped" if failure.cause is FailureCause.STOPPED else "failed"

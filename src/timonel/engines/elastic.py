@@ -72,7 +72,7 @@ def resized(roles: Sequence[RoleSpec], sizes: Mapping[str, int]) -> tuple[RoleSp
     )
 
 
-def wish(roles: Sequence[RoleSpec], slots: Slots, wanted: Mapping[str, int]) -> Slots:
+def request_sizes(roles: Sequence[RoleSpec], slots: Slots, requested: Mapping[str, int]) -> Slots:
     """Return the slots with newly requested sizes, clamped to their bounds.
 
     Slots of these roles that were left out return at once.
@@ -80,14 +80,14 @@ def wish(roles: Sequence[RoleSpec], slots: Slots, wanted: Mapping[str, int]) -> 
     known: dict[str, RoleSpec] = {role.name: role for role in roles if role.is_elastic}
     bounded = {
         name: min(max(count, known[name].least), known[name].replicas)
-        for name, count in wanted.items()
+        for name, count in requested.items()
         if name in known
     }
     resting = tuple(rest for rest in slots.resting if rest.role not in bounded)
     return replace(slots, wished={**slots.wished, **bounded}, resting=resting)
 
 
-def check_sizes(roles: Sequence[RoleSpec], wanted: Mapping[str, int]) -> None:
+def check_sizes(roles: Sequence[RoleSpec], requested: Mapping[str, int]) -> None:
     """Check that roles may have these sizes.
 
     Raises:
@@ -95,7 +95,7 @@ def check_sizes(roles: Sequence[RoleSpec], wanted: Mapping[str, int]) -> None:
     """
     known = {role.name: role for role in roles if role.is_elastic}
     names = ", ".join(known) or "none"
-    for name, count in wanted.items():
+    for name, count in requested.items():
         role = next((role for role in known.values() if role.name == name), None)
         if role is None:
             raise SpecError(
@@ -105,7 +105,7 @@ def check_sizes(roles: Sequence[RoleSpec], wanted: Mapping[str, int]) -> None:
             raise SpecError(f"expected {role.least} to {role.replicas} {name}s, got {count}")
 
 
-def lose(  # noqa: PLR0913 - the properties of a loss
+def record_loss(  # noqa: PLR0913 - the properties of a loss
     roles: Sequence[RoleSpec],
     slots: Slots,
     role_name: str,
@@ -132,7 +132,7 @@ def lose(  # noqa: PLR0913 - the properties of a loss
     if not role.is_elastic or cause not in LOSSES:
         return slots
     if ran_s >= policy.reset_after_s:
-        slots = _forgotten(slots, role_name)
+        slots = _without_losses(slots, role_name)
     losses = slots.losses.get(role_name, 0) + 1
     slots = replace(slots, losses={**slots.losses, role_name: losses})
     if cause is not FailureCause.START_TIMEOUT and losses < _LOSSES_BEFORE_REST:
@@ -164,7 +164,7 @@ def _rest(slots: Slots, role: RoleSpec, count: int, rest_s: float, now: float) -
     )
 
 
-def _forgotten(slots: Slots, role_name: str) -> Slots:
+def _without_losses(slots: Slots, role_name: str) -> Slots:
     return replace(
         slots,
         losses={name: n for name, n in slots.losses.items() if name != role_name},

@@ -145,8 +145,8 @@ def root_failure(failures: Sequence[Failure]) -> Failure | None:
 def _own_cause(task_exit: TaskExit) -> FailureCause:
     if task_exit.report is not None:
         # Someone outside asked it to stop, not its engine.
-        asked = task_exit.report.cause is FailureCause.STOPPED
-        return FailureCause.PREEMPTED if asked else task_exit.report.cause
+        is_stop = task_exit.report.cause is FailureCause.STOPPED
+        return FailureCause.PREEMPTED if is_stop else task_exit.report.cause
     if task_exit.agent_lost or task_exit.hung is not None:
         return FailureCause.PREEMPTED if task_exit.agent_lost else FailureCause.HUNG
     if task_exit.exit_code == EXIT_RETRYABLE:

@@ -77,12 +77,12 @@ def resize(state: State, now: float) -> Step:
     Not while it starts, when there is nothing to save yet, and not once tasks have succeeded.
     """
     state = show_sizes(replace(state, slots=elastic.recover(state.slots, now)))
-    wanted = elastic.sizes(state.spec.roles, state.slots)
+    requested = elastic.sizes(state.spec.roles, state.slots)
     present = sizes_of(state)
     ends = any(task.state == "succeeded" for task in ending(state))
-    if state.phase is not Phase.RUNNING or ends or wanted == present:
+    if state.phase is not Phase.RUNNING or ends or requested == present:
         return state, ()
-    message = f"continues with {sum(wanted.values())} tasks instead of {sum(present.values())}"
+    message = f"continues with {sum(requested.values())} tasks instead of {sum(present.values())}"
     state = with_status(state, cause=None, failed_task=None, message=message)
     return drain(replace(state, resizing=True), now)
 
@@ -106,7 +106,7 @@ def drain(state: State, now: float) -> Step:
 
     If tasks have time to save their state, serving tasks stop after the others, which need them.
     """
-    state = inplace.give_up_waiting(state)
+    state = inplace.cancel_restarts(state)
     names = alive(state)
     if not names:
         return conclude(state, now)
@@ -125,7 +125,7 @@ def drain(state: State, now: float) -> Step:
     return state, (StopTasks(state.status.generation, asked, grace_s, urgent=not has_time),)
 
 
-def drain_on(state: State, task: TaskStatus, now: float) -> Step:
+def continue_drain(state: State, task: TaskStatus, now: float) -> Step:
     """Continue a drain after a task exited: serving tasks stop last."""
     names = alive(state)
     if not names:
@@ -154,7 +154,7 @@ def conclude(state: State, now: float) -> Step:
     if root is None:
         if state.resizing and not is_done(state):
             return start(with_status(state, cause=None, failed_task=None), now)
-        return _end(state, now, JobState.SUCCEEDED, message=_done_without(state))
+        return _end(state, now, JobState.SUCCEEDED, message=_describe_failed_tasks(state))
     state = _with_losses(state, root, now)
     decision = _decide(state, root, now)
     explained = {"cause": root.cause, "message": root.message, "failed_task": root.task_id}
@@ -197,7 +197,7 @@ def _not_serving(state: State) -> tuple[str, ...]:
     return tuple(name for name in alive(state) if not role_of(state, named[name]).is_serving)
 
 
-def _done_without(state: State) -> str | None:
+def _describe_failed_tasks(state: State) -> str | None:
     """Describe the failed tasks of a job that succeeded without them."""
     failed = [task for task in state.status.tasks if task.state == "failed"]
     if not failed:
@@ -213,7 +213,7 @@ def _with_losses(state: State, root: Failure, now: float) -> State:
     found = [task for task in state.status.tasks if task.task_id in names]
     slots = state.slots
     for role in {task.role: None for task in found}:
-        slots = elastic.lose(
+        slots = elastic.record_loss(
             state.spec.roles,
             slots,
             role,

@@ -27,7 +27,7 @@ from timonel.engines.restarts import Loss, RestartHistory, decide
 from timonel.engines.spec import RoleSpec
 
 
-def lost(
+def record_loss(
     state: State, task: TaskStatus, failure: Failure, now: float, progress: float | None = None
 ) -> tuple[State, Failure | None]:
     """Return the state after a loss, and the job's failure, if any.
@@ -59,7 +59,7 @@ def lost(
         return replace(state, task_histories=histories, timers=timers), None
     message = f"{failure.message} ({decision.reason})" if decision.reason else failure.message
     state = with_task(state, name, state="failed", message=message)
-    if _can_do_without(state, role_of(state, task)):
+    if _can_continue_without(state, role_of(state, task)):
         return state, None
     return state, replace(failure, message=message, is_final=True)
 
@@ -107,11 +107,11 @@ def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action,
     message = f"{task.task_id} did not report ready within {seconds:g} s"
     failure = Failure(task.task_id, FailureCause.START_TIMEOUT, message)
     state = with_task(state, task.task_id, state="failed", cause=failure.cause, message=message)
-    state, of_job = lost(state, task, failure, now)
+    state, of_job = record_loss(state, task, failure, now)
     return state, KillTasks(task.generation, (task.task_id,)), of_job
 
 
-def give_up_waiting(state: State) -> State:
+def cancel_restarts(state: State) -> State:
     """Stop tasks that wait for their next attempt."""
     for name in state.timers:
         task = task_of(state, name)
@@ -125,7 +125,7 @@ def without(times: Mapping[str, float], name: str) -> dict[str, float]:
     return {task: time for task, time in times.items() if task != name}
 
 
-def _can_do_without(state: State, role: RoleSpec) -> bool:
+def _can_continue_without(state: State, role: RoleSpec) -> bool:
     """Whether the job continues without a task of this role."""
     if not any(task.state != "failed" for task in ending(state)):
         return False

@@ -23,14 +23,12 @@ def get_engine(name: str, workspace: Workspace) -> Engine:
     found = entry_points(group=GROUP, name=name)
     if not found:
         raise SpecError(
-            f"expected the name of an engine, got {name!r}",
-            hint=f"installed are: {', '.join(engine_names()) or 'none'}",
+            f"no such engine: {name!r}",
+            hint=f"installed engines: {', '.join(engine_names()) or 'none'}",
         )
     engine = next(iter(found)).load()(workspace.jobs)
     if not isinstance(engine, Engine):
-        raise SpecError(
-            f"expected the engine {name!r} to be an Engine, got {type(engine).__name__}"
-        )
+        raise SpecError(f"the engine {name!r} must be an Engine, got {type(engine).__name__}")
     return engine
 
 

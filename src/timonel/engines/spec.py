@@ -22,39 +22,39 @@ class RoleSpec(_Spec):
     """Identical tasks of a role."""
 
     name: RoleName = Field(description="The role's name, as in TF_CONFIG.")
-    replicas: int = Field(default=1, ge=1, description="How many tasks have this role at most.")
+    replicas: int = Field(default=1, ge=1, description="Maximum number of tasks.")
     min_replicas: int | None = Field(
         default=None,
         ge=0,
-        description="The fewest that a generation starts with; None: always all of them.",
+        description="Minimum number of tasks of a generation; None: always the maximum.",
     )
     on_loss: OnLoss = Field(
         default="restart-job",
-        description="What is started again when one is lost: all tasks as a new generation, or "
-        "that task alone, in place: on its address, under its next attempt.",
+        description="What restarts when a task is lost: all tasks as a new generation, or that "
+        "task alone, in place: at its address, as its next attempt.",
     )
     essential: bool = Field(
         default=True,
-        description="Whether the job fails once a task of it cannot be started again in place.",
+        description="Whether the job fails once a task of this role cannot restart in place.",
     )
     serves: bool = Field(
         default=False,
-        description="Its tasks do not end by themselves: they are ended after all others. "
-        "Parameter servers always do.",
+        description="Its tasks do not exit by themselves; they are stopped after all others. "
+        "Always true for parameter servers.",
     )
     env: Mapping[str, str] = Field(
-        default_factory=dict, description="Environment of this role's tasks, over the job's."
+        default_factory=dict, description="Environment of this role's tasks; overrides the job's."
     )
 
     @model_validator(mode="after")
-    def _can_be_kept(self) -> Self:
+    def _check_min_replicas(self) -> Self:
         if self.min_replicas is not None and self.min_replicas > self.replicas:
             raise ValueError(
-                f"expected at most {self.replicas} for min_replicas of {self.name}, "
-                f"got {self.min_replicas}"
+                f"min_replicas of {self.name} is {self.min_replicas}, more than its "
+                f"{self.replicas} replicas"
             )
         if self.name == "chief" and self.is_elastic:
-            raise ValueError("expected the chief to be there always, got min_replicas of it")
+            raise ValueError("the chief cannot be elastic; remove its min_replicas")
         return self
 
     @property
@@ -79,26 +79,27 @@ class RestartPolicy(_Spec):
     max_restarts: int = Field(default=3, ge=0, description="Restarts before the job fails.")
     reset_after_s: Seconds = Field(
         default=600.0,
-        description="Restarts do not count any more once tasks ran so long and got further.",
+        description="Run time with progress after which earlier restarts no longer count.",
     )
     rest_s: Seconds = Field(
         default=60.0,
-        description="How long a task of an elastic role that was lost twice in a row is left out "
-        "at first.",
+        description="How long an elastic role continues without a task that was lost twice in a "
+        "row; doubles each time.",
     )
     backoff_s: Seconds = Field(
         default=1.0, description="Delay before the second restart in a row; the first has none."
     )
-    backoff_max_s: Seconds = Field(default=30.0, description="The longest delay, after doubling.")
+    backoff_max_s: Seconds = Field(default=30.0, description="Maximum delay after doubling.")
 
 
 class CommandSpec(_Spec):
     """Command on the coordinator beside a job: ``python -m <module> <args>``."""
 
-    module: str = Field(description="The Python module to run.")
-    args: tuple[str, ...] = Field(default=(), description="Its arguments.")
+    module: str = Field(description="Python module to run.")
+    args: tuple[str, ...] = Field(default=(), description="Arguments.")
     patience_s: Seconds = Field(
-        default=15.0, description="Time a sidecar has to end by itself after the job's end."
+        default=15.0,
+        description="How long a sidecar may run after the job's end before it is stopped.",
     )
 
 
@@ -106,40 +107,43 @@ class JobSpec(_Spec):
     """Job specification: one program, run as tasks by role."""
 
     job_id: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Unique name.")
-    module: str = Field(description="The Python module each task runs with -m.")
+    module: str = Field(description="Python module that each task runs with -m.")
     args: tuple[str, ...] = Field(default=(), description="Arguments of every task.")
-    roles: tuple[RoleSpec, ...] = Field(min_length=1, description="Roles; the first one leads.")
+    roles: tuple[RoleSpec, ...] = Field(
+        min_length=1, description="Roles; the first one is the leader."
+    )
     success: Success = Field(
         default="all",
-        description="Which tasks the job's end waits for: all that end by themselves, or the first "
-        "task of the first role alone.",
+        description="Which tasks must end for the job to succeed: all that exit by themselves, "
+        "or only the first task of the first role.",
     )
     env: Mapping[str, str] = Field(default_factory=dict, description="Environment of every task.")
-    working_dir: str = Field(description="The folder in which tasks run.")
-    job_dir: str = Field(description="The job's folder, which the engine makes and owns.")
+    working_dir: str = Field(description="Working folder of tasks.")
+    job_dir: str = Field(description="The job's folder; the engine creates and owns it.")
     preload: tuple[str, ...] = Field(
         default=(), description="Modules that a zygote imports before it forks tasks."
     )
     restart: RestartPolicy = Field(default_factory=RestartPolicy, description="Restart policy.")
     start_timeout_s: Seconds = Field(
-        default=180.0, description="Time for all tasks of a generation to report ready."
+        default=180.0, description="Time in which all tasks of a generation must report ready."
     )
     hang_timeout_s: Seconds | None = Field(
         default=8.0,
-        description="A task that is ready and then leaves its file 'alive' untouched for so long "
-        "is killed as hung; one that never made the file is not watched. Of a role that is "
-        "restarted in place three quarters of it, as others may wait for it and seem to hang.",
+        description="A ready task that does not touch its file 'alive' for this long is killed as "
+        "hung; a task that never created the file is not watched. Roles that restart in place use "
+        "three quarters of it, as other tasks may wait for a hung one and seem to hang too.",
     )
     stall_timeout_s: Seconds | None = Field(
         default=None,
-        description="The same for the content of its file 'progress', from its first on.",
+        description="The same for changes of its file 'progress', once it exists.",
     )
     stop_grace_s: Seconds = Field(default=20.0, description="Time from SIGTERM to SIGKILL.")
     sidecars: tuple[CommandSpec, ...] = Field(
-        default=(), description="Commands that run beside the job; they do not decide its end."
+        default=(), description="Commands that run beside the job; their failures do not affect it."
     )
     epilogue: CommandSpec | None = Field(
-        default=None, description="Run once by the coordinator after the job ended, however it did."
+        default=None,
+        description="Command that runs once after the job has ended, whatever its outcome.",
     )
 
     @field_validator("roles")
@@ -147,7 +151,7 @@ class JobSpec(_Spec):
     def _roles_are_distinct(cls, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, ...]:
         names = [role.name for role in roles]
         if len(set(names)) != len(names):
-            raise ValueError(f"expected each role once, got {names}")
+            raise ValueError(f"duplicate roles: {names}")
         return roles
 
     @property

@@ -53,9 +53,14 @@ class Zygote(abc.ABC):
     def run_child(self, request: dict[str, Any], connection: socket.socket) -> NoReturn:
         """Run a forked child to its end."""
 
-    def refusal(self, request: dict[str, Any]) -> str | None:  # noqa: ARG002 - for subclasses
-        """Return why a request is refused; None to fork."""
-        return extra_threads()
+    def check(self, request: dict[str, Any]) -> None:  # noqa: ARG002 - for subclasses
+        """Check a request before forking.
+
+        Raises:
+            ZygoteError: It is refused.
+        """
+        if threads := extra_threads():
+            raise ZygoteError(threads)
 
     @property
     def children(self) -> Collection[int]:
@@ -65,7 +70,9 @@ class Zygote(abc.ABC):
     def answer(self, connection: socket.socket) -> bool:
         """Receive and answer a request; return False if there is none."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
+            message, descriptors, _, _ = socket.recv_fds(
+                connection, MESSAGE_BYTES, 2, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError:
             return False
         if not message or not descriptors:
@@ -73,23 +80,18 @@ class Zygote(abc.ABC):
         own = len(descriptors) == 2
         answers = socket.socket(fileno=descriptors[1]) if own else connection.dup()
         request = json.loads(message)
-        refusal, pid = self.refusal(request), 0
         try:
-            if refusal is None and (pid := os.fork()) == 0:
-                self._close()
-                answers.close()
-                self.run_child(request, socket.socket(fileno=descriptors[0]))
-        except OSError as error:
-            refusal = f"cannot fork: {error.strerror}"
-        os.close(descriptors[0])
-        if refusal is not None:
-            _send(answers, {"refused": refusal})
+            self.check(request)
+            pid = self._fork(request, answers, descriptors[0])
+        except (OSError, ZygoteError) as error:
+            _send(answers, {"refused": str(error)})
             answers.close()
-            return True
-        descriptor = os.pidfd_open(pid)  # not reaped yet, so the PID is still the child's
-        _send(answers, {"pid": pid}, descriptor)
-        os.close(descriptor)
-        self._answers[pid] = answers
+        else:
+            descriptor = os.pidfd_open(pid)  # not reaped yet, so the PID is still the child's
+            _send(answers, {"pid": pid}, descriptor)
+            os.close(descriptor)
+            self._answers[pid] = answers
+        os.close(descriptors[0])
         return True
 
     def collect(self) -> bool:
@@ -102,12 +104,19 @@ class Zygote(abc.ABC):
                 answers.close()
         return found
 
-    def _close(self) -> None:
-        """Close what a child must not share with its siblings."""
-        self.loop.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for answers in self._answers.values():
-            answers.close()
+    def _fork(self, request: dict[str, Any], answers: socket.socket, descriptor: int) -> int:
+        pid = os.fork()
+        if pid != 0:
+            return pid
+        try:
+            # What a child must not share with its siblings.
+            self.loop.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (answers, *self._answers.values()):
+                each.close()
+            self.run_child(request, socket.socket(fileno=descriptor))
+        finally:
+            os._exit(1)  # no code of the zygote may continue in this process
 
 
 class ForkedChild:
@@ -171,7 +180,9 @@ class ForkedChild:
         if not poller.poll(None if timeout_s is None else 1000 * timeout_s):
             return None
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 1)
+            message, descriptors, _, _ = socket.recv_fds(
+                self._connection, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError as error:
             raise ZygoteError(f"the zygote is gone ({error.strerror})") from error
         if not message:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from timonel.errors import ServingError
+from timonel.processes.spawn import describe_exit
 from timonel.serving.credentials import ANONYMOUS, Credentials
 from timonel.serving.registry import ServerRecord, parse_record, running_servers
 from timonel.serving.settings import ServerSettings
@@ -102,7 +103,7 @@ class Server:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        return self._ended()
+        return self._close()
 
     def wait(self) -> int:
         """Block until the server has ended, forwarding SIGTERM and Ctrl-C to it.
@@ -112,7 +113,7 @@ class Server:
         Returns:
             The exit code: 0 after a clean shutdown, -N if signal N killed the server.
         """
-        with _forwarded(signal.SIGTERM, self._signal):
+        with _forward_signal(signal.SIGTERM, self._signal):
             try:
                 self._process.wait()
             except KeyboardInterrupt:
@@ -121,13 +122,13 @@ class Server:
                     self._process.wait()
                 except KeyboardInterrupt:
                     self._process.kill()
-        return self._ended()
+        return self._close()
 
     def _signal(self, number: int) -> None:
         # Popen reaps the process, so its PID cannot have been reused.
         self._process.send_signal(number)
 
-    def _ended(self) -> int:
+    def _close(self) -> int:
         code = self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -135,7 +136,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def _forwarded(number: signal.Signals, send: Callable[[int], None]) -> Iterator[None]:
+def _forward_signal(number: signal.Signals, send: Callable[[int], None]) -> Iterator[None]:
     """Forward a signal during the block, if in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -169,7 +170,7 @@ def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = Fal
         "log": str(log),
     }
     try:
-        _give(process, orders, keep_open=not detach)
+        _send_request(process, orders, keep_open=not detach)
         report = _read_report(read_end)
     except BaseException:
         process.kill()
@@ -178,11 +179,11 @@ def launch(settings: ServerSettings, workspace: Workspace, *, detach: bool = Fal
     finally:
         os.close(read_end)
     if "ready" in report:
-        return Server(process, parse_record(report["ready"]), log, _owner(settings))
+        return Server(process, parse_record(report["ready"]), log, _owner_credentials(settings))
     raise _failure(process, report, log)
 
 
-def _owner(settings: ServerSettings) -> Credentials:
+def _owner_credentials(settings: ServerSettings) -> Credentials:
     """Return the credentials with which this process accesses its server."""
     tls = settings.access.tls
     return Credentials(
@@ -206,7 +207,9 @@ def _spawn(log: Path, report: int) -> subprocess.Popen[bytes]:
         )
 
 
-def _give(process: subprocess.Popen[bytes], orders: dict[str, Any], *, keep_open: bool) -> None:
+def _send_request(
+    process: subprocess.Popen[bytes], orders: dict[str, Any], *, keep_open: bool
+) -> None:
     assert process.stdin is not None
     # If the process died at once, its missing report tells so.
     with contextlib.suppress(BrokenPipeError):
@@ -238,10 +241,9 @@ def _failure(process: subprocess.Popen[bytes], report: dict[str, Any], log: Path
         return ServingError(report["error"], hint=report["hint"])
     lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
     last = next((line for line in reversed(lines) if line.strip()), "nothing")
-    ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return ServingError(
-        f"The server {ended} before it was ready. Its last line: {last}",
-        hint=f"the whole log is {log}",
+        f"The server {describe_exit(code)} before it was ready. Last line of its log: {last}",
+        hint=f"see {log}",
     )
 
 

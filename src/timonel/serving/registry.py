@@ -7,11 +7,12 @@ stale records.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import TypeAdapter, ValidationError
 
 from timonel.errors import CorruptError, FormatError, NotFoundError
 from timonel.storage import read_document, write_document
@@ -54,6 +55,9 @@ class ServerRecord:
             return False
 
 
+_ADAPTER = TypeAdapter(ServerRecord)
+
+
 def write_record(folder: Path, record: ServerRecord) -> Path:
     """Write a server's record and return its path."""
     path = _path(folder, record.pid)
@@ -90,21 +94,20 @@ def find_server(folder: Path, model: str) -> ServerRecord | None:
 
 def as_body(record: ServerRecord) -> dict[str, Any]:
     """Return a record as JSON-compatible types."""
-    return {**asdict(record), "models": list(record.models)}
+    body: dict[str, Any] = _ADAPTER.dump_python(record, mode="json")
+    return body
 
 
 def parse_record(body: dict[str, Any]) -> ServerRecord:
     """Parse a record from a document's body.
 
     Raises:
-        CorruptError: A field is missing.
+        CorruptError: A field is missing or invalid.
     """
-    known = {field.name for field in fields(ServerRecord)}
     try:
-        record = ServerRecord(**{key: value for key, value in body.items() if key in known})
-    except TypeError as error:
-        raise CorruptError(f"expected a server document, got {sorted(body)}") from error
-    return ServerRecord(**{**asdict(record), "models": tuple(record.models)})
+        return _ADAPTER.validate_python(body)
+    except ValidationError as error:
+        raise CorruptError(f"invalid record of a server: {sorted(body)}") from error
 
 
 def _path(folder: Path, pid: int) -> Path:

@@ -38,7 +38,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,15 @@ def main(steps: list[str]) -> None:
         when, _, what = step.rpartition("@")
         if all(condition in facts for condition in when.split(",") if condition):
             name, _, value = what.partition(":")
-            _STEPS[name](value)
+            globals()[f"_step_{name.replace('-', '_')}"](value)
 
 
 def _facts() -> set[str]:
-    told = json.loads(os.environ.get("TIMONEL_CLUSTER", "{}"))
-    if not told:
+    assignment = json.loads(os.environ.get("TIMONEL_CLUSTER", "{}"))
+    if not assignment:
         return set()
-    name = f"{told['task']['type']}-{told['task']['index']}"
-    return {name, f"g{told['generation']}", f"a{told['attempt']}"}
+    name = f"{assignment['task']['type']}-{assignment['task']['index']}"
+    return {name, f"g{assignment['generation']}", f"a{assignment['attempt']}"}
 
 
 def _job_file(name: str) -> Path:
@@ -74,15 +73,15 @@ def _task_file(name: str) -> Path:
     return Path(os.environ["TIMONEL_TASK_DIR"], name)
 
 
-def _ready(_value: str) -> None:
+def _step_ready(_value: str) -> None:
     _task_file("ready").touch()
 
 
-def _print(value: str) -> None:
+def _step_print(value: str) -> None:
     print(value)  # noqa: T201 - the task's output is what is tested
 
 
-def _dump(value: str) -> None:
+def _step_dump(value: str) -> None:
     content = {
         "environ": dict(os.environ),
         "argv": sys.argv,
@@ -104,25 +103,25 @@ def _dump(value: str) -> None:
     aside.rename(path)
 
 
-def _touch(value: str) -> None:
+def _step_touch(value: str) -> None:
     _job_file(value).touch()
 
 
-def _await(value: str) -> None:
+def _step_await(value: str) -> None:
     while not _job_file(value).exists():
         time.sleep(_POLL_S)
 
 
-def _append(value: str) -> None:
+def _step_append(value: str) -> None:
     with _job_file(value).open("a") as file:
         file.write(os.environ["TIMONEL_JOB_OUTCOME"] + "\n")
 
 
-def _progress(value: str) -> None:
+def _step_progress(value: str) -> None:
     _task_file("progress").write_text(value)
 
 
-def _beat(_value: str) -> None:
+def _step_beat(_value: str) -> None:
     path = _task_file("alive")
     path.touch()
 
@@ -134,9 +133,11 @@ def _beat(_value: str) -> None:
     threading.Thread(target=touch, daemon=True).start()
 
 
-def _listen(_value: str) -> None:
-    told = json.loads(os.environ["TIMONEL_CLUSTER"])
-    host, _, port = told["cluster"][told["task"]["type"]][told["task"]["index"]].rpartition(":")
+def _step_listen(_value: str) -> None:
+    assignment = json.loads(os.environ["TIMONEL_CLUSTER"])
+    task = assignment["task"]
+    address = assignment["cluster"][task["type"]][task["index"]]
+    host, _, port = address.rpartition(":")
     server = socket.socket()
     # Like gRPC's servers in TensorFlow.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -145,80 +146,57 @@ def _listen(_value: str) -> None:
     _KEPT.append(server)
 
 
-def _leave_at_term(_value: str) -> None:
+def _step_leave_at_term(_value: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_RETRYABLE))
 
 
-def _count_terms(_value: str) -> None:
+def _step_count_terms(_value: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: _KEPT.append(signal.SIGTERM))
 
 
-def _report_terms(_value: str) -> None:
+def _step_report_terms(_value: str) -> None:
     while signal.SIGTERM not in _KEPT:
         time.sleep(_POLL_S)
     time.sleep(1)
-    _print(f"asked to leave {_KEPT.count(signal.SIGTERM)} times")
-    _exit(str(EXIT_RETRYABLE))
+    _step_print(f"asked to leave {_KEPT.count(signal.SIGTERM)} times")
+    _step_exit(str(EXIT_RETRYABLE))
 
 
-def _sleep(value: str) -> None:
+def _step_sleep(value: str) -> None:
     time.sleep(float(value))
 
 
-def _report(value: str) -> None:
+def _step_report(value: str) -> None:
     report = {"cause": value, "message": f"reported {value}", "traceback": None}
     _task_file("report.json").write_text(json.dumps(report))
 
 
-def _ignore_term(_value: str) -> None:
+def _step_ignore_term(_value: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _stray(_value: str) -> None:
+def _step_stray(_value: str) -> None:
     # The shell exits at once; its child has neither its session nor a living parent.
     subprocess.run(["/bin/sh", "-c", "setsid sleep 300 &"], check=True)
 
 
-def _signal(value: str) -> None:
+def _step_signal(value: str) -> None:
     os.kill(os.getpid(), int(value))
-    _wait("")
+    _step_wait("")
 
 
-def _raise(value: str) -> None:
+def _step_raise(value: str) -> None:
     raise RuntimeError(value)
 
 
-def _wait(_value: str) -> None:
+def _step_wait(_value: str) -> None:
     while True:
         signal.pause()
 
 
-def _exit(value: str) -> None:
+def _step_exit(value: str) -> None:
     sys.exit(int(value))
 
-
-_STEPS: dict[str, Callable[[str], None]] = {
-    "ready": _ready,
-    "print": _print,
-    "dump": _dump,
-    "touch": _touch,
-    "await": _await,
-    "append": _append,
-    "progress": _progress,
-    "beat": _beat,
-    "listen": _listen,
-    "leave-at-term": _leave_at_term,
-    "count-terms": _count_terms,
-    "report-terms": _report_terms,
-    "sleep": _sleep,
-    "report": _report,
-    "ignore-term": _ignore_term,
-    "stray": _stray,
-    "signal": _signal,
-    "raise": _raise,
-    "wait": _wait,
-    "exit": _exit,
-}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -5,57 +5,61 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.engines.local.heartbeat import Pulse, read_beat, read_progress, steps_of
+from timonel.engines.local.heartbeat import Heartbeat, read_beat, read_progress, steps_of
 
 
 def watched(
-    pulse: Pulse, seconds: int, beat: int | None, progress: str | None = None, begin: int = 0
+    heartbeat: Heartbeat,
+    seconds: int,
+    beat: int | None,
+    progress: str | None = None,
+    begin: int = 0,
 ) -> list[str | None]:
     """Look once a second at a task that gives the same signs all the time."""
-    return [pulse.observe(float(now), beat, progress) for now in range(begin, begin + seconds)]
+    return [heartbeat.observe(float(now), beat, progress) for now in range(begin, begin + seconds)]
 
 
 def test_a_beat_that_stops_is_noticed_after_its_timeout() -> None:
-    pulse = Pulse(hang_timeout_s=8)
-    assert set(watched(pulse, 9, beat=1)) == {None}
-    assert pulse.observe(9, 1, None) == "no sign of life for 9.0 s"
-    assert pulse.observe(10, 2, None) is None
+    heartbeat = Heartbeat(hang_timeout_s=8)
+    assert set(watched(heartbeat, 9, beat=1)) == {None}
+    assert heartbeat.observe(9, 1, None) == "no sign of life for 9.0 s"
+    assert heartbeat.observe(10, 2, None) is None
 
 
 def test_steps_that_stop_are_noticed_while_the_heart_beats() -> None:
-    pulse = Pulse(hang_timeout_s=8, stall_timeout_s=5)
-    assert [pulse.observe(float(now), now + 1, "17") for now in range(6)] == [None] * 6
-    assert pulse.observe(6, 9, "17") == "no step for 6.0 s, the last was 17"
-    assert pulse.observe(7, 10, "3") is None
+    heartbeat = Heartbeat(hang_timeout_s=8, stall_timeout_s=5)
+    assert [heartbeat.observe(float(now), now + 1, "17") for now in range(6)] == [None] * 6
+    assert heartbeat.observe(6, 9, "17") == "no step for 6.0 s, the last was 17"
+    assert heartbeat.observe(7, 10, "3") is None
 
 
 def test_who_gave_no_sign_yet_is_not_watched() -> None:
-    pulse = Pulse(hang_timeout_s=1, stall_timeout_s=1)
-    assert set(watched(pulse, 20, beat=None)) == {None}
-    assert set(watched(pulse, 20, beat=None, progress="", begin=20)) == {None}
+    heartbeat = Heartbeat(hang_timeout_s=1, stall_timeout_s=1)
+    assert set(watched(heartbeat, 20, beat=None)) == {None}
+    assert set(watched(heartbeat, 20, beat=None, progress="", begin=20)) == {None}
 
 
 def test_work_without_steps_is_not_a_stall() -> None:
-    pulse = Pulse(stall_timeout_s=2)
-    watched(pulse, 2, beat=1, progress="12")
-    assert set(watched(pulse, 20, beat=1, progress="12 resting", begin=2)) == {None}
-    assert set(watched(pulse, 2, beat=1, progress="12", begin=22)) == {None}
+    heartbeat = Heartbeat(stall_timeout_s=2)
+    watched(heartbeat, 2, beat=1, progress="12")
+    assert set(watched(heartbeat, 20, beat=1, progress="12 resting", begin=2)) == {None}
+    assert set(watched(heartbeat, 2, beat=1, progress="12", begin=22)) == {None}
 
 
 def test_a_watcher_that_was_held_up_itself_starts_anew() -> None:
-    pulse = Pulse(hang_timeout_s=8, stall_timeout_s=8)
-    watched(pulse, 5, beat=1, progress="1")
-    assert pulse.observe(4000, 1, "1") is None
-    assert pulse.silent_s(4000) == 5
-    assert pulse.observe(4003, 1, "1") is None
-    assert pulse.observe(4004, 1, "1") is not None
+    heartbeat = Heartbeat(hang_timeout_s=8, stall_timeout_s=8)
+    watched(heartbeat, 5, beat=1, progress="1")
+    assert heartbeat.observe(4000, 1, "1") is None
+    assert heartbeat.silent_s(4000) == 5
+    assert heartbeat.observe(4003, 1, "1") is None
+    assert heartbeat.observe(4004, 1, "1") is not None
 
 
 def test_who_computes_is_alive_without_a_beat() -> None:
-    pulse = Pulse(hang_timeout_s=8)
-    assert {pulse.observe(float(now), 1, None, cpu_s=now * 0.5) for now in range(30)} == {None}
+    heartbeat = Heartbeat(hang_timeout_s=8)
+    assert {heartbeat.observe(float(now), 1, None, cpu_s=now * 0.5) for now in range(30)} == {None}
     # Threads that only wait take some processor time as well.
-    found = [pulse.observe(float(now), 1, None, cpu_s=15 + now * 0.05) for now in range(30, 45)]
+    found = [heartbeat.observe(float(now), 1, None, cpu_s=15 + now * 0.05) for now in range(30, 45)]
     assert found[-1] is not None
 
 
@@ -66,14 +70,14 @@ def test_who_computes_is_alive_without_a_beat() -> None:
 def test_a_task_that_beats_often_enough_is_never_hung(
     timeout_s: float, looks: list[tuple[float, bool]]
 ) -> None:
-    pulse = Pulse(hang_timeout_s=timeout_s)
+    heartbeat = Heartbeat(hang_timeout_s=timeout_s)
     now, beat, beaten_at = 0.0, 1, 0.0
-    pulse.observe(now, beat, None)
+    heartbeat.observe(now, beat, None)
     for passed_s, beats in looks:
         now += passed_s * timeout_s / 4
         if beats:
             beat, beaten_at = beat + 1, now
-        verdict = pulse.observe(now, beat, None)
+        verdict = heartbeat.observe(now, beat, None)
         # Times are sums of floats.
         assert verdict is None or now - beaten_at > timeout_s * 0.999
 

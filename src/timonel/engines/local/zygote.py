@@ -29,7 +29,7 @@ from timonel.processes.tree import (
     mark_process,
     name_process,
 )
-from timonel.processes.zygote import Zygote, preload
+from timonel.processes.zygote import Zygote, ZygoteError, preload
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0
@@ -75,14 +75,13 @@ class JobZygote(Zygote):
                 # Orphans of a killed agent were adopted by this process.
                 kill_all(lambda: descendants(os.getpid(), spare=self.children))
 
-    def refusal(self, request: dict[str, Any]) -> str | None:
-        """Return why nothing can be forked."""
+    def check(self, request: dict[str, Any]) -> None:
+        """Check that the imports succeeded; postpone the exit."""
         self._linger_s = float(request["linger_s"])
         self._expected_until, self._idle_at = 0.0, time.monotonic() + self._linger_s
-        refusal = self._failure or super().refusal(request)
-        if refusal is not None:
-            logger.warning("refused: %s", refusal)
-        return refusal
+        if self._failure is not None:
+            raise ZygoteError(self._failure)
+        super().check(request)
 
     def run_child(self, request: dict[str, Any], connection: socket.socket) -> NoReturn:
         """Run an agent."""
