@@ -44,14 +44,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def jobs_workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """One workspace for all jobs of a module, which share a warm parent."""
+    """One workspace for all jobs of a module, which share a zygote."""
     return find_workspace(tmp_path_factory.mktemp("jobs") / "workspace")
 
 
 @pytest.fixture
 def engine(jobs_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[BareEngine]:
     """An engine; what a test leaves running is stopped."""
-    # Long enough for the next test to find the warm parent, short enough to be gone soon.
+    # Long enough for the next test to find the zygote, short enough to be gone soon.
     monkeypatch.setenv("TIMONEL_WARM_LINGER", "30")
     engine = BareEngine(jobs_workspace.jobs)
     yield engine

@@ -210,7 +210,7 @@ def test_a_warm_parent_that_is_stopped_or_killed_takes_no_answer_with_it(two):
             until(lambda: told.asked > asked + 100)
             warm.resume()
         assert told.failed == {}
-    note("SIGSTOP of the warm parent", f"{told.asked} requests, 0 failed")
+    note("SIGSTOP of the zygote", f"{told.asked} requests, 0 failed")
 
 
 def test_a_front_that_is_killed_leaves_nothing(two):

@@ -148,7 +148,7 @@ def _interrupted(line: str, code: int) -> Interrupted:
 
 
 def _environment() -> dict[str, str]:
-    # The demo leaves no processes behind, so the warm parent must not wait for another job.
+    # The demo leaves no processes behind, so the zygote must not wait for another job.
     return {**os.environ, "PYTHONUNBUFFERED": "1", "TIMONEL_WARM_LINGER": "0"}
 
 

@@ -18,7 +18,7 @@ def probe() -> dict[str, object]:
     import tensorflow as tf
 
     import_s = time.perf_counter() - started
-    # As in a warm parent: imported, not initialised.
+    # As in a zygote: imported, not initialised.
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only the count is wanted
     keras = tf.keras
     return {

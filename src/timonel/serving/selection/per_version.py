@@ -1,6 +1,6 @@
 """Runtime per version, each version in its own process.
 
-Processes are forked from a warm parent that has imported one runtime, and each needed runtime has
+Processes are forked from a zygote that has imported one runtime, and each needed runtime has
 one parent. So a server whose versions all use LiteRT never imports TensorFlow: it starts in a
 second or two instead of many, and uses half a gigabyte less memory.
 """
@@ -57,7 +57,7 @@ class ChosenRuntimes(Runtime):
         return runtime.load(path, settings.model_copy(update={"name": name}))
 
     def close(self) -> None:
-        """End the warm parent processes."""
+        """End the zygotes."""
         with self._lock:
             made = list(self._made.values())
         for runtime in made:

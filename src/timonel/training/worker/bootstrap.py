@@ -1,6 +1,6 @@
 """Set up a task, run the user's program, and report the outcome.
 
-Importing this module initializes nothing of TensorFlow, so that a warm parent can import it.
+Importing this module initializes nothing of TensorFlow, so that a zygote can import it.
 """
 
 from __future__ import annotations
