@@ -143,7 +143,7 @@ class TestProcesses:
         assert marked("1-2-three", inside="PLACE=here") == [sleeper.pid]
         assert marked("1-2-three", inside="PLACE=there") == []
         assert sleeper.pid in descendants(os.getpid())
-        assert sleeper.pid not in descendants(os.getpid(), spare=[sleeper.pid])
+        assert sleeper.pid not in descendants(os.getpid(), exclude=[sleeper.pid])
         assert kill_all(lambda: marked("1-2-three"))
         assert sleeper.wait() == -signal.SIGKILL
 

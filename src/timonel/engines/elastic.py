@@ -41,13 +41,13 @@ class Slots:
     """State of the slots of elastic roles.
 
     Attributes:
-        wished: Requested number of tasks by role; a missing role has its maximum.
+        requested: Requested number of tasks by role; a missing role has its maximum.
         resting: Slots that are left out.
         losses: Number of losses in a row by role, each soon after the previous one.
         rests: Number of times that slots of a role were left out in such a row.
     """
 
-    wished: Mapping[str, int] = field(default_factory=dict)
+    requested: Mapping[str, int] = field(default_factory=dict)
     resting: tuple[Rest, ...] = ()
     losses: Mapping[str, int] = field(default_factory=dict)
     rests: Mapping[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def request_sizes(roles: Sequence[RoleSpec], slots: Slots, requested: Mapping[st
         if name in known
     }
     resting = tuple(rest for rest in slots.resting if rest.role not in bounded)
-    return replace(slots, wished={**slots.wished, **bounded}, resting=resting)
+    return replace(slots, requested={**slots.requested, **bounded}, resting=resting)
 
 
 def check_sizes(roles: Sequence[RoleSpec], requested: Mapping[str, int]) -> None:
@@ -149,7 +149,7 @@ def _size(role: RoleSpec, slots: Slots) -> int:
     if not role.is_elastic:
         return role.replicas
     resting = sum(1 for rest in slots.resting if rest.role == role.name)
-    return max(role.least, slots.wished.get(role.name, role.replicas) - resting)
+    return max(role.least, slots.requested.get(role.name, role.replicas) - resting)
 
 
 def _rest(slots: Slots, role: RoleSpec, count: int, rest_s: float, now: float) -> Slots:

@@ -121,8 +121,8 @@ def drain(state: State, now: float) -> Step:
         draining_since=state.draining_since or now,
         deadline=now + grace_s + DRAIN_MARGIN_S,
     )
-    asked = (has_time and _not_serving(state)) or names
-    return state, (StopTasks(state.status.generation, asked, grace_s, urgent=not has_time),)
+    task_ids = (has_time and _not_serving(state)) or names
+    return state, (StopTasks(state.status.generation, task_ids, grace_s, urgent=not has_time),)
 
 
 def continue_drain(state: State, task: TaskStatus, now: float) -> Step:
@@ -184,7 +184,7 @@ def show_sizes(state: State) -> State:
     """Publish the current and requested sizes of elastic roles."""
     present = sizes_of(state)
     shown = tuple(
-        RoleSize.of(role, present[role.name], state.slots.wished.get(role.name))
+        RoleSize.of(role, present[role.name], state.slots.requested.get(role.name))
         for role in state.spec.roles
         if role.is_elastic
     )

@@ -153,12 +153,12 @@ def name_process(name: str) -> None:
     _LIBC.prctl(_PR_SET_NAME, buffer, 0, 0, 0)
 
 
-def descendants(root: int, *, spare: Collection[int] = ()) -> list[int]:
+def descendants(root: int, *, exclude: Collection[int] = ()) -> list[int]:
     """Return the PIDs of all processes below ``root``, without zombies.
 
     Args:
         root: PID of the ancestor, not included.
-        spare: PIDs to leave out together with their descendants.
+        exclude: PIDs to leave out together with their descendants.
     """
     children: dict[int, list[int]] = {}
     for pid in _pids():
@@ -168,7 +168,7 @@ def descendants(root: int, *, spare: Collection[int] = ()) -> list[int]:
     found: list[int] = []
     waiting = [root]
     while waiting:
-        below = [pid for pid in children.get(waiting.pop(), []) if pid not in spare]
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in exclude]
         found.extend(below)
         waiting.extend(below)
     return found
@@ -181,10 +181,10 @@ def marked(token: str, *, inside: str | None = None) -> list[int]:
         token: Text of the supervisor's `Identity`.
         inside: A further ``NAME=value`` that the process must carry.
     """
-    wanted = [f"{MARKER}={token}".encode()]
+    required = [f"{MARKER}={token}".encode()]
     if inside is not None:
-        wanted.append(inside.encode())
-    return [pid for pid in _pids() if pid != os.getpid() and _environment(pid).issuperset(wanted)]
+        required.append(inside.encode())
+    return [pid for pid in _pids() if pid != os.getpid() and _environment(pid).issuperset(required)]
 
 
 def kill_all(find: Callable[[], Collection[int]], *, timeout_s: float = 5.0) -> bool:

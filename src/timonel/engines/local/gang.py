@@ -193,23 +193,23 @@ class Gang:
         }
 
     def _add_agent(self, task_id: str, env: dict[str, str]) -> _Agent:
-        ours, theirs = socket.socketpair()
-        agent = _Agent(task_id, Channel(ours))
+        own_end, agent_end = socket.socketpair()
+        agent = _Agent(task_id, Channel(own_end))
         self._agents[task_id] = agent
         self.loop.watch_channel(agent.channel, lambda: self._on_message(agent))
         note = None
         if self.spec.preload:
             try:
-                agent.request = request_agent(self.spec.preload, env, theirs, self.token)
+                agent.request = request_agent(self.spec.preload, env, agent_end, self.token)
             except ZygoteError as error:
                 note = str(error)
         if agent.request is None:
-            self._fork(agent, theirs, note)
+            self._fork(agent, agent_end, note)
         else:
-            self.loop.watch(agent.request.fileno(), lambda: self._on_answer(agent, theirs))
+            self.loop.watch(agent.request.fileno(), lambda: self._on_answer(agent, agent_end))
         return agent
 
-    def _on_answer(self, agent: _Agent, theirs: socket.socket) -> None:
+    def _on_answer(self, agent: _Agent, agent_end: socket.socket) -> None:
         """Handle a zygote's answer: the forked agent, or a refusal."""
         request = agent.request
         if request is None:
@@ -225,17 +225,17 @@ class Gang:
         request.close()
         agent.request = None
         if note is None:
-            theirs.close()
+            agent_end.close()
         else:
-            self._fork(agent, theirs, note)
+            self._fork(agent, agent_end, note)
 
-    def _fork(self, agent: _Agent, theirs: socket.socket, note: str | None) -> None:
+    def _fork(self, agent: _Agent, agent_end: socket.socket, note: str | None) -> None:
         if note is not None:
             note = f"started without a zygote: {note}"
         pid = os.fork()
         if pid == 0:
-            run_agent(theirs, note=note)
-        theirs.close()
+            run_agent(agent_end, note=note)
+        agent_end.close()
         agent.pid = pid
         agent.is_child = True
 

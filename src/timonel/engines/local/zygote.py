@@ -73,7 +73,7 @@ class JobZygote(Zygote):
                 if self.collect():
                     self._idle_at = time.monotonic() + self._linger_s
                 # Orphans of a killed agent were adopted by this process.
-                kill_all(lambda: descendants(os.getpid(), spare=self.children))
+                kill_all(lambda: descendants(os.getpid(), exclude=self.children))
 
     def check(self, request: dict[str, Any]) -> None:
         """Check that the imports succeeded; postpone the exit."""

@@ -36,7 +36,7 @@ def compute(
     threads: int,
     memory_limit: int,
 ) -> None:
-    """Load a version and serve it until told to unload it.
+    """Load a version and serve it until it is unloaded.
 
     Args:
         connection: The socket to the server.

@@ -71,8 +71,8 @@ class ComputeProcess:
         self.in_flight: list[str] = []
         """Signatures, types and shapes of the requests in flight when it ended."""
         self._loaded: Future[tuple[dict[str, Signature], str]] = Future()
-        ours, self._child = zygote.fork(order)
-        self._link = Connection(ours, limit_bytes=order.memory_limit)
+        connection, self._child = zygote.fork(order)
+        self._link = Connection(connection, limit_bytes=order.memory_limit)
         self._thread = threading.Thread(target=self._receive, name=order.name, daemon=True)
         self._thread.start()
         try:

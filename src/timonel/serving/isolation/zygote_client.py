@@ -57,15 +57,15 @@ class ZygoteClient:
         self._lock = threading.Lock()
         self._is_ready = False
         self._refusal: str | None = None
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = single_threaded_environment(os.environ)
         module = "timonel.serving.isolation.zygote"
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", module, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
             )
         changed = [name for name in environment if environment[name] != os.environ.get(name)]
         settings = {
@@ -108,24 +108,24 @@ class ZygoteClient:
             StatusError: The process cannot be forked.
         """
         self.wait_until_ready()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         answers, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         child = ForkedChild(answers)
         try:
-            with theirs, zygote_end:
+            with child_end, zygote_end:
                 message = json.dumps(asdict(order)).encode()
-                descriptors = [theirs.fileno(), zygote_end.fileno()]
+                descriptors = [child_end.fileno(), zygote_end.fileno()]
                 socket.send_fds(self._control, [message], descriptors)
             child.wait_for_pid()
         except BaseException as error:
-            ours.close()
+            server_end.close()
             child.close()
             if isinstance(error, OSError | ZygoteError):
                 raise StatusError(
                     Code.UNAVAILABLE, f"cannot start a compute process: {error}"
                 ) from error
             raise
-        return ours, child
+        return server_end, child
 
     def close(self) -> None:
         """End the zygote and all processes it has forked."""

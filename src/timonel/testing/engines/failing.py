@@ -138,8 +138,8 @@ class FailingContract:
         for name in ("chief-0", "worker-0"):
             assert task(after, name) == task(before, name)
         eventually(engine.file("again.json").exists)
-        told = json.loads(engine.file("again.json").read_text())["environ"]
-        cluster = json.loads(told["TIMONEL_CLUSTER"])
+        environ = json.loads(engine.file("again.json").read_text())["environ"]
+        cluster = json.loads(environ["TIMONEL_CLUSTER"])
         assert (cluster["generation"], cluster["attempt"]) == (1, 2)
         assert cluster["cluster"]["worker"][1] == task(before).address
         markers = [line.text for line in engine.engine.logs(job_id, task_id="worker-1")]

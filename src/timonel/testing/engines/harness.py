@@ -109,7 +109,7 @@ class EngineHarness:
 
     def processes(self) -> list[tuple[int, str]]:
         """Return the processes of this test's jobs, with their command lines."""
-        wanted = (self.mark.encode(), os.fsencode(self.jobs_dir))
+        marks = (self.mark.encode(), os.fsencode(self.jobs_dir))
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -117,7 +117,7 @@ class EngineHarness:
                 shown = command + (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if any(text in shown for text in wanted) and int(folder.name) != os.getpid():
+            if any(text in shown for text in marks) and int(folder.name) != os.getpid():
                 found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
         return found
 

@@ -28,8 +28,8 @@ class RunningContract:
         env = {"COLOUR": "blue", "SHAPE": "round"}
         status = engine.run("ready", *steps, roles=roles, env=env)
         assert status.state is JobState.SUCCEEDED
-        told = {name: json.loads(engine.file(f"{name}.json").read_text()) for name in names}
-        clusters = {name: json.loads(t["environ"]["TIMONEL_CLUSTER"]) for name, t in told.items()}
+        dumps = {name: json.loads(engine.file(f"{name}.json").read_text()) for name in names}
+        clusters = {name: json.loads(t["environ"]["TIMONEL_CLUSTER"]) for name, t in dumps.items()}
         cluster = clusters["chief-0"]["cluster"]
         assert {role: len(addresses) for role, addresses in cluster.items()} == {
             "chief": 1,
@@ -39,10 +39,10 @@ class RunningContract:
         assert all(c["cluster"] == cluster and c["generation"] == 1 for c in clusters.values())
         assert clusters["worker-1"]["task"] == {"type": "worker", "index": 1}
         assert clusters["evaluator-0"]["task"] == {"type": "evaluator", "index": 0}
-        assert told["chief-0"]["environ"]["COLOUR"] == "red"
-        assert told["worker-0"]["environ"]["COLOUR"] == "blue"
-        assert {t["environ"]["SHAPE"] for t in told.values()} == {"round"}
-        assert {t["environ"]["TIMONEL_JOB_DIR"] for t in told.values()} == {str(engine.file(""))}
+        assert dumps["chief-0"]["environ"]["COLOUR"] == "red"
+        assert dumps["worker-0"]["environ"]["COLOUR"] == "blue"
+        assert {t["environ"]["SHAPE"] for t in dumps.values()} == {"round"}
+        assert {t["environ"]["TIMONEL_JOB_DIR"] for t in dumps.values()} == {str(engine.file(""))}
 
     def test_tasks_run_as_python_dash_m(self, engine: EngineHarness) -> None:
         engine.run("ready", "worker-0@dump:a.json", "worker-1@dump:b.json")
@@ -67,9 +67,9 @@ class RunningContract:
             "await:worker-0.json",
         )
         engine.run(*steps, "await:worker-1.json", "signal:9", restart=RestartPolicy(max_restarts=0))
-        told = [json.loads(engine.file(f"worker-{n}.json").read_text()) for n in (0, 1)]
-        folders = {Path(task["environ"]["TMPDIR"]) for task in told}
-        assert {Path(task["temporary"]).parent for task in told} == folders
+        dumps = [json.loads(engine.file(f"worker-{n}.json").read_text()) for n in (0, 1)]
+        folders = {Path(task["environ"]["TMPDIR"]) for task in dumps}
+        assert {Path(task["temporary"]).parent for task in dumps} == folders
         assert len(folders) == 2
         assert not any(folder.exists() for folder in folders)
 
