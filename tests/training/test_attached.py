@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from timonel.engines.local.ports import PortReservation
 
 from tests.training.conftest import SCRIPTS
 from tests.waiting import until
 from timonel.engines.local import LocalEngine
+from timonel.processes.ports import PortReservation
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, list_runs
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timonel.engines.base import FailureCause
 from timonel.engines.failures import parse_report
-from timonel.engines.local.agent import LAST_WORDS
+from timonel.engines.local.agent import OOM_REPORT
 from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.nan_check import Losses
@@ -119,7 +119,7 @@ def test_the_first_loss_that_is_no_number_is_named() -> None:
 
 
 def test_who_is_killed_for_want_of_memory_has_said_before_what_to_try(tmp_path: Path) -> None:
-    words = tmp_path / LAST_WORDS
+    words = tmp_path / OOM_REPORT
     with memory.explained(64, 2, words):
         report = parse_report(words.read_text())
     assert report is not None
