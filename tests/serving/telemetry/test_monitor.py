@@ -12,8 +12,13 @@ from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import State, VersionStatus
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
-from timonel.serving.telemetry import measures
-from timonel.serving.telemetry.monitor import RECENT, Monitor
+from timonel.serving.telemetry.monitor import (
+    RECENT,
+    Monitor,
+    count_versions,
+    memory_bytes,
+    proportional_bytes,
+)
 from timonel.serving.telemetry.series import BatchKey, PathKey
 from timonel.testing.runtimes import FakeModel
 
@@ -32,8 +37,7 @@ class Clock:
 
 
 def samples_of(monitor, name):
-    page, _ = monitor.page()
-    families = text_string_to_metric_families(page.decode())
+    families = text_string_to_metric_families(monitor.page().decode())
     # The parser appends _total to what a counter is called.
     return {
         (s.name.removeprefix(name).removesuffix("_total"), *sorted(s.labels.items())): s.value
@@ -226,9 +230,9 @@ def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
     assert observation.began <= observation.decoded <= observation.computed <= time.monotonic()
     with pytest.raises(StatusError), plane.call(ModelSpec("m", 9), context):
         pass
-    assert measures.versions(catalogue) == {("m", "AVAILABLE"): 1}
+    assert count_versions(catalogue) == {("m", "AVAILABLE"): 1}
 
 
 def test_memory_is_that_of_this_process():
-    assert measures.memory()["server"] > 10_000_000
-    assert measures.proportional(2**22 + 1) == 0
+    assert memory_bytes()["server"] > 10_000_000
+    assert proportional_bytes(2**22 + 1) == 0

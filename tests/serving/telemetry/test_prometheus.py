@@ -1,26 +1,11 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as open_metric_families,
-)
 from prometheus_client.parser import text_string_to_metric_families
 
-from timonel.serving.status import Code
-from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import counter, encode, gauge, histogram
-from timonel.serving.telemetry.series import (
-    MICROSECONDS,
-    BatchKey,
-    Histogram,
-    PathKey,
-    exponential,
-)
-
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+from timonel.serving.telemetry.series import MICROSECONDS, Histogram, exponential
 
 
 def observed(bounds, *values):
@@ -40,7 +25,7 @@ def test_limits_are_those_of_tensorflow_serving():
 
 def test_a_page_has_names_labels_and_limits_as_given():
     values = observed((1, 2.5), 0.5, 1, 2, 100)
-    page, kind = encode(
+    page = encode(
         [
             histogram(":b", "B.", ("API",), [(("predict",), values)], unit=10),
             counter(":a", "A.", ("model_name",), [(('m"\\\n untyped\n',), 2.5)]),
@@ -48,7 +33,6 @@ def test_a_page_has_names_labels_and_limits_as_given():
             gauge("empty", "Nothing.", (), []),
         ]
     )
-    assert kind == TEXT
     assert page.decode() == (
         "# HELP :a A.\n"
         "# TYPE :a counter\n"
@@ -76,48 +60,6 @@ def test_what_belongs_to_the_same_labels_is_added_up():
     assert [(sample.labels["a"], sample.value) for sample in summed] == [("b", 2), ("x", 4)]
 
 
-def counted():
-    monitor = Monitor(versions=lambda: {("m", "AVAILABLE"): 2}, memory=lambda: {"server": 5})
-    for api in ("Predict", "MultiInference"):
-        observation = monitor.begin("GRPC", api, "m")
-        observation.version, observation.signature, observation.rows = 3, "s", 2
-        monitor.end(observation)
-    monitor.batch(BatchKey("m", 3, "s"), 6, 2, (0.001,), 0.01)
-    monitor.loaded(PathKey("m", 3, "/models/m/3", Code.OK), 2.0)
-    monitor.warmed(PathKey("m", 3, "/models/m/3", Code.OK), 0.5, records=7)
-    monitor.logged("m", Code.OK)
-    return monitor
-
-
-def test_openmetrics_has_the_same_samples_as_text():
-    monitor = counted()
-    text, kind = monitor.page()
-    assert kind == TEXT
-    page, kind = monitor.page("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5")
-    assert kind == OPENMETRICS
-    # The strict parser: it refuses what the format does not allow.
-    families = list(open_metric_families(page.decode()))
-    types = {family.name: family.type for family in families}
-    assert types[":tensorflow:serving:request_count"] == "unknown"
-    assert types["timonel_requests"] == "counter"
-    lines = [set(each.decode().splitlines()) for each in (text, page)]
-    of_text, of_open = ({each for each in some if each[0] != "#"} for some in lines)
-    assert of_text == of_open
-
-
-@pytest.mark.parametrize(
-    "accept",
-    ["", "*/*", "text/plain;version=x", ";;,,=;version", "application/openmetrics-textual"],
-)
-def test_who_does_not_accept_openmetrics_gets_text(accept):
-    assert counted().page(accept)[1] == TEXT
-
-
-@pytest.mark.parametrize("version", ["x", "1.x", "9" * 5000, "0.0.1"])
-def test_a_version_that_is_none_is_not_repeated(version):
-    assert counted().page(f"application/openmetrics-text; version={version}")[1] == OPENMETRICS
-
-
 @given(
     st.dictionaries(st.text(max_size=5), st.floats(0, 1e12), max_size=3),
     st.lists(st.floats(0, 1e9), max_size=20),
@@ -127,7 +69,7 @@ def test_prometheus_reads_what_was_written(values, seen):
         gauge(":c", "C.", ("who",), (((who,), value) for who, value in values.items())),
         histogram(":h", "H.", (), [((), observed(MICROSECONDS, *seen))]),
     ]
-    page, _ = encode(families)
+    page = encode(families)
     # Prometheus ends lines at newlines only, its Python parser at what str.splitlines knows too.
     read = {f.name: f for f in text_string_to_metric_families(page.decode())}
     found = {s.labels["who"]: s.value for s in read[":c"].samples} if values else {}

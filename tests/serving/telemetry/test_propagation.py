@@ -19,8 +19,8 @@ from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.telemetry.endpoint import MetricsApp
 from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.prometheus import MetricsApp
 from timonel.serving.telemetry.tracing import make_tracer
 from timonel.testing.runtimes import FakeModel
 
@@ -102,7 +102,7 @@ def test_the_page_hands_other_paths_on(plane):
     async def ask(*paths, method="GET"):
         with ThreadPoolExecutor(1) as pool:
             app = MetricsApp(
-                RestApp(RestBackend(plane, pool, monitor=monitor)), monitor, "/metrics", pool
+                RestApp(RestBackend(plane, pool, monitor=monitor)), monitor.page, "/metrics", pool
             )
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from timonel.errors import SpecError
+from timonel.errors import MissingExtraError
 from timonel.serving.inference.observation import TraceParent
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
@@ -81,7 +81,7 @@ def test_a_failure_shows(monitor, exporter):
 
 def test_without_opentelemetry_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(MissingExtraError) as caught:
         make_tracer()
     assert "timonel[otel]" in caught.value.hint
 

@@ -6,14 +6,18 @@ Every method on a request's path takes a few microseconds: see docs/design/servi
 from __future__ import annotations
 
 import collections
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import psutil
 
 from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.status import Code
-from timonel.serving.telemetry import own, tfserving
+from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families
 from timonel.serving.telemetry.prometheus import encode
 from timonel.serving.telemetry.series import (
     Batches,
@@ -25,9 +29,10 @@ from timonel.serving.telemetry.series import (
     Table,
     Times,
 )
+from timonel.serving.telemetry.tracing import OpenTelemetryTracer
 
 RECENT = 2048
-_STRANGERS = 256
+_UNKNOWN_MODELS = 256
 _OTHERS = "(other)"
 _NAME_LIMIT = 256
 
@@ -49,30 +54,12 @@ class Recent(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Cumulative traffic of a model.
-
-    Args:
-        requests: Inference requests answered.
-        errors: Those of them that failed.
-        batches: Batches computed.
-        rows: Rows in these batches.
-    """
+    """Cumulative traffic of a model: answered requests, failed ones, batches and their rows."""
 
     requests: int = 0
     errors: int = 0
     batches: int = 0
     rows: int = 0
-
-
-class Tracer(Protocol):
-    """Receiver of spans."""
-
-    def trace(self, observation: Observation, ended: float, code: Code) -> None:
-        """Record a request that ended at ``ended`` (monotonic seconds). Must be quick."""
-
-
-Count = Callable[[], Mapping[tuple[str, str], int]]
-Sizes = Callable[[], Mapping[str, int]]
 
 
 class Monitor:
@@ -87,9 +74,9 @@ class Monitor:
 
     def __init__(
         self,
-        versions: Count = dict,
-        memory: Sizes = dict,
-        tracer: Tracer | None = None,
+        versions: Callable[[], Mapping[tuple[str, str], int]] = dict,
+        memory: Callable[[], Mapping[str, int]] = dict,
+        tracer: OpenTelemetryTracer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._versions = versions
@@ -102,7 +89,7 @@ class Monitor:
         self._warmups: Table[PathKey, Times] = Table(Times)
         self._logged: collections.Counter[tuple[str, str]] = collections.Counter()
         self._lock = threading.Lock()
-        self._strangers: set[str] = set()
+        self._unknown_models: set[str] = set()
         self._recent: collections.deque[Recent] = collections.deque(maxlen=RECENT)
 
     def begin(
@@ -130,7 +117,7 @@ class Monitor:
         key = RequestKey(
             observation.entrypoint,
             observation.api,
-            observation.model if version is not None else self._stranger(observation.model),
+            observation.model if version is not None else self._limited(observation.model),
             version,
             observation.signature,
             code,
@@ -150,15 +137,7 @@ class Monitor:
         queue_s: tuple[float, ...],
         compute_s: float,
     ) -> None:
-        """Count a computed batch.
-
-        Args:
-            key: The model, version and signature.
-            rows: The requested rows.
-            padded_rows: The rows added as padding.
-            queue_s: The time each of its requests waited, in seconds.
-            compute_s: The time the model took, in seconds.
-        """
+        """Count a computed batch; ``queue_s`` has the wait of each of its requests."""
         self._batches[key].observe(rows, padded_rows, queue_s, compute_s)
 
     def loaded(self, key: PathKey, seconds: float) -> None:
@@ -175,10 +154,7 @@ class Monitor:
             self._logged[model, code.name] += 1
 
     def counts(self) -> Counts:
-        """Return all counts. Slow: it looks up versions and memory.
-
-        Not for an event loop.
-        """
+        """Return all counts. Slow, because it measures memory: not for an event loop."""
         with self._lock:
             logged = dict(self._logged)
         return Counts(
@@ -191,17 +167,15 @@ class Monitor:
             memory=self._memory(),
         )
 
-    def page(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the metrics page and its content type; see `exposition.encode`."""
+    def page(self) -> bytes:
+        """Return the metrics page."""
         counts = self.counts()
-        return encode((*tfserving.families(counts), *own.families(counts)), accept)
+        return encode((*tensorflow_serving_families(counts), *timonel_families(counts)))
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return each model's traffic, and the total under the empty name.
 
-        Takes no lock.
-
-        Concurrent counts may be included in part.
+        Takes no lock: concurrent counts may be included in part.
         """
         found: dict[str, Traffic] = {"": Traffic()}
         for request, counted in self._requests.items():
@@ -218,20 +192,46 @@ class Monitor:
         """Return recent requests, oldest first, at most `RECENT`."""
         return list(self._recent)
 
-    def _stranger(self, name: str) -> str:
+    def _limited(self, name: str) -> str:
         """Return the name to count a request under if no version matched.
 
         Clients choose these names, so their number is limited.
         """
-        if name in self._strangers:
+        if name in self._unknown_models:
             return name
-        if len(name) > _NAME_LIMIT or len(self._strangers) >= _STRANGERS:
+        if len(name) > _NAME_LIMIT or len(self._unknown_models) >= _UNKNOWN_MODELS:
             return _OTHERS
-        self._strangers.add(name)
+        self._unknown_models.add(name)
         return name
+
+
+def count_versions(catalogue: Catalogue) -> Mapping[tuple[str, str], int]:
+    """Count versions by model and state."""
+    return collections.Counter(
+        (name, status.state.value) for name in catalogue.names for status in catalogue.known(name)
+    )
+
+
+def memory_bytes() -> Mapping[str, int]:
+    """Return the memory of this process and its children, in bytes."""
+    children = psutil.Process().children(recursive=True)
+    return {
+        "server": proportional_bytes(os.getpid()),
+        "compute": sum(proportional_bytes(child.pid) for child in children),
+    }
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return a process's memory, with shared pages in proportion; 0 if it has ended."""
+    try:
+        memory = psutil.Process(pid).memory_full_info()
+    except psutil.Error:
+        return 0
+    # Without smaps in the kernel, only the resident size is known.
+    return int(getattr(memory, "pss", memory.rss))
 
 
 def _add(found: dict[str, Traffic], model: str, more: Traffic) -> None:
     for name in {model, ""}:
-        held = found.get(name, Traffic())
-        found[name] = Traffic(*(a + b for a, b in zip(held, more, strict=True)))
+        before = found.get(name, Traffic())
+        found[name] = Traffic(*(a + b for a, b in zip(before, more, strict=True)))

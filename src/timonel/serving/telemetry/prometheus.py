@@ -1,4 +1,4 @@
-"""Metrics in prometheus-client's formats, created from counts at each scrape. Pure.
+"""Metrics page in Prometheus' text format, created from counts at each scrape.
 
 Requests are not counted in prometheus-client's own counters and histograms: an observation there
 takes several times as long as in `series`.
@@ -6,9 +6,11 @@ takes several times as long as in `series`.
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import (
@@ -18,13 +20,54 @@ from prometheus_client.metrics_core import (
     Metric,
     UnknownMetricFamily,
 )
-from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from timonel.serving.asgi import App, Receive, Scope, Send
 from timonel.serving.telemetry.series import Histogram
 
 Labels = tuple[str, ...]
-_OPENMETRICS = "application/openmetrics-text"
+
+
+class MetricsApp:
+    """ASGI application that serves metrics on one path, for any HTTP method.
+
+    Args:
+        app: Handles requests for other paths.
+        page: Renders the page, which takes milliseconds; see `encode`.
+        path: The path of the page.
+        pool: Thread pool that renders the page.
+    """
+
+    def __init__(self, app: App, page: Callable[[], bytes], path: str, pool: Executor) -> None:
+        self._app = app
+        self._page = page
+        self._path = path
+        self._pool = pool
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Handle a request."""
+        if scope["type"] != "http" or scope["path"] != self._path:
+            return self._app(scope, receive, send)
+        return self._send(scope, send)
+
+    async def _send(self, scope: Scope, send: Send) -> None:
+        if query := scope["query_string"]:
+            # TensorFlow Serving compares the path including its query.
+            target = f"{self._path}?{query.decode('latin-1')}"
+            body = f"Unexpected path: {target}. Should be {self._path}".encode()
+            status, content_type = 400, "text/plain"
+        else:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(self._pool, self._page)
+            status, content_type = 200, CONTENT_TYPE_PLAIN_0_0_4
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
+        )
 
 
 class _Metrics(Collector):
@@ -34,29 +77,13 @@ class _Metrics(Collector):
         self._metrics = sorted(metrics, key=lambda metric: metric.name)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
         return (metric for metric in self._metrics if metric.samples)
 
 
-def encode(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
-    """Return a page and its content type: OpenMetrics if accepted, else text.
-
-    Args:
-        metrics: The metrics on the page.
-        accept: The header ``Accept`` of the request.
-    """
-    collector = _Metrics(metrics)
-    kinds = (each.partition(";")[0].strip() for each in accept.split(","))
-    if _OPENMETRICS in kinds:
-        # Not `choose_encoder`: it fails at versions that are not numbers, and without this escaping
-        # it writes colons in the names of samples as underscores.
-        page = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
-            collector, escaping=openmetrics.ALLOWUTF8
-        )
-        return page, openmetrics.CONTENT_TYPE_LATEST
+def encode(metrics: Iterable[Metric]) -> bytes:
+    """Return a page of metrics."""
     # Newlines in labels are escaped, so only TYPE lines end like this.
-    page = generate_latest(collector).replace(b" untyped\n", b" counter\n")
-    return page, CONTENT_TYPE_PLAIN_0_0_4
+    return generate_latest(_Metrics(metrics)).replace(b" untyped\n", b" counter\n")
 
 
 def counter(
@@ -66,12 +93,6 @@ def counter(
 
     prometheus-client treats names that do not end in ``_total``, such as most of TensorFlow
     Serving's, as metrics of unknown type.
-
-    Args:
-        name: Its name.
-        documentation: Its help text.
-        labels: The names of its labels.
-        rows: Label values, and a number.
     """
     is_plain = name.endswith("_total")
     family = CounterMetricFamily if is_plain else UnknownMetricFamily
@@ -81,7 +102,7 @@ def counter(
 def gauge(
     name: str, documentation: str, labels: Sequence[str], rows: Iterable[tuple[Labels, float]]
 ) -> Metric:
-    """Return a gauge; see `counter`."""
+    """Return a gauge: the row sum for each set of labels."""
     return _filled(GaugeMetricFamily(name, documentation, labels=labels), rows)
 
 
@@ -109,23 +130,22 @@ def histogram(
     """Return a histogram: the row sum for each set of labels.
 
     Args:
-        name: Its name.
-        documentation: Its help text.
-        labels: The names of its labels.
+        name: The metric's name.
+        documentation: The help text.
+        labels: The names of the labels.
         rows: Label values, and a histogram.
         unit: Factor for values and limits of the rows.
-        bounds: Its limits, if fewer than those of the rows.
+        bounds: The metric's limits, if fewer than those of the rows.
     """
     sums: dict[Labels, Histogram] = {}
     for key, each in rows:
-        held = sums.get(key)
-        if held is None:
-            held = sums[key] = Histogram(bounds or each.bounds)
-        held.add(each)
+        if key not in sums:
+            sums[key] = Histogram(bounds or each.bounds)
+        sums[key].add(each)
     metric = HistogramMetricFamily(name, documentation, labels=labels)
-    for key, held in sorted(sums.items()):
+    for key, total in sorted(sums.items()):
         # Six digits, as in TensorFlow Serving: limits are labels, which must be equal.
-        limits = (*(f"{bound * unit:g}" for bound in held.bounds), "+Inf")
-        buckets = list(zip(limits, itertools.accumulate(held.counts), strict=True))
-        metric.add_metric(key, buckets, held.total * unit)
+        limits = (*(f"{bound * unit:g}" for bound in total.bounds), "+Inf")
+        buckets = list(zip(limits, itertools.accumulate(total.counts), strict=True))
+        metric.add_metric(key, buckets, total.total * unit)
     return metric

@@ -51,14 +51,7 @@ class BatchKey(NamedTuple):
 
 
 class PathKey(NamedTuple):
-    """Key of loads and warm-ups.
-
-    Args:
-        model: The model's name.
-        version: Its number.
-        path: The version's folder.
-        code: The resulting status.
-    """
+    """Key of loads and warm-ups; ``path`` is the version's folder or URI."""
 
     model: str
     version: int
@@ -82,7 +75,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of values counted."""
+        """Number of values."""
         return sum(self.counts)
 
     def observe(self, value: float) -> None:
@@ -120,7 +113,7 @@ class Requests:
     def observe(
         self, seconds: float, stages: tuple[float, float, float, float], run_s: float, rows: int
     ) -> None:
-        """Count a request."""
+        """Count a request; times are in seconds."""
         with self.lock:
             self.whole.observe(seconds * _MICRO)
             self.run.observe(run_s * _MICRO)
@@ -193,9 +186,6 @@ class Table(Generic[K, V]):
             with self._lock:
                 found = self._values.setdefault(key, self._make())
         return found
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._values
 
     def items(self) -> list[tuple[K, V]]:
         """Return the current items."""

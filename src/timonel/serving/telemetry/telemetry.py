@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -14,14 +15,16 @@ from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.inference.warmup import WarmUp, warmed
 from timonel.serving.manager.buckets.factory import cache_of, folder_of
 from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings, RequestLogSettings, ServerSettings
-from timonel.serving.telemetry import measures
-from timonel.serving.telemetry.endpoint import MetricsApp
-from timonel.serving.telemetry.loading import Load, key_of, measured
-from timonel.serving.telemetry.monitor import Monitor
-from timonel.serving.telemetry.request_log.log import RequestLog
-from timonel.serving.telemetry.series import BatchKey
+from timonel.serving.status import Code, StatusError
+from timonel.serving.telemetry.monitor import Monitor, count_versions, memory_bytes
+from timonel.serving.telemetry.prometheus import MetricsApp
+from timonel.serving.telemetry.request_log import RequestLog
+from timonel.serving.telemetry.series import BatchKey, PathKey
 from timonel.serving.telemetry.tracing import make_tracer
+
+Load = Callable[[Path], LoadedModel]
 
 
 class Telemetry:
@@ -33,7 +36,7 @@ class Telemetry:
         models: Returns the current configuration.
 
     Raises:
-        SpecError: Tracing is enabled, but OpenTelemetry is not installed.
+        MissingExtraError: Tracing is enabled, but OpenTelemetry is not installed.
     """
 
     def __init__(
@@ -50,15 +53,29 @@ class Telemetry:
         tracer = None
         if settings.monitoring.tracing:
             tracer, self._provider = make_tracer()
-        self.monitor = Monitor(partial(measures.versions, catalogue), measures.memory, tracer)
+        self.monitor = Monitor(partial(count_versions, catalogue), memory_bytes, tracer)
         self.recorder = RequestLog(self._log_of, self.monitor.logged)
 
     def loading(self, load: Load) -> Load:
         """Wrap a ``load`` to measure it and warm up the loaded version."""
-        load = measured(load, self.monitor, self._origin)
+
+        def measured(path: Path) -> LoadedModel:
+            began = time.monotonic()
+            code = Code.UNKNOWN
+            try:
+                model = load(path)
+                code = Code.OK
+            except StatusError as error:
+                code = error.code
+                raise
+            else:
+                return model
+            finally:
+                self.monitor.loaded(self._key(path, code), time.monotonic() - began)
+
         if not self._settings.load.warm_up:
-            return load
-        return warmed(load, self._settings.load.warm_up_iterations, self._on_warmed)
+            return measured
+        return warmed(measured, self._settings.load.warm_up_iterations, self._on_warmed)
 
     def app(self, app: App, pool: Executor) -> App:
         """Wrap a REST application to add the metrics page, if enabled.
@@ -68,7 +85,7 @@ class Telemetry:
             pool: Thread pool that renders the page.
         """
         path = self._settings.monitoring.metrics_path
-        return app if path is None else MetricsApp(app, self.monitor, path, pool)
+        return app if path is None else MetricsApp(app, self.monitor.page, path, pool)
 
     def batches_of(self, path: Path) -> Observer:
         """Return the observer for the batches of the version in a folder."""
@@ -77,8 +94,7 @@ class Telemetry:
 
         def observe(batch: BatchObservation) -> None:
             nonlocal models, name
-            # A new configuration, which replaces the old one as a whole, may rename the folder's
-            # model.
+            # A new configuration, which replaces the old one as a whole, may rename the model.
             if (current := self._models()) is not models:
                 models, name = current, self.name_of(path)
             key = BatchKey(name, version, batch.signature)
@@ -111,7 +127,7 @@ class Telemetry:
         return logs.get(name)
 
     def _origin(self, path: Path) -> tuple[str, str]:
-        """Return the model's name for a version's folder, and its origin."""
+        """Return the model's name for a version's folder, and the version's path or URI."""
         for model in self._models():
             if folder_of(model.base_path) == path.parent:
                 return model.name, str(path)
@@ -120,4 +136,8 @@ class Telemetry:
         return "", str(path)
 
     def _on_warmed(self, path: Path, result: WarmUp) -> None:
-        self.monitor.warmed(key_of(path, self._origin, result.code), result.seconds, result.records)
+        self.monitor.warmed(self._key(path, result.code), result.seconds, result.records)
+
+    def _key(self, path: Path, code: Code) -> PathKey:
+        name, origin = self._origin(path)
+        return PathKey(name, int(path.name), origin, code)

@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from timonel.errors import SpecError
+from timonel.errors import MissingExtraError
 from timonel.serving.inference.observation import STAGES, Observation
 from timonel.serving.status import Code
 
@@ -19,15 +19,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 _NANO = 1_000_000_000
-_SERVICE = "timonel"
 
 
 class OpenTelemetryTracer:
-    """Creates spans of requests.
-
-    Args:
-        provider: An OpenTelemetry TracerProvider.
-    """
+    """Create spans of requests with an OpenTelemetry TracerProvider."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
@@ -99,15 +94,12 @@ def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTrac
         exporter: An exporter to use instead of OTLP.
 
     Raises:
-        SpecError: OpenTelemetry is not installed.
+        MissingExtraError: OpenTelemetry is not installed.
     """
     if not _installed("opentelemetry.sdk.trace") or (
         exporter is None and not _installed("opentelemetry.exporter.otlp.proto.http")
     ):
-        raise SpecError(
-            "expected OpenTelemetry's SDK and its OTLP exporter for traces, found none",
-            hint="pip install 'timonel[otel]'",
-        )
+        raise MissingExtraError("Tracing", "otel")
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra
@@ -118,14 +110,11 @@ def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTrac
         )
 
         exporter = OTLPSpanExporter()
-    provider = TracerProvider(resource=Resource.create(_service()))
+    # A name given here would override the variable.
+    name = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "timonel"}
+    provider = TracerProvider(resource=Resource.create(name))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return OpenTelemetryTracer(provider), provider
-
-
-def _service() -> dict[str, str]:
-    # A name given here would override the variable.
-    return {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE}
 
 
 def _installed(module: str) -> bool:

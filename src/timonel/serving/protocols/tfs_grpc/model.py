@@ -14,7 +14,7 @@ from timonel.serving.manager.model_config import next_models
 from timonel.serving.protocols.tfs_grpc.calls import Answer, handler
 from timonel.serving.protos.messages import get_model_status_pb2, model_management_pb2
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.telemetry import tfserving
+from timonel.serving.telemetry.metrics import tensorflow_serving_families
 from timonel.serving.telemetry.monitor import Monitor
 
 NAME = "tensorflow.serving.ModelService"
@@ -112,7 +112,7 @@ class ModelService:
             return {}
         firsts = [
             family.samples[0]
-            for family in tfserving.families(self._monitor.counts())
+            for family in tensorflow_serving_families(self._monitor.counts())
             if family.samples and family.type != "histogram"
         ]
         counted = {first.name.replace(":", "/"): int(first.value) for first in firsts}

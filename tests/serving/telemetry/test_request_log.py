@@ -17,10 +17,13 @@ from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.settings import RequestLogSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code
-from timonel.serving.telemetry.request_log import log as log_module
-from timonel.serving.telemetry.request_log.encoding import encode_exchange
-from timonel.serving.telemetry.request_log.files import PART, RotatingFile
-from timonel.serving.telemetry.request_log.log import RequestLog
+from timonel.serving.telemetry import request_log as log_module
+from timonel.serving.telemetry.request_log import (
+    PART,
+    RequestLog,
+    RotatingFile,
+    encode_exchange,
+)
 
 X = np.array([1.5, 2.5], np.float32)
 SIGNATURES = Everything().signatures
@@ -144,7 +147,7 @@ def test_a_full_disk_drops_counts_and_recovers(prefix, monkeypatch, caplog):
     log.start()
     log.stop()
     assert len(logs(prefix)) == 1
-    assert caplog.messages == [f"requests are not logged to {prefix}: No space left on device"]
+    assert caplog.messages == [f"Cannot log requests to {prefix}: No space left on device"]
 
 
 def test_an_answer_that_cannot_be_written_down_is_counted(prefix, caplog):
