@@ -192,13 +192,11 @@ def show_sizes(state: State) -> State:
 
 
 def _not_serving(state: State) -> tuple[str, ...]:
-    """Return the remaining tasks that do not serve others."""
     named = {task.task_id: task for task in state.status.tasks}
     return tuple(name for name in alive(state) if not role_of(state, named[name]).is_serving)
 
 
 def _describe_failed_tasks(state: State) -> str | None:
-    """Describe the failed tasks of a job that succeeded without them."""
     failed = [task for task in state.status.tasks if task.state == "failed"]
     if not failed:
         return None

@@ -126,7 +126,6 @@ def without(times: Mapping[str, float], name: str) -> dict[str, float]:
 
 
 def _can_continue_without(state: State, role: RoleSpec) -> bool:
-    """Whether the job continues without a task of this role."""
     if not any(task.state != "failed" for task in ending(state)):
         return False
     if not role.essential:

@@ -89,13 +89,6 @@ class Commands:
     def _wait(
         self, is_busy: Callable[[], bool], timeout_s: float, until: int | None = None
     ) -> bool:
-        """Run the event loop while ``is_busy``; return whether it ended in time.
-
-        Args:
-            is_busy: Whether to keep waiting.
-            timeout_s: Maximum wait in seconds.
-            until: Signal that ends the wait.
-        """
         deadline = time.monotonic() + timeout_s
         while is_busy():
             left_s = deadline - time.monotonic()

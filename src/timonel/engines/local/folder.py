@@ -185,7 +185,6 @@ class JobFolder:
 
 @contextlib.contextmanager
 def _corrupt_on_error(path: Path) -> Iterator[None]:
-    """Convert errors in a document's content to `CorruptError`."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:

@@ -59,9 +59,7 @@ class _Agent:
 
 @dataclass
 class Gang:
-    """Carries out a coordinator's actions with agents, and emits events.
-
-    Each task has one agent.
+    """Carries out a coordinator's actions with one agent per task, and emits events.
 
     Agents outlive generations; a dead agent is replaced at the next start.
     """

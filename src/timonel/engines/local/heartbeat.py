@@ -19,10 +19,7 @@ CHECK_S = 1.0
 _CHECKS_PER_TIMEOUT = 4
 _LATE_CHECKS = 3
 _BUSY_SHARE = 0.25
-"""CPU share from which a process counts as computing.
-
-Threads that only wait use less.
-"""
+"""CPU share from which a process counts as computing; threads that only wait use less."""
 _PROGRESS_LIMIT = 4096
 
 
@@ -93,10 +90,7 @@ class Heartbeat:
         return took_s / (now - self._checked_at) >= _BUSY_SHARE
 
     def _excuse_late_check(self, now: float) -> None:
-        """Do not count a late check against the task.
-
-        The watcher or the machine was paused.
-        """
+        # The watcher or the machine was paused.
         before, self._checked_at = self._checked_at, now
         every_s = self.interval_s
         if before is None or every_s is None or now - before <= _LATE_CHECKS * every_s:

@@ -81,7 +81,6 @@ def _show(error: BaseException, code: int) -> int:
 
 
 def _finish(code: int) -> int:
-    """Run an interpreter's shutdown steps in its order."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined] # waits for threads; no public way
     with contextlib.suppress(BaseException):

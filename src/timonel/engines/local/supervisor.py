@@ -109,7 +109,6 @@ class Supervisor:
             self._events.append(ScaleRequested(sizes))
 
     def _process_events(self) -> None:
-        """Process events until none is left."""
         while self._events:
             event = self._events.popleft()
             before = self._state

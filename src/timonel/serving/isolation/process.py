@@ -283,7 +283,7 @@ class Response(Pending):
         number: int,
         deadline: float | None,
         cancel: Callable[[int], None],
-        send: Callable[[], None] = lambda: None,
+        send: Callable[[], None],
     ) -> None:
         super().__init__()
         self._send = send
@@ -334,11 +334,6 @@ class Response(Pending):
 
 
 def _parse_error(fields: Sequence[Any]) -> StatusError:
-    """Parse the error in a message's fields.
-
-    Raises:
-        ProtocolError: The fields contain no error.
-    """
     try:
         code, text, _ = fields
         return StatusError(Code(code), str(text))
@@ -347,11 +342,6 @@ def _parse_error(fields: Sequence[Any]) -> StatusError:
 
 
 def _parse_seconds(fields: Sequence[Any]) -> float | None:
-    """Parse the compute time in a message's fields; None if not reported.
-
-    Raises:
-        ProtocolError: The fields contain something else.
-    """
     if len(fields) != 1 or not isinstance(fields[0], float | int | None):
         raise ProtocolError("invalid compute time")
     return fields[0]

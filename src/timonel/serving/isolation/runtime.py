@@ -13,9 +13,9 @@ from pathlib import Path
 from timonel.processes.backoff import backoff_s
 from timonel.serving.batching.observation import Observer
 from timonel.serving.isolation.connection import is_small
-from timonel.serving.isolation.process import ComputeProcess, Outputs, Response
+from timonel.serving.isolation.process import ComputeProcess, Outputs
 from timonel.serving.isolation.zygote_client import ForkOrder, ZygoteClient
-from timonel.serving.runtimes.base import LoadedModel, Runtime, ScheduledModel
+from timonel.serving.runtimes.base import LoadedModel, Runtime, ScheduledModel, refused
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.isolation import ComputeSettings
 from timonel.serving.signature import Array
@@ -171,9 +171,7 @@ class ProcessModel(ScheduledModel):
         """Request the outputs of a signature; see `ComputeProcess.submit`."""
         process = self._process
         if process is None:
-            response = Response(-1, deadline, lambda _: None)
-            response.complete(self._unavailable)
-            return response
+            return refused(self._unavailable)
         return process.submit(signature, inputs, outputs, deadline)
 
     def run(
