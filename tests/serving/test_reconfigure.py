@@ -13,11 +13,10 @@ from tests.serving.manager.test_manager import publish
 from tests.waiting import until
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
-from timonel.serving.manager.config_file import ConfigFollower
 from timonel.serving.manager.manager import ModelManager
-from timonel.serving.manager.model_config import config_from
+from timonel.serving.manager.model_config import ConfigFollower, config_from
 from timonel.serving.manager.plan import State
-from timonel.serving.manager.reload_waiters import UnservableError
+from timonel.serving.manager.reload import UnservableError
 from timonel.serving.settings import (
     Every,
     Latest,
@@ -202,9 +201,9 @@ def test_a_wait_ends_with_the_model_it_is_for(root):
         given_up = rig.plane.reconfigure([rig.model("gone"), rig.model("a")])
         assert given_up.cancel()
         left = rig.plane.reconfigure([rig.model("gone"), rig.model("lost"), rig.model("a")])
-    with pytest.raises(StatusError, match="the server is stopping"):
+    with pytest.raises(StatusError, match="The server is stopping"):
         left.result(timeout=10)
-    with pytest.raises(StatusError, match="the server is stopping"):
+    with pytest.raises(StatusError, match="The server is stopping"):
         rig.apply("a")
 
 
@@ -321,21 +320,16 @@ def test_requests_never_fail_while_configurations_come_and_go(root):
 
 def test_a_file_is_followed_and_a_bad_one_changes_nothing(root, tmp_path, caplog):
     path = tmp_path / "models.config"
-    with Rig(root, "a") as rig:
-        follower = ConfigFollower(str(path), 0.01, rig.plane.reconfigure)
-        follower.start()
-        try:
-            rig.until(lambda: "No such file" in caplog.text)
-            path.write_text(str(config_from([rig.model("a"), rig.model("b")])))
-            rig.until(lambda: rig.catalogue.loaded("b"))
-            for bad in ("model_config_list { nonsense", "", str(config_from([])).strip() + "x"):
-                path.write_text(bad)
-                time.sleep(0.05)
-                assert list(rig.plane.models()) == ["a", "b"]
-            assert "Error parsing text-format tensorflow.serving.ModelServerConfig" in caplog.text
-            path.write_text(str(config_from([rig.model("b")])))
-            rig.until(lambda: list(rig.plane.models()) == ["b"])
-        finally:
-            follower.stop()
+    with Rig(root, "a") as rig, ConfigFollower(str(path), 0.01, rig.plane.reconfigure):
+        rig.until(lambda: "No such file" in caplog.text)
+        path.write_text(str(config_from([rig.model("a"), rig.model("b")])))
+        rig.until(lambda: rig.catalogue.loaded("b"))
+        for bad in ("model_config_list { nonsense", "", str(config_from([])).strip() + "x"):
+            path.write_text(bad)
+            time.sleep(0.05)
+            assert list(rig.plane.models()) == ["a", "b"]
+        assert "Error parsing text-format tensorflow.serving.ModelServerConfig" in caplog.text
+        path.write_text(str(config_from([rig.model("b")])))
+        rig.until(lambda: list(rig.plane.models()) == ["b"])
     told = [r for r in caplog.records if "No such file" in r.getMessage()]
     assert len(told) == 1

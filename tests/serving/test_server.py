@@ -465,7 +465,7 @@ def test_a_broken_version_changes_nothing_for_clients(server, place):
     assert ended[0]["status"]["error_message"]
     row = {"age": 1, "name": "", "seats": [0]}
     assert rest(server, "/v1/models/table:predict", {"instances": [row]})[0] == 200
-    assert server.logs().count("version 2 cannot be loaded") == 1
+    assert server.logs().count("Cannot load version 2") == 1
     shutil.rmtree(folder)
 
 

@@ -19,8 +19,7 @@ from timonel.options import documented, with_defaults
 from timonel.processes.spawn import describe_exit
 from timonel.serving.auth import AccessSettings
 from timonel.serving.handle import Server, launch
-from timonel.serving.manager.config_file import read_models
-from timonel.serving.manager.model_config import TextProtoError
+from timonel.serving.manager.model_config import TextProtoError, read_models
 from timonel.serving.options import Reference, ServeOptions
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.runtimes.python.options import check_files, python_settings

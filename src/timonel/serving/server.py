@@ -28,8 +28,8 @@ from timonel.serving.fd_limit import raise_limit
 from timonel.serving.frontends import Frontends
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue
-from timonel.serving.manager.config_file import followed
 from timonel.serving.manager.manager import Load, ModelManager
+from timonel.serving.manager.model_config import followed
 from timonel.serving.memory import (
     give_back,
     return_large_blocks,

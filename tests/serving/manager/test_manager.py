@@ -13,9 +13,9 @@ from tests.waiting import until
 from timonel.errors import ServingError
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
-from timonel.serving.manager.folders import PUBLISHED_MARK
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import State
+from timonel.serving.manager.sources import PUBLISHED_MARK
 from timonel.serving.settings import Latest, LoadSettings, ModelSettings, RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import FakeRuntime
@@ -172,7 +172,7 @@ def test_a_broken_version_is_told_once_and_the_older_one_keeps_serving(base, cap
         assert rig.ask() == (1, 1.0)
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 1
-        assert "version 2 cannot be loaded (damaged model in" in told[0]
+        assert "Cannot load version 2 of model m: damaged model in" in told[0]
         assert rig.plane.status("m", 2)[0].code is Code.DATA_LOSS
         (broken / "saved_model.pb").write_text("2")
         rig.until(lambda: rig.serving() == [2])
@@ -199,7 +199,7 @@ def test_retries_end(base):
 
     publish(base, 1)
     with Rig(base, FakeRuntime(fail)) as rig:
-        with pytest.raises(ServingError, match="error from version 1: not now"):
+        with pytest.raises(ServingError, match="Version 1 of model m cannot be loaded: not now"):
             rig.loader.wait_until_settled()
         time.sleep(0.1)
     assert len(rig.runtime.attempts) == 1 + FAST.max_retries
@@ -244,7 +244,7 @@ def test_a_folder_that_goes_away_takes_nothing_with_it(base, caplog):
         base.rename(base.with_name("gone"))
         time.sleep(0.1)
         assert rig.ask() == (1, 1.0)
-        assert len([r for r in caplog.records if "cannot read its folder" in r.message]) == 1
+        assert len([r for r in caplog.records if "cannot read " in r.message]) == 1
 
 
 def test_an_emptied_folder_unloads(base):
@@ -277,11 +277,11 @@ def test_nothing_that_can_be_loaded_is_told_at_start(base, content, message):
         (folder / "saved_model.pb").unlink()
     with Rig(base) as rig, pytest.raises(ServingError, match=message) as caught:
         rig.loader.wait_until_settled()
-    assert "error from version 1" in caught.value.message
+    assert "Version 1 of model m cannot be loaded" in caught.value.message
 
 
 def test_a_missing_folder_is_told_at_start(base):
-    with Rig(base) as rig, pytest.raises(ServingError, match="cannot read its folder"):
+    with Rig(base) as rig, pytest.raises(ServingError, match="cannot read "):
         rig.loader.wait_until_settled()
 
 

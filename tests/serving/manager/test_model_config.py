@@ -146,6 +146,6 @@ def test_settings_come_back_from_the_proto_that_they_are_written_to():
 
 
 def test_tensorflow_is_not_imported():
-    modules = "timonel.serving.manager.config_file, timonel.serving.manager.manager"
+    modules = "timonel.serving.manager.model_config, timonel.serving.manager.manager"
     code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

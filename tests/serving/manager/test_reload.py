@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.serving.manager.reload import Unavailable, admit, unavailable
+from timonel.serving.manager.managed_model import Unavailable
+from timonel.serving.manager.reload import admit, unavailable
 from timonel.serving.settings import ModelSettings
 from timonel.serving.status import Code, StatusError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.threaded import scheduled
-from timonel.serving.status import StatusError, invalid_argument, not_found
+from timonel.serving.status import invalid_argument, not_found
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Catalogue:
     """
 
     def __init__(self, labels: Mapping[str, Mapping[str, int]] | None = None) -> None:
-        self._labels: Mapping[str, Mapping[str, int]] = labels or {}
+        self._labels = labels or {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
         self._statuses: dict[str, tuple[VersionStatus, ...]] = {}
 
@@ -183,8 +183,3 @@ class Catalogue:
             return self._labels[name][label]
         except KeyError:
             raise invalid_argument(f"Unrecognized servable version label: {label}") from None
-
-
-def describe(error: StatusError) -> str:
-    """Return an error's first line, for people."""
-    return error.message.partition("\n")[0]

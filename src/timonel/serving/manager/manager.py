@@ -1,8 +1,8 @@
-"""Watch the models' folders and load versions as `plan.plan` decides.
+"""Watch the models' sources and load versions as `plan.plan` decides.
 
-One thread owns all state. It looks at the disk, submits loads and unloads to small pools, and takes
-their results and new configurations from a queue. A load that takes minutes, or a pending retry,
-therefore delays no other model.
+One thread owns all state. It looks at the sources, submits loads and unloads to small pools, and
+takes their results and new configurations from a queue. A load that takes minutes, or a pending
+retry, therefore delays no other model.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from timonel.serving.manager.buckets.factory import sources
+from timonel.serving.manager.buckets.source import source_factory
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.folders import labels_of
 from timonel.serving.manager.managed_model import ManagedModel
 from timonel.serving.manager.plan import Candidate
-from timonel.serving.manager.reload import admit
-from timonel.serving.manager.reload_waiters import Reloads, finish, stopping, unservable
-from timonel.serving.manager.sources import Held
-from timonel.serving.manager.unloading import close, close_all
+from timonel.serving.manager.reload import Reloads, admit, finish, unservable
+from timonel.serving.manager.sources import FolderLease, labels_of
+from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import LoadSettings, ModelSettings
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
-_LEFT_OUT_KEPT = 256
-_FOR_EVER_S = 3600.0
+_REMOVED_KEPT = 256
+_FOREVER_S = 3600.0
 
 Load = Callable[[Path], LoadedModel]
 
 
 class ModelManager:
-    """Load and unload versions as they appear and disappear on disk.
+    """Load and unload versions as they appear and disappear.
 
     Owns the versions it has loaded. `start`, `wait_until_settled` and `stop` belong to one thread;
     `reconfigure` and `models` may be used from any.
@@ -59,10 +57,10 @@ class ModelManager:
         self._settings = settings
         self._catalogue = catalogue
         self._models = tuple(models)
-        self._watched: dict[str, ManagedModel] = {}
+        self._managed: dict[str, ManagedModel] = {}
         self._reloads = Reloads()
-        self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._make_source = sources(settings, lambda: self._done.put(lambda: None))
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._make_source = source_factory(settings, wake=lambda: self._events.put(lambda: None))
         self._loads = ThreadPoolExecutor(settings.threads, thread_name_prefix="load")
         self._unloads = ThreadPoolExecutor(settings.unload_threads, thread_name_prefix="unload")
         self._lock = threading.Lock()
@@ -92,7 +90,7 @@ class ModelManager:
             UnservableError: A model has no version that can be loaded.
         """
         self._settled.wait()
-        idle = [w for w in self._watched.values() if w.configured and not w.serves]
+        idle = [m for m in self._managed.values() if m.configured and not m.serves]
         if idle:
             raise unservable(idle)
 
@@ -110,9 +108,9 @@ class ModelManager:
         done: Future[None] = Future()
         with self._lock:
             if not self._stopping:
-                self._done.put(lambda: self._reconfigure(tuple(models), done))
+                self._events.put(lambda: self._reconfigure(tuple(models), done))
                 return done
-        done.set_exception(stopping())
+        done.set_exception(_stopping())
         return done
 
     def stop(self) -> None:
@@ -121,164 +119,165 @@ class ModelManager:
             self._stopping = True
         if not self._thread.is_alive():
             return
-        self._done.put(lambda: None)
+        self._events.put(lambda: None)
         self._thread.join()
-        for watched in self._watched.values():
-            watched.close()
+        for managed in self._managed.values():
+            managed.source.close()
         self._loads.shutdown(cancel_futures=True)
-        self._take_what_is_there()
-        self._reloads.end(stopping())
-        for watched in self._watched.values():
-            close_all(watched.give_up(), watched.release)
+        self._drain_events()
+        self._reloads.fail(_stopping())
+        for managed in self._managed.values():
+            _close_all(managed)
         self._unloads.shutdown()
-        self._take_what_is_there()
+        self._drain_events()
 
     def _watch(self) -> None:
         while not self._stopping:
             now = time.monotonic()
-            for watched in list(self._watched.values()):
-                self._look_safely(watched, now)
-            self._tell_who_waits()
-            self._take_results(self._wakes_at(now))
+            for managed in list(self._managed.values()):
+                self._look(managed, now)
+            configured = [m for m in self._managed.values() if m.configured]
+            if all(m.serves or not m.may_serve for m in configured):
+                self._settled.set()
+            self._reloads.complete(self._managed)
+            self._handle_events(self._next_look(now))
         self._settled.set()
 
-    def _wakes_at(self, now: float) -> float:
-        times = [w.wakes_at(now) for w in self._watched.values()]
+    def _next_look(self, now: float) -> float:
+        times = [m.next_look(now) for m in self._managed.values()]
         # Overdue looks were just done and postponed.
         ahead = [t for t in times if t is not None and t > now]
-        return min([now + (self._settings.poll_s or _FOR_EVER_S), *ahead])
+        return min([now + (self._settings.poll_s or _FOREVER_S), *ahead])
 
-    def _take_results(self, deadline: float) -> None:
-        """Process results of the pools until the next look is due."""
+    def _handle_events(self, deadline: float) -> None:
+        """Handle results of the pools until the next look is due."""
         while (left := deadline - time.monotonic()) > 0:
             try:
-                self._done.get(timeout=left)()
+                self._events.get(timeout=left)()
             except queue.Empty:
                 return
-            if self._done.empty():
+            if self._events.empty():
                 return
 
-    def _take_what_is_there(self) -> None:
-        while not self._done.empty():
-            self._done.get()()
+    def _drain_events(self) -> None:
+        while not self._events.empty():
+            self._events.get()()
 
-    def _look_safely(self, watched: ManagedModel, now: float) -> None:
+    def _look(self, managed: ManagedModel, now: float) -> None:
         try:
             # With a period of 0, check only the versions found by the first look.
-            todo = watched.look(now, relist=self._settings.poll_s > 0)
-        except Exception:  # noqa: BLE001 - logged, and tried again
+            todo = managed.look(now, relist=self._settings.poll_s > 0)
+        except Exception:  # noqa: BLE001 - logged, and retried
             # The thread must survive any file-system error; it retries soon.
-            _LOG.exception("model %s cannot be looked at", watched.name)
+            _LOG.exception("Cannot check the versions of model %s.", managed.name)
             return
         for candidate in todo.load:
-            self._begin_load(watched, candidate)
+            self._begin_load(managed, candidate)
         for number in todo.unload:
-            self._begin_unload(watched, number)
+            self._begin_unload(managed, number)
 
-    def _begin_load(self, watched: ManagedModel, candidate: Candidate) -> None:
-        watched.begin_load(candidate)
-        fetched = watched.fetch(candidate)
+    def _begin_load(self, managed: ManagedModel, candidate: Candidate) -> None:
+        managed.begin_load(candidate)
+        fetched = managed.source.fetch(candidate)
         # Not in the pool: a bucket that hangs must not block loading other models.
         fetched.add_done_callback(
-            lambda done: self._done.put(lambda: self._load_from(watched, candidate.number, done))
+            lambda done: self._events.put(lambda: self._load_from(managed, candidate.number, done))
         )
 
-    def _load_from(self, watched: ManagedModel, number: int, fetched: Future[Held]) -> None:
+    def _load_from(self, managed: ManagedModel, number: int, fetched: Future[FolderLease]) -> None:
         error = fetched.exception()
         if error is not None:
-            watched.fail(number, _as_status(error))
+            managed.fail(number, _as_status(error))
             return
-        held = fetched.result()
+        lease = fetched.result()
         if self._stopping:
-            held.release()
+            lease.release()
             return
-        future = self._loads.submit(lambda: (self._load(held.path), labels_of(held.path)))
-        future.add_done_callback(
-            lambda done: self._done.put(lambda: self._end_load(watched, number, held, done))
+
+        def load() -> Servable:
+            return Servable(managed.name, number, self._load(lease.path), labels_of(lease.path))
+
+        self._loads.submit(load).add_done_callback(
+            lambda done: self._events.put(lambda: self._end_load(managed, number, lease, done))
         )
 
     def _end_load(
-        self,
-        watched: ManagedModel,
-        number: int,
-        held: Held,
-        done: Future[tuple[LoadedModel, tuple[str, ...]]],
+        self, managed: ManagedModel, number: int, lease: FolderLease, done: Future[Servable]
     ) -> None:
         if done.cancelled():
-            held.release()
-            return
-        error = done.exception()
-        if error is not None:
-            held.release()
-            watched.fail(number, _as_status(error))
-            return
-        model, labels = done.result()
-        servable = Servable(watched.name, number, model, labels)
-        watched.end_load(servable, held)
+            lease.release()
+        elif (error := done.exception()) is not None:
+            lease.release()
+            managed.fail(number, _as_status(error))
+        else:
+            managed.end_load(done.result(), lease)
 
-    def _begin_unload(self, watched: ManagedModel, number: int) -> None:
-        servable = watched.begin_unload(number)
-        self._close_when_idle(servable, lambda: self._end_unload(watched, servable))
+    def _begin_unload(self, managed: ManagedModel, number: int) -> None:
+        """Close a version after its last request."""
+        servable = managed.begin_unload(number)
 
-    def _close_when_idle(self, servable: Servable, then: Callable[[], None]) -> None:
-        """Close a version after its last request.
+        def close() -> None:
+            try:
+                servable.model.close()
+            except Exception:  # noqa: BLE001 - logged
+                # The version takes no more requests, even if not fully closed.
+                _LOG.exception("Cannot close version %d of model %s.", number, managed.name)
+            give_back()
+            self._events.put(lambda: managed.end_unload(servable))
 
-        ``then`` is called in the loader's thread.
-        """
+        def idle() -> None:
+            self._unloads.submit(close)
 
-        def closing() -> None:
-            close(servable)
-            self._done.put(then)
-
-        def hand_over() -> None:
-            self._unloads.submit(closing)
-
-        servable.retire(hand_over)
-
-    def _end_unload(self, watched: ManagedModel, servable: Servable) -> None:
-        watched.release(servable)
-        watched.end_unload(servable.version)
+        servable.retire(idle)
 
     def _reconfigure(self, models: tuple[ModelSettings, ...], done: Future[None]) -> None:
         if self._stopping:
-            finish(done, stopping())
+            finish(done, _stopping())
             return
-        serving = {name: set(self._catalogue.loaded(name)) for name in self._watched}
+        available = {name: set(self._catalogue.loaded(name)) for name in self._managed}
         before = {model.name for model in self._models}
         may_wait = self._settings.labels_may_wait
         try:
-            admit(self._models, models, serving, labels_may_wait=may_wait)
+            admit(self._models, models, available, labels_may_wait=may_wait)
         except StatusError as error:
             finish(done, error)
             return
         if models != self._models:
-            _LOG.info("configured: %s", ", ".join(model.name for model in models) or "no models")
+            _LOG.info("Configured models: %s", ", ".join(model.name for model in models) or "none")
         self._configure(models)
-        fresh = frozenset(model.name for model in models) - before
-        self._reloads.add(done, fresh)
+        self._reloads.add(done, frozenset(model.name for model in models) - before)
 
     def _configure(self, models: tuple[ModelSettings, ...]) -> None:
         self._models = models
         self._catalogue.configure({model.name: model.labels for model in models})
-        wanted = {model.name: model for model in models}
-        for name, watched in self._watched.items():
-            watched.configure(wanted.get(name))
-        for name, model in wanted.items():
-            if name not in self._watched:
-                self._watched[name] = ManagedModel(
+        by_name = {model.name: model for model in models}
+        for name, managed in self._managed.items():
+            managed.configure(by_name.get(name))
+        for name, model in by_name.items():
+            if name not in self._managed:
+                self._managed[name] = ManagedModel(
                     model, self._settings, self._catalogue, self._make_source
                 )
-        gone = [w for w in self._watched.values() if w.is_gone]
-        tellable = [w for w in gone if w.has_ended]
-        for watched in [w for w in gone if not w.has_ended] + tellable[:-_LEFT_OUT_KEPT]:
-            del self._watched[watched.name]
-            self._catalogue.forget(watched.name)
+        gone = [m for m in self._managed.values() if m.is_gone]
+        with_status = [m for m in gone if m.has_status]
+        for managed in [m for m in gone if not m.has_status] + with_status[:-_REMOVED_KEPT]:
+            del self._managed[managed.name]
+            self._catalogue.forget(managed.name)
 
-    def _tell_who_waits(self) -> None:
-        configured = [w for w in self._watched.values() if w.configured]
-        if all(w.serves or not w.hopeful for w in configured):
-            self._settled.set()
-        self._reloads.answer(self._watched)
+
+def _close_all(managed: ManagedModel) -> None:
+    """Close all versions of a model after their last requests."""
+    idle = {servable: threading.Event() for servable in managed.withdraw_all()}
+    for servable, event in idle.items():
+        servable.retire(event.set)
+    for servable, event in idle.items():
+        event.wait()
+        servable.model.close()
+        managed.release(servable)
+
+
+def _stopping() -> StatusError:
+    return StatusError(Code.UNAVAILABLE, "The server is stopping.")
 
 
 def _as_status(error: BaseException) -> StatusError:

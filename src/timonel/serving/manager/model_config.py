@@ -1,34 +1,39 @@
-"""Convert TensorFlow Serving's ModelServerConfig to and from settings.
+"""Read, convert and follow TensorFlow Serving's ModelServerConfig.
 
 The protos of `tensorflow_serving.config` do not import TensorFlow, unlike those of its API.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any, Self
 
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from timonel.serving.manager.reload import check_names
 from timonel.serving.settings import (
     TENSORFLOW,
     Every,
     Latest,
     ModelSettings,
     RequestLogSettings,
+    ServerSettings,
     Specific,
     VersionPolicy,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
+_LOG = logging.getLogger(__name__)
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
-_OTHER = "other"
 TFRECORD_LOG = "tfrecord"
-"""The only supported log collector type: `timonel.serving.telemetry.request_log`."""
-_MODEL_TYPES = {1: TENSORFLOW, 2: _OTHER}
+"""The only supported log collector type, see `timonel.serving.telemetry.request_log`."""
+_MODEL_TYPES = {1: TENSORFLOW, 2: "other"}
 
 
 class TextProtoError(StatusError):
@@ -43,6 +48,29 @@ class TextProtoError(StatusError):
     def __init__(self, path: str, message_name: str, reason: str) -> None:
         super().__init__(Code.INVALID_ARGUMENT, f"Invalid protobuf file: '{path}'")
         self.diagnosis = f"Error parsing text-format {message_name}: {reason}"
+
+
+def read_models(path: str) -> tuple[ModelSettings, ...]:
+    """Return the models in a ModelServerConfig file, to start a server.
+
+    Raises:
+        StatusError: The file cannot be read or is invalid.
+    """
+    return first_models(parse_model_config(read_text(path), path))
+
+
+def read_text(path: str) -> str:
+    """Return a file's text.
+
+    Raises:
+        StatusError: The file cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise StatusError(Code.NOT_FOUND, f"{path}; No such file or directory") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise StatusError(Code.UNKNOWN, f"{path}; {error}") from error
 
 
 def parse_text_proto(text: str, message: Any, path: str) -> Any:
@@ -109,6 +137,19 @@ def models_from(config: Any) -> tuple[ModelSettings, ...]:
     return tuple(_settings(model) for model in listed)
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Reject a list that names a model twice.
+
+    Raises:
+        StatusError: A name is repeated.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise invalid_argument(f"Illegal to list model {name} multiple times in config list")
+        seen.add(name)
+
+
 def check_base_path(name: str, base_path: str) -> None:
     """Reject a relative base path.
 
@@ -119,6 +160,78 @@ def check_base_path(name: str, base_path: str) -> None:
         raise invalid_argument(
             f"Expected model {name} to have an absolute path or URI; got base_path()={base_path}"
         )
+
+
+@contextlib.contextmanager
+def followed(
+    settings: ServerSettings, reconfigure: Callable[[Sequence[ModelSettings]], Future[None]]
+) -> Iterator[None]:
+    """Follow a server's configuration file during the block, if configured."""
+    if settings.config_file is None or settings.config_poll_s <= 0:
+        yield
+        return
+    with ConfigFollower(settings.config_file, settings.config_poll_s, reconfigure):
+        yield
+
+
+class ConfigFollower:
+    """Apply a ModelServerConfig file periodically during a block, whether it has changed or not.
+
+    If the file cannot be read or is rejected, the present state stays; repeats of an error are not
+    logged again.
+
+    Args:
+        path: The file.
+        period_s: Seconds between reads.
+        reconfigure: Applies the models that were read.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        period_s: float,
+        reconfigure: Callable[[Sequence[ModelSettings]], Future[None]],
+    ) -> None:
+        self._path = path
+        self._period_s = period_s
+        self._reconfigure = reconfigure
+        self._logged: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="config", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._stop.wait(self._period_s):
+            try:
+                models = next_models(parse_model_config(read_text(self._path), self._path))
+            except StatusError as error:
+                self._log(error)
+            else:
+                # Do not wait: a model that never becomes available must not end the polling.
+                self._reconfigure(models).add_done_callback(self._end)
+
+    def _end(self, done: Future[None]) -> None:
+        try:
+            done.result()
+        except StatusError as error:
+            self._log(error)
+        except CancelledError:
+            return
+        else:
+            self._logged = None
+
+    def _log(self, error: StatusError) -> None:
+        text = f"{error} {getattr(error, 'diagnosis', '')}".rstrip()
+        if text != self._logged:
+            _LOG.error("Cannot apply the model configuration in %s: %s", self._path, text)
+        self._logged = text
 
 
 def config_from(models: Sequence[ModelSettings]) -> Any:

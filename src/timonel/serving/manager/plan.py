@@ -7,10 +7,10 @@ version that cannot be loaded never takes down one that serves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from timonel.serving.settings import Every, Latest, Specific, Transition
+from timonel.serving.settings import Latest, Specific, Transition, VersionPolicy
 from timonel.serving.status import Code, StatusError
 
 
@@ -83,9 +83,6 @@ class Plan:
     unload: tuple[int, ...] = ()
 
 
-Policy = Latest | Every | Specific
-
-
 @dataclass(frozen=True)
 class Rule:
     """Rules for choosing a model's versions.
@@ -97,7 +94,7 @@ class Rule:
         fall_back: Whether an older version replaces one that cannot be loaded.
     """
 
-    policy: Policy = field(default_factory=Latest)
+    policy: VersionPolicy = field(default_factory=Latest)
     transition: Transition = Transition.AVAILABILITY_PRESERVING
     keep: frozenset[int] = frozenset()
     fall_back: bool = True
@@ -144,11 +141,11 @@ def plan(
     """
     aspired = _aspired(rule, candidates, tracked)
     due = [c for c in candidates if _retry_is_due(c, tracked.get(c.number), now)]
-    wanted = {c.number: c for c in (*aspired, *due)}
+    chosen = {c.number: c for c in (*aspired, *due)}
     load = tuple(
-        wanted[number]
-        for number in sorted(wanted, reverse=True)
-        if _may_begin(wanted[number], tracked.get(number), now)
+        candidate
+        for number, candidate in sorted(chosen.items(), reverse=True)
+        if _may_begin(candidate, tracked.get(number), now)
     )
     if rule.transition is Transition.RESOURCE_PRESERVING:
         return _one_at_a_time(load, aspired, candidates, tracked)
@@ -160,13 +157,7 @@ def after_failure(
 ) -> Tracked:
     """Return the record of a version whose load has just failed."""
     again = transient and record.attempts <= retries
-    return Tracked(
-        State.END,
-        record.fingerprint,
-        record.attempts,
-        error,
-        retry_at if again else None,
-    )
+    return replace(record, state=State.END, error=error, retry_at=retry_at if again else None)
 
 
 def may_yet_serve(
@@ -261,10 +252,10 @@ def _one_at_a_time(
     others = sorted(n for n, record in tracked.items() if record.in_memory and n not in numbers)
     if others:
         # Unload nothing for candidates of which none can be loaded.
-        wish = fresh or present or not candidates
+        replaceable = fresh or present or not candidates
         leaving = (n for n in others if _state(tracked, n) is State.AVAILABLE)
-        return Plan(unload=tuple(leaving) if wish else ())
-    # Nor to retry a failed version: that waits until nothing serves.
+        return Plan(unload=tuple(leaving) if replaceable else ())
+    # Retry a failed version only if nothing serves.
     return Plan(load=fresh or (() if present else load[:1]))
 
 

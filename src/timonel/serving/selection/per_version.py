@@ -13,7 +13,7 @@ from pathlib import Path
 
 from timonel.models.python import is_python_model
 from timonel.serving.isolation.runtime import ProcessRuntime
-from timonel.serving.manager.folders import version_folders
+from timonel.serving.manager.sources import version_folders
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.selection.auto import runtime_of
 from timonel.serving.settings import AUTO, TENSORFLOW, ModelSettings, RuntimeSettings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from timonel.models.python import is_python_model
 from timonel.serving.isolation.runtime import ProcessRuntime
-from timonel.serving.manager.folders import version_folders
+from timonel.serving.manager.sources import version_folders
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.python.permission import own_code
 from timonel.serving.settings import ModelSettings, RuntimeSettings

@@ -13,8 +13,9 @@ from typing import Any
 from timonel.serving.asgi import App
 from timonel.serving.batching.observation import BatchObservation, Observer
 from timonel.serving.inference.warmup import WarmUp, warmed
-from timonel.serving.manager.buckets.factory import cache_of, folder_of
+from timonel.serving.manager.buckets.cache import cache_of
 from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.manager.sources import folder_of
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings, RequestLogSettings, ServerSettings
 from timonel.serving.status import Code, StatusError

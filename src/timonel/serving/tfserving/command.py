@@ -20,10 +20,8 @@ from typing import TextIO
 
 from timonel.errors import TimonelError
 from timonel.serving.batching.tfserving_parameters import read_parameters
-from timonel.serving.manager.config_file import read_models, read_text
-from timonel.serving.manager.model_config import TextProtoError
-from timonel.serving.manager.reload import unavailable
-from timonel.serving.manager.reload_waiters import UnservableError
+from timonel.serving.manager.model_config import TextProtoError, read_models, read_text
+from timonel.serving.manager.reload import UnservableError, unavailable
 from timonel.serving.server import run
 from timonel.serving.status import StatusError
 from timonel.serving.tfserving import table

@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.manager.test_manager import Rig as FolderRig
 from tests.storage.conftest import s3_server  # noqa: F401 - a fixture
-from timonel.serving.manager.buckets import store
+from timonel.serving.manager.buckets import listing
 from timonel.serving.settings import LoadSettings
 
 
@@ -125,15 +125,15 @@ class Place:
 @pytest.fixture
 def quick(monkeypatch):
     """Take small pieces, and pause for moments between attempts."""
-    monkeypatch.setattr("timonel.serving.manager.buckets.download._PAUSES_S", (0.02, 0.02))
-    monkeypatch.setattr(store, "CHUNK_BYTES", 50_000)
+    monkeypatch.setattr("timonel.serving.manager.buckets.download._BACKOFF_S", (0.02, 0.02))
+    monkeypatch.setattr(listing, "CHUNK_BYTES", 50_000)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """Wait for buckets for seconds instead of a minute."""
-    monkeypatch.setattr(store, "LIST_S", 2.0)
-    monkeypatch.setattr(store, "READ_S", 2.0)
+    monkeypatch.setattr(listing, "LIST_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(listing, "READ_TIMEOUT_S", 2.0)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import base64
 import google_crc32c
 import pytest
 
-from timonel.serving.manager.buckets.completeness import UNSEEN, Settling
-from timonel.serving.manager.buckets.listing import Blob, blobs_from, fingerprint, what_is_missing
+from timonel.serving.manager.buckets.listing import Blob, blobs_from, fingerprint, is_complete
+from timonel.serving.manager.buckets.source import VersionState, VersionStates
 
 S3 = {"size": 3, "ETag": '"900150983cd24fb0d6963f7d28e17f72"', "LastModified": "today"}
 GCS = {
@@ -32,7 +32,7 @@ def test_objects_of_the_stores():
 def test_a_tag_of_another_kind_is_no_digest(tag):
     (blob,) = blobs_from({"b/1/x": {"size": 1, "ETag": tag, "mtime": 5}}, "b/1")
     assert blob.md5 is None
-    assert blob.mark
+    assert blob.revision
 
 
 @pytest.mark.parametrize("text", ["%%", "", "AA==", 7, None])
@@ -48,7 +48,7 @@ def test_names_that_are_no_files_are_refused(name):
 
 
 def test_a_name_that_is_a_file_and_a_folder_is_refused():
-    with pytest.raises(ValueError, match="found both"):
+    with pytest.raises(ValueError, match="got both"):
         blobs_from({"b/1/a": S3, "b/1/a/b": S3}, "b/1")
 
 
@@ -65,34 +65,33 @@ INDEX = "variables/variables.index"
 
 
 @pytest.mark.parametrize(
-    ("names", "missing"),
+    ("names", "complete"),
     [
-        ([], "it is empty"),
-        (["saved_model.pb"], None),
-        (["saved_model.pb", INDEX], "variables.data-00000-of-00001"),
-        (["saved_model.pb", *SHARDS], INDEX),
-        (["saved_model.pb", INDEX, SHARDS[1]], SHARDS[0]),
-        (["saved_model.pb", INDEX, *SHARDS], None),
-        (["model.py"], None),
+        ([], False),
+        (["saved_model.pb"], True),
+        (["saved_model.pb", INDEX], False),
+        (["saved_model.pb", *SHARDS], False),
+        (["saved_model.pb", INDEX, SHARDS[1]], False),
+        (["saved_model.pb", INDEX, *SHARDS], True),
+        (["model.py"], True),
     ],
 )
-def test_what_a_version_visibly_lacks(names, missing):
-    found = what_is_missing([Blob(name, 1, "x") for name in names])
-    assert found is None if missing is None else missing in str(found)
+def test_a_version_needs_all_its_shards(names, complete):
+    assert is_complete([Blob(name, 1, "x") for name in names]) is complete
 
 
 def test_a_version_settles_over_two_looks_that_agree():
-    settling = Settling(1.0)
+    states = VersionStates(1.0)
     blobs = (Blob("saved_model.pb", 1, "a"),)
-    settling.saw(1, blobs, 0.0)
-    assert not settling.seen(1).complete
-    settling.saw(1, blobs, 0.9)
-    assert not settling.seen(1).complete
-    settling.saw(1, blobs, 1.0)
-    assert settling.complete([1, 2]) == {1: fingerprint(blobs)}
-    settling.saw(1, (Blob("saved_model.pb", 1, "b"),), 5.0)
-    assert not settling.seen(1).complete
-    settling.is_cached(2, "f")
-    assert settling.seen(2).complete
-    settling.keep([2])
-    assert settling.seen(1) is UNSEEN
+    states.listed(1, blobs, 0.0)
+    assert not states[1].complete
+    states.listed(1, blobs, 0.9)
+    assert not states[1].complete
+    states.listed(1, blobs, 1.0)
+    assert states.complete([1, 2]) == {1: fingerprint(blobs)}
+    states.listed(1, (Blob("saved_model.pb", 1, "b"),), 5.0)
+    assert not states[1].complete
+    states.cached(2, "f")
+    assert states[2].complete
+    states.keep([2])
+    assert states[1] == VersionState()

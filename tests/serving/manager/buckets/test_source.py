@@ -14,7 +14,7 @@ from tests.serving.manager.test_manager import Rig as FolderRig
 from tests.serving.manager.test_manager import publish
 from tests.waiting import until
 from timonel.errors import ServingError
-from timonel.serving.manager.buckets.store import Bucket, BucketError
+from timonel.serving.manager.buckets.listing import Bucket, BucketError
 from timonel.serving.manager.plan import State, VersionStatus
 from timonel.serving.status import Code
 from timonel.storage import digest_tree
@@ -147,14 +147,14 @@ def test_a_bucket_that_fails_keeps_what_serves_and_holds_up_no_other_model(
         rig.loader.reconfigure(models).result(60)
         s3.proxy.fault = lambda *_: fault
         s3.version(2)
-        until(lambda: "keeping what is loaded" in caplog.text)
+        until(lambda: "keeping the loaded versions" in caplog.text)
         publish(base, 2)
         rig.until(lambda: 2 in rig.catalogue.loaded("other"))
         assert rig.ask() == (1, 1.0)
         s3.proxy.fault = lambda *_: None
         s3.proxy.over.set()
         rig.serves(2)
-    assert caplog.text.count("keeping what is loaded") < 4
+    assert caplog.text.count("keeping the loaded versions") < 4
 
 
 @pytest.mark.soak
@@ -170,14 +170,14 @@ def test_without_its_bucket_a_server_starts_from_the_cache_and_says_so(
     with Rig(s3, cache) as rig:
         rig.loader.wait_until_settled()
         assert rig.ask() == (2, 2.0)
-        assert "serving from the cache what it told of last: 2" in caplog.text
+        assert "serving cached versions of the last listing: 2" in caplog.text
         s3.proxy.fault = lambda *_: None
         s3.proxy.over.set()
         s3.version(3)
         rig.serves(3)
     s3.proxy.fault = lambda *_: "503"
     shutil.rmtree(cache)
-    with Rig(s3, cache) as rig, pytest.raises(ServingError, match="cannot list s3://"):
+    with Rig(s3, cache) as rig, pytest.raises(ServingError, match="Cannot list s3://"):
         rig.loader.wait_until_settled()
 
 
@@ -188,7 +188,7 @@ def test_what_the_cache_has_of_the_last_listing_is_served_without_the_bucket(
 
     def versions(bucket):
         if gone:
-            raise BucketError(Code.UNAVAILABLE, f"cannot list {bucket.uri}: gone")
+            raise BucketError(Code.UNAVAILABLE, f"Cannot list {bucket.uri}: gone")
         return listed(bucket)
 
     monkeypatch.setattr(Bucket, "versions", versions)
@@ -200,7 +200,7 @@ def test_what_the_cache_has_of_the_last_listing_is_served_without_the_bucket(
     with Rig(memory, cache) as rig:
         rig.loader.wait_until_settled()
         assert rig.ask() == (2, 2.0)
-        assert "gone; serving from the cache what it told of last: 2" in caplog.text
+        assert "gone; serving cached versions of the last listing: 2" in caplog.text
         gone.clear()
         memory.version(3)
         rig.serves(3)
@@ -218,7 +218,7 @@ def test_a_damaged_entry_is_fetched_again(memory, cache, caplog):
     with Rig(memory, cache) as rig:
         rig.loader.wait_until_settled()
         assert (rig.runtime.attempts[0] / "blob").read_bytes() == b"x" * 200_000
-    assert "is damaged and removed: blob is not what was downloaded" in caplog.text
+    assert "from the cache: blob has changed" in caplog.text
 
 
 def test_a_version_with_a_digest_of_its_own_is_held_to_it(memory, cache, tmp_path):
@@ -234,7 +234,7 @@ def test_a_version_with_a_digest_of_its_own_is_held_to_it(memory, cache, tmp_pat
         memory.put(2, "assets.extra/tf_serving_warmup_requests", b"")
         memory.put(2, "saved_model.pb", b"2")
         rig.until(lambda: told(rig, 2).code is Code.DATA_LOSS)
-        assert "does not have the digest that it was published with" in told(rig, 2).message
+        assert "does not have its published digest" in told(rig, 2).message
         memory.put(2, "other", b"more")
         rig.serves(2)
 
@@ -314,7 +314,7 @@ def test_what_would_leave_the_folder_is_refused(memory, cache, tmp_path, caplog)
 def test_a_place_without_versions_is_told(memory, cache):
     with (
         Rig(memory, cache) as rig,
-        pytest.raises(ServingError, match=r"cannot list memory://.*FileNotFoundError"),
+        pytest.raises(ServingError, match=r"Cannot list memory://.*FileNotFoundError"),
     ):
         rig.loader.wait_until_settled()
 

@@ -152,7 +152,7 @@ def test_weaknesses_of_the_model_are_not_ours(exported, tmp_path):
         began = time.monotonic()
         until(lambda: states(server, "good").get("2") == "AVAILABLE")
         assert time.monotonic() - began < 20
-        assert "good: version 2 cannot be loaded" not in server.log.read_text()
+        assert "Cannot load version 2 of model good" not in server.log.read_text()
         assert post(server, "good:predict", {"instances": [1.0]})[0] == 200
         assert post(server, "bad:predict", {"instances": [1.0]})[0] == 200
         # Both answer, and tell whether they serve, without a model's name.

@@ -1,4 +1,4 @@
-"""Downloading one version into a folder: resumed where it was cut off, and verified."""
+"""Download a version from a bucket into the cache: resumable and verified."""
 
 from __future__ import annotations
 
@@ -16,24 +16,109 @@ from typing import Any
 import google_crc32c
 
 from timonel.errors import InputError
-from timonel.serving.manager.buckets.listing import Blob, fingerprint
-from timonel.serving.manager.buckets.store import Bucket, BucketError
+from timonel.models.schema import KEPT_REFERENCE, VERSION_FILE
+from timonel.serving.manager.buckets.cache import CONTENT, PROGRESS, ModelCache, cache_error
+from timonel.serving.manager.buckets.listing import Blob, Bucket, BucketError, fingerprint
+from timonel.serving.manager.sources import FolderLease
 from timonel.serving.status import TRANSIENT, Code, StatusError
+from timonel.storage import digest_tree
 from timonel.storage.atomic import write_json
 
 _LOG = logging.getLogger(__name__)
-_PAUSES_S = (0.5, 1.0, 2.0)
+_BACKOFF_S = (0.5, 1.0, 2.0)
 _BLOCK_BYTES = 1 << 20
-PROGRESS = "progress.json"
-CONTENT = "content"
+_ATTEMPTS = 3
+_OTHER_SERVER_S = 0.2
+_EXTRA = "assets.extra"
 
 Wait = Callable[[float], bool]
-"""Waits for some seconds; true, at once, when what is under way shall end."""
+"""Wait for some seconds; return True, at once, when the source is closed."""
+
+
+def fetch_version(
+    bucket: Bucket,
+    cache: ModelCache,
+    number: int,
+    name: str,
+    blobs: Sequence[Blob] | None,
+    mark: str,
+    wait: Wait,
+) -> FolderLease:
+    """Return a version's folder in the cache, verified; download it if needed.
+
+    Args:
+        bucket: Where the version is.
+        cache: Where it is kept.
+        number: Its number.
+        name: Its folder in the bucket.
+        blobs: Its objects; None if the bucket could not be listed.
+        mark: The fingerprint of its objects.
+        wait: Waits between attempts.
+
+    Raises:
+        StatusError: It cannot be downloaded or kept.
+    """
+    attempts = 0
+    while not wait(0):
+        lease = cache.lease(bucket.uri, number, mark)
+        if lease is not None:
+            return lease
+        if blobs is None:
+            raise BucketError(
+                Code.UNAVAILABLE,
+                f"Version {number} of {bucket.uri} is not in the cache, and the bucket cannot be "
+                "reached.",
+            )
+        if attempts == _ATTEMPTS:
+            raise BucketError(
+                Code.DATA_LOSS, f"The cache in {cache.root} does not keep downloaded versions."
+            )
+        with cache.partial(bucket.uri, number) as folder:
+            # Another server may have finished it just before.
+            if folder is not None and not cache.has(bucket.uri, number, mark):
+                attempts += 1
+                download = Download(bucket, name, blobs, folder, wait)
+                cache.make_room(download.left_bytes, folder)
+                sums = download.run()
+                _check_digest(folder, f"{bucket.uri}/{name}")
+                cache.adopt(folder, bucket.uri, number, mark, sums)
+                continue
+        # Another server downloads it, or is about to release it.
+        wait(_OTHER_SERVER_S)
+    raise _cancelled()
+
+
+def _check_digest(folder: Path, place: str) -> None:
+    """Reject a version that differs from what timonel published.
+
+    Versions of other tools have no digest. Files that were added to ``assets.extra`` later, such as
+    warm-up requests, are ignored.
+    """
+    content = folder / CONTENT
+    try:
+        digest = json.loads((content / VERSION_FILE).read_bytes()).get("digest")
+    except (OSError, ValueError, AttributeError):
+        return
+    extra = {path.relative_to(content).as_posix() for path in _files(content / _EXTRA)}
+    if digest is None or digest in {
+        digest_tree(content, exclude={VERSION_FILE, KEPT_REFERENCE}),
+        digest_tree(content, exclude=extra),
+    }:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    raise BucketError(
+        Code.DATA_LOSS,
+        f"{place} does not have its published digest: it is still incomplete, or was changed.",
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
 
 
 @dataclass
 class _Part:
-    """A file that is there in part, or whole once its checksum is known."""
+    """Progress of a file; it is complete once its checksum is known."""
 
     mark: str
     size: int
@@ -41,16 +126,16 @@ class _Part:
 
 
 class Download:
-    """One version on its way into a folder. Not thread-safe.
+    """Download of one version into a folder. Not thread-safe.
 
-    A download that broke off is continued by another one into the same folder: objects that were
-    replaced since are fetched anew, others from where they ended.
+    An interrupted download can be continued by another one into the same folder: objects replaced
+    since then are downloaded anew, others from where they ended.
 
     Args:
-        bucket: Where the version is.
+        bucket: The bucket.
         name: The version's folder there.
-        blobs: Its objects, as they were listed.
-        folder: Where it goes, into `CONTENT`; what is done is kept in `PROGRESS`.
+        blobs: Its objects, as listed.
+        folder: The target: files go to `CONTENT`, progress to `PROGRESS`.
         wait: Waits between attempts.
     """
 
@@ -59,6 +144,7 @@ class Download:
     ) -> None:
         self._bucket = bucket
         self._name = name
+        self._place = f"{bucket.uri}/{name}"
         self._blobs = blobs
         self._folder = folder
         self._wait = wait
@@ -66,7 +152,7 @@ class Download:
 
     @property
     def left_bytes(self) -> int:
-        """How much is still to be fetched."""
+        """Bytes still to download."""
         return sum(
             blob.size - min(blob.size, self._present(blob))
             for blob in self._blobs
@@ -74,24 +160,21 @@ class Download:
         )
 
     def run(self) -> dict[str, int]:
-        """Fetch all that is not there yet, and return each file's CRC32C.
+        """Download missing data, and return each file's CRC32C.
 
         Raises:
-            BucketError: The bucket did not give it; or an object was replaced meanwhile; or what
-                came does not have the checksum that the bucket has of it.
-            StatusError: There is no room for it, or the server is stopping.
+            BucketError: An object cannot be read, was replaced meanwhile, or does not match the
+                bucket's checksum.
+            StatusError: The disk is full, or the source was closed.
         """
-        with _on_disk(self._folder):
-            self._drop_others()
+        with _disk_errors(self._folder):
+            self._remove_others()
             for blob in self._blobs:
                 if not self._is_done(blob):
                     self._fetch(blob)
-        # What is whole object by object may still be of two versions, were some of them replaced.
+        # Objects that are complete one by one may still belong to two uploads.
         if fingerprint(self._bucket.blobs(self._name)) != fingerprint(self._blobs):
-            raise BucketError(
-                Code.ABORTED,
-                f"{self._bucket.uri}/{self._name} was changed while it was downloaded",
-            )
+            raise BucketError(Code.ABORTED, f"{self._place} changed during its download.")
         return {name: part.crc32c or 0 for name, part in self._parts.items()}
 
     def _path(self, blob: Blob) -> Path:
@@ -99,7 +182,7 @@ class Download:
 
     def _present(self, blob: Blob) -> int:
         part = self._parts.get(blob.name)
-        if part is None or (part.mark, part.size) != (blob.mark, blob.size):
+        if part is None or (part.mark, part.size) != (blob.revision, blob.size):
             return 0
         try:
             return self._path(blob).stat().st_size
@@ -115,41 +198,39 @@ class Download:
             and self._present(blob) == blob.size
         )
 
-    def _drop_others(self) -> None:
-        wanted = {blob.name for blob in self._blobs}
+    def _remove_others(self) -> None:
+        names = {blob.name for blob in self._blobs}
         content = self._folder / CONTENT
         for path in sorted(content.rglob("*"), reverse=True):
-            if path.relative_to(content).as_posix() not in wanted and not path.is_dir():
+            if path.relative_to(content).as_posix() not in names and not path.is_dir():
                 path.unlink()
-        self._parts = {name: part for name, part in self._parts.items() if name in wanted}
+        self._parts = {name: part for name, part in self._parts.items() if name in names}
 
     def _fetch(self, blob: Blob) -> None:
         path = self._path(blob)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not self._present(blob):
             path.unlink(missing_ok=True)
-        self._note(blob, None)
+        self._save(blob, None)
         sums = self._append(blob, path)
-        if not sums.agree_with(blob):
-            # What is wrong may be what was there before the cut.
+        if not sums.match(blob):
+            # The damage may be in the part from before an interruption.
             path.unlink()
             again = self._append(blob, path)
-            if not again.agree_with(blob):
-                self._doubt(blob, same=sums.md5 == again.md5)
+            if not again.match(blob):
+                self._check_mismatch(blob, repeated=sums.md5 == again.md5)
             sums = again
-        self._note(blob, sums.crc32c)
+        self._save(blob, sums.crc32c)
 
-    def _doubt(self, blob: Blob, *, same: bool) -> None:
-        """Decide about a file that came twice and does not have the digest the bucket tells."""
-        place = f"{self._bucket.uri}/{self._name}/{blob.name}"
-        if blob.crc32c is None and same:
-            # Of encrypted objects, and in some stores of all, the tag is no digest.
-            _LOG.info("%s came twice the same; its tag is no MD5 of it", place)
+    def _check_mismatch(self, blob: Blob, *, repeated: bool) -> None:
+        """Accept or reject a file that does not match the bucket's checksum twice."""
+        place = f"{self._place}/{blob.name}"
+        if blob.crc32c is None and repeated:
+            # For encrypted objects, and for all in some stores, the ETag is not an MD5.
+            _LOG.info("Two downloads of %s are equal; its ETag is not an MD5.", place)
             return
         self._path(blob).unlink()
-        raise BucketError(
-            Code.ABORTED, f"{place} does not have the checksum that its bucket has of it"
-        )
+        raise BucketError(Code.ABORTED, f"{place} does not match its checksum in the bucket.")
 
     def _append(self, blob: Blob, path: Path) -> _Sums:
         with path.open("a+b") as file:
@@ -160,35 +241,35 @@ class Download:
             while block := file.read(_BLOCK_BYTES):
                 sums.add(block)
             while sums.size < blob.size:
-                for piece in self._read(blob, sums.size):
-                    file.write(piece)
-                    sums.add(piece)
+                for chunk in self._read(blob, sums.size):
+                    file.write(chunk)
+                    sums.add(chunk)
             file.flush()
             os.fsync(file.fileno())
         return sums
 
     def _read(self, blob: Blob, start: int) -> list[bytes]:
-        for pause in (*_PAUSES_S, None):
+        for backoff_s in (*_BACKOFF_S, None):
             if self._wait(0):
                 break
             try:
                 return self._bucket.read(self._name, blob, start)
             except BucketError as error:
-                if pause is None or error.code not in TRANSIENT:
+                if backoff_s is None or error.code not in TRANSIENT:
                     raise
-                _LOG.info("%s; trying again in %g s", error.message, pause)
-                if self._wait(pause):
+                _LOG.info("%s; retrying in %g s", error.message, backoff_s)
+                if self._wait(backoff_s):
                     break
-        raise StatusError(Code.CANCELLED, "the download is not wanted any more")
+        raise _cancelled()
 
-    def _note(self, blob: Blob, crc32c: int | None) -> None:
-        self._parts[blob.name] = _Part(blob.mark, blob.size, crc32c)
+    def _save(self, blob: Blob, crc32c: int | None) -> None:
+        self._parts[blob.name] = _Part(blob.revision, blob.size, crc32c)
         body = {name: asdict(part) for name, part in self._parts.items()}
         write_json(self._folder / PROGRESS, body)
 
 
 class _Sums:
-    """The digests of a file, piece by piece."""
+    """Incremental digests of a file."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -199,12 +280,12 @@ class _Sums:
     def md5(self) -> str:
         return self._md5.hexdigest()
 
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        self.crc32c = google_crc32c.extend(self.crc32c, piece)
-        self._md5.update(piece)
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        self.crc32c = google_crc32c.extend(self.crc32c, chunk)
+        self._md5.update(chunk)
 
-    def agree_with(self, blob: Blob) -> bool:
+    def match(self, blob: Blob) -> bool:
         return (
             self.size == blob.size
             and blob.crc32c in {None, self.crc32c}
@@ -212,17 +293,8 @@ class _Sums:
         )
 
 
-def crc32c_of(path: Path) -> int:
-    """Return the CRC32C of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    sum_ = 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            sum_ = google_crc32c.extend(sum_, block)
-    return sum_
+def _cancelled() -> StatusError:
+    return StatusError(Code.CANCELLED, "The download was cancelled.")
 
 
 def _read_progress(path: Path) -> dict[str, _Part]:
@@ -230,24 +302,15 @@ def _read_progress(path: Path) -> dict[str, _Part]:
         body: dict[str, Any] = json.loads(path.read_bytes())
         return {str(name): _Part(**part) for name, part in body.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        # Begun afresh.
         shutil.rmtree(path.parent / CONTENT, ignore_errors=True)
         return {}
 
 
 @contextmanager
-def _on_disk(folder: Path) -> Iterator[None]:
+def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise no_room(folder, error) from error
+        raise cache_error(folder, error) from error
     except InputError as error:
         raise StatusError(Code.RESOURCE_EXHAUSTED, error.message) from error
-
-
-def no_room(folder: Path, error: OSError) -> StatusError:
-    """Return the error of a cache that cannot be written."""
-    return StatusError(
-        Code.RESOURCE_EXHAUSTED,
-        f"cannot write to the cache in {folder}: {error.strerror or error}",
-    )

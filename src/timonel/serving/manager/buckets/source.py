@@ -1,7 +1,7 @@
-"""The versions below a URI, as a thread of their own sees them.
+"""The versions below a URI, listed and downloaded in the background.
 
-One thread lists, another downloads, for each model: a bucket that hangs holds up its own model
-and nothing else. Both are daemons, so that not even a server's end waits for a bucket.
+Each model has one thread that lists and one that downloads: a bucket that hangs blocks only its own
+model. Both are daemons, so that not even the server's shutdown waits for a bucket.
 """
 
 from __future__ import annotations
@@ -12,22 +12,100 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
-from timonel.serving.manager.buckets.cache import ModelCache
-from timonel.serving.manager.buckets.completeness import Settling
-from timonel.serving.manager.buckets.fetching import Order, bring
-from timonel.serving.manager.buckets.store import Bucket, BucketError
+from timonel.serving.manager.buckets.cache import ModelCache, cache_of
+from timonel.serving.manager.buckets.download import fetch_version
+from timonel.serving.manager.buckets.listing import (
+    Blob,
+    Bucket,
+    BucketError,
+    fingerprint,
+    is_complete,
+)
 from timonel.serving.manager.plan import Candidate
-from timonel.serving.manager.sources import Held, Source
+from timonel.serving.manager.sources import FolderLease, FolderSource, Source, folder_of
+from timonel.serving.settings import LoadSettings
 from timonel.serving.status import TRANSIENT, Code, StatusError
 
 _LOG = logging.getLogger(__name__)
-_FOR_EVER_S = 3600.0
-_SHORTEST_S = 0.05
-_PATIENCE = 3
-_AGAIN_S = 1.0
+_FOREVER_S = 3600.0
+_MIN_PAUSE_S = 0.05
+_QUICK_RETRIES = 3
+_QUICK_RETRY_S = 1.0
+
+
+def source_factory(settings: LoadSettings, wake: Callable[[], None]) -> Callable[[str], Source]:
+    """Return a function that creates the source of a base path.
+
+    Args:
+        settings: Times, and the cache.
+        wake: Called from any thread when a bucket has changed.
+    """
+    cache = cache_of(settings)
+
+    def create(base_path: str) -> Source:
+        folder = folder_of(base_path)
+        if folder is not None:
+            return FolderSource(folder, settings.settle_s)
+        return BucketSource(base_path, cache, settings.poll_s, settings.settle_s, wake)
+
+    return create
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """The last known state of a version.
+
+    Args:
+        fingerprint: The fingerprint of its objects; empty if not listed yet.
+        blobs: Its objects; None if only known from the cache.
+        since: Time since when it is unchanged.
+        complete: Whether it may be downloaded.
+    """
+
+    fingerprint: str = ""
+    blobs: tuple[Blob, ...] | None = None
+    since: float = 0.0
+    complete: bool = False
+
+
+class VersionStates:
+    """Detect which versions of a model are complete. Pure; not thread-safe.
+
+    Args:
+        settle_s: Seconds for which a version must stay unchanged, over at least two listings.
+    """
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._states: dict[int, VersionState] = {}
+
+    def __getitem__(self, number: int) -> VersionState:
+        return self._states.get(number, VersionState())
+
+    def complete(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the fingerprints of those of ``numbers`` that are complete."""
+        return {n: self[n].fingerprint for n in numbers if self[n].complete}
+
+    def listed(self, number: int, blobs: tuple[Blob, ...], now: float) -> None:
+        """Record a listing of a version's objects."""
+        mark, before = fingerprint(blobs), self[number]
+        if before.blobs is None or before.fingerprint != mark:
+            self._states[number] = VersionState(mark, blobs, now)
+            return
+        complete = now - before.since >= self._settle_s and is_complete(blobs)
+        self._states[number] = VersionState(mark, blobs, before.since, complete)
+
+    def cached(self, number: int, mark: str) -> None:
+        """Record that a version is cached while its bucket cannot be listed."""
+        self._states[number] = VersionState(mark, complete=True)
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Forget all other versions, so that they are new if they return."""
+        self._states = {n: state for n, state in self._states.items() if n in numbers}
 
 
 class BucketSource(Source):
@@ -35,10 +113,10 @@ class BucketSource(Source):
 
     Args:
         uri: The base path, such as ``s3://models/digits``.
-        cache: Where versions are kept.
-        poll_s: Time between two looks for versions that came or went; 0 for one look.
-        settle_s: How long a version must stay the same until it is whole.
-        wake: Called, from another thread, when there is something new.
+        cache: The cache of downloaded versions.
+        poll_s: Seconds between listings; 0 to list once.
+        settle_s: Seconds for which a version must stay unchanged to be complete.
+        wake: Called from another thread on changes.
     """
 
     def __init__(
@@ -49,26 +127,28 @@ class BucketSource(Source):
         self._poll_s = poll_s
         self._settle_s = settle_s
         self._wake = wake
-        # Held for moments, never while a bucket is asked.
+        # Held briefly, never during a request to the bucket.
         self._lock = threading.Lock()
-        self._settling = Settling(settle_s)
+        self._states = VersionStates(settle_s)
         self._names: Mapping[int, str] | None = None
         self._error: BucketError | None = None
-        self._wanted: tuple[int, ...] = ()
+        self._interesting: tuple[int, ...] = ()
         self._enough = 0
         self._unsettled = False
         self._in_use: Counter[int] = Counter()
-        self._stop = threading.Event()
-        self._look_now = threading.Event()
-        self._orders: queue.SimpleQueue[tuple[Candidate, Future[Held]] | None] = queue.SimpleQueue()
-        self._remembered: Mapping[int, str] = {}
-        self._complaints: dict[int, str] = {}
+        self._closed = threading.Event()
+        self._list_now = threading.Event()
+        self._fetches: queue.SimpleQueue[tuple[Candidate, Future[FolderLease]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._saved: Mapping[int, str] = {}
+        self._warnings: dict[int, str] = {}
         self._failures = 0
-        for target, name in ((self._look_again_and_again, "list"), (self._fetch_all, "fetch")):
+        for target, name in ((self._list_forever, "list"), (self._fetch_forever, "fetch")):
             threading.Thread(target=target, name=f"{name} {uri}", daemon=True).start()
 
     def versions(self, *, relist: bool) -> Collection[int] | None:
-        """Return the versions that the bucket told of last; it is asked elsewhere."""
+        """Return the available versions; see `Source.versions`."""
         del relist
         with self._lock:
             if self._names is None and self._error is not None:
@@ -76,175 +156,177 @@ class BucketSource(Source):
             return None if self._names is None else self._names.keys()
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
-        """Return the state of the versions ``numbers``, and look closer at those from now on."""
+        """Return the state of versions; see `Source.look`."""
         with self._lock:
-            if enough > self._enough or not set(self._wanted).issuperset(numbers):
-                self._look_now.set()
-            self._wanted, self._enough = tuple(numbers), enough
-            seen = [(number, self._settling.seen(number)) for number in numbers]
+            if enough > self._enough or not set(self._interesting).issuperset(numbers):
+                self._list_now.set()
+            self._interesting, self._enough = tuple(numbers), enough
+            states = [(number, self._states[number]) for number in numbers]
         return [
-            Candidate(number, f"{self._uri}/{number}", each.fingerprint, each.complete)
-            for number, each in seen
+            Candidate(number, f"{self._uri}/{number}", state.fingerprint, state.complete)
+            for number, state in states
         ]
 
-    def fetch(self, candidate: Candidate) -> Future[Held]:
-        """Begin to download a version, unless it is in the cache."""
-        done: Future[Held] = Future()
-        self._orders.put((candidate, done))
+    def fetch(self, candidate: Candidate) -> Future[FolderLease]:
+        """Return a future of a version's folder; see `Source.fetch`."""
+        done: Future[FolderLease] = Future()
+        self._fetches.put((candidate, done))
         return done
 
     def refresh(self) -> None:
-        """Ask the bucket once more."""
-        self._look_now.set()
+        """List versions anew."""
+        self._list_now.set()
 
     def close(self) -> None:
-        """Ask no more. What is being downloaded ends, and fails."""
-        self._stop.set()
-        self._look_now.set()
-        self._orders.put(None)
+        """Stop listing and fetching."""
+        self._closed.set()
+        self._list_now.set()
+        self._fetches.put(None)
 
-    def _look_again_and_again(self) -> None:
+    def _list_forever(self) -> None:
         bucket = Bucket(self._uri)
-        self._remembered = self._cache.entries(self._uri)
-        while not self._stop.is_set():
-            self._look_now.clear()
-            before = self._state()
+        self._saved = self._cache.entries(self._uri)
+        while not self._closed.is_set():
+            self._list_now.clear()
+            before = self._snapshot()
             try:
-                self._look(bucket)
+                self._list(bucket)
             except BucketError as error:
                 self._fail(error)
-            except Exception:  # noqa: BLE001 - logged, and tried again
-                # The thread must outlive whatever a library does; it looks again.
-                _LOG.exception("%s cannot be looked at", self._uri)
-                self._fail(BucketError(Code.INTERNAL, f"cannot list {self._uri}"))
-            if self._state() != before:
+            except Exception:  # noqa: BLE001 - logged, and retried
+                # The thread must survive any error of a library; it lists again.
+                _LOG.exception("Cannot list %s.", self._uri)
+                self._fail(BucketError(Code.INTERNAL, f"Cannot list {self._uri}"))
+            if self._snapshot() != before:
                 self._wake()
-            self._look_now.wait(self._pause_s())
+            self._list_now.wait(self._pause_s())
 
-    def _look(self, bucket: Bucket) -> None:
+    def _list(self, bucket: Bucket) -> None:
         names = bucket.versions()
         with self._lock:
             if self._error is not None:
-                _LOG.info("%s can be listed again", self._uri)
+                _LOG.info("%s can be listed again.", self._uri)
             self._names, self._error, self._failures = names, None, 0
-            self._settling.keep(names.keys())
-            wanted = [number for number in self._wanted if number in names]
+            self._states.keep(names.keys())
+            interesting = [number for number in self._interesting if number in names]
             enough = self._enough
-        self._unsettled = self._look_into(bucket, names, wanted, enough)
-        self._remember(names)
+        self._unsettled = self._list_versions(bucket, names, interesting, enough)
+        self._save_listing(names)
 
-    def _look_into(
-        self, bucket: Bucket, names: Mapping[int, str], wanted: Sequence[int], enough: int
+    def _list_versions(
+        self, bucket: Bucket, names: Mapping[int, str], numbers: Sequence[int], enough: int
     ) -> bool:
-        """List the objects of versions, newest first; return whether there may soon be more.
+        """List the objects of versions, newest first; return whether to list again soon.
 
-        What is in use stays as it is, so in the long run a look is one request; and of a thousand
-        versions only the newest are looked into, and older ones while those are not complete.
+        Versions in use do not change, so in the long run a look is one request. Of a thousand
+        versions only the newest are listed, and older ones while those are incomplete.
         """
-        complete, fresh = 0, 0
-        for number in wanted:
+        complete, unlisted = 0, 0
+        for number in numbers:
             with self._lock:
                 in_use = self._in_use[number] > 0
-                fresh += self._settling.seen(number).blobs is None and not in_use
-            if complete >= enough or fresh > enough + 1:
+                unlisted += self._states[number].blobs is None and not in_use
+            if complete >= enough or unlisted > enough + 1:
                 break
             if not in_use:
-                self._look_into_one(bucket, names[number], number)
+                self._list_version(bucket, names[number], number)
             with self._lock:
-                complete += in_use or self._settling.seen(number).complete
-        return complete < min(enough, len(wanted))
+                complete += in_use or self._states[number].complete
+        return complete < min(enough, len(numbers))
 
-    def _look_into_one(self, bucket: Bucket, name: str, number: int) -> None:
+    def _list_version(self, bucket: Bucket, name: str, number: int) -> None:
         try:
             blobs = bucket.blobs(name)
         except BucketError as error:
             if error.code in TRANSIENT:
                 raise
-            # What is wrong with one version is no reason to serve no other.
-            if self._complaints.get(number) != error.message:
+            # A defect of one version must not prevent serving others.
+            if self._warnings.get(number) != error.message:
                 _LOG.warning("%s", error.message)
-            self._complaints[number] = error.message
+            self._warnings[number] = error.message
         else:
             with self._lock:
-                self._settling.saw(number, blobs, time.monotonic())
+                self._states.listed(number, blobs, time.monotonic())
 
     def _fail(self, error: BucketError) -> None:
         known = self._names is not None
         cached = {} if known else self._cache.entries(self._uri)
         self._failures += 1
         with self._lock:
-            news = self._error is None or self._error.message != error.message
-            # A start fails with this, if there is nothing else to serve.
-            if known or cached or error.code not in TRANSIENT or self._failures >= _PATIENCE:
+            is_new = self._error is None or self._error.message != error.message
+            # A start fails with this error if nothing else can be served.
+            if known or cached or error.code not in TRANSIENT or self._failures >= _QUICK_RETRIES:
                 self._error = error
             if cached:
                 self._names = {number: str(number) for number in cached}
                 for number, mark in cached.items():
-                    self._settling.is_cached(number, mark)
+                    self._states.cached(number, mark)
         if cached:
             _LOG.warning(
-                "%s; serving from the cache what it told of last: %s",
+                "%s; serving cached versions of the last listing: %s",
                 error.message,
                 ", ".join(map(str, sorted(cached))),
             )
-        elif news:
-            _LOG.warning("%s%s", error.message, "; keeping what is loaded" if known else "")
+        elif is_new:
+            suffix = "; keeping the loaded versions" if known else ""
+            _LOG.warning("%s%s", error.message, suffix)
 
-    def _remember(self, names: Mapping[int, str]) -> None:
-        """Write down what the bucket told, for a start without it."""
+    def _save_listing(self, names: Mapping[int, str]) -> None:
         with self._lock:
-            fresh = self._settling.complete(names)
-        told = {**self._remembered, **fresh}
-        kept = {number: mark for number, mark in told.items() if number in names}
-        if kept == self._remembered:
+            complete = self._states.complete(names)
+        listing = {n: mark for n, mark in {**self._saved, **complete}.items() if n in names}
+        if listing == self._saved:
             return
         try:
-            self._cache.remember(self._uri, kept)
+            self._cache.save_listing(self._uri, listing)
         except StatusError as error:
             _LOG.warning("%s", error.message)
-        self._remembered = kept
+        self._saved = listing
 
-    def _state(self) -> object:
+    def _snapshot(self) -> object:
         with self._lock:
-            seen = [(n, self._settling.seen(n)) for n in self._wanted]
-            told = [(n, each.fingerprint, each.complete) for n, each in seen]
-            return self._names, self._error is None, told
+            states = [self._states[n] for n in self._interesting]
+            looks = [(state.fingerprint, state.complete) for state in states]
+            return self._names, self._error is None, self._interesting, looks
 
     def _pause_s(self) -> float:
-        pause = self._poll_s or _FOR_EVER_S
-        if 0 < self._failures < _PATIENCE:
-            return min(pause, _AGAIN_S)
-        waits = self._unsettled and self._error is None
-        return min(pause, max(self._settle_s / 2, _SHORTEST_S)) if waits else pause
+        pause = self._poll_s or _FOREVER_S
+        if 0 < self._failures < _QUICK_RETRIES:
+            return min(pause, _QUICK_RETRY_S)
+        if self._unsettled and self._error is None:
+            return min(pause, max(self._settle_s / 2, _MIN_PAUSE_S))
+        return pause
 
-    def _fetch_all(self) -> None:
+    def _fetch_forever(self) -> None:
         bucket = Bucket(self._uri)
-        while (order := self._orders.get()) is not None:
-            candidate, done = order
+        while (item := self._fetches.get()) is not None:
+            candidate, done = item
             try:
-                held = bring(self._order(candidate), bucket, self._cache, self._stop.wait)
+                lease = self._fetch(bucket, candidate)
             except StatusError as error:
                 done.set_exception(error)
-            except Exception as error:  # noqa: BLE001 - becomes the answer
-                _LOG.exception("%s cannot be downloaded", candidate.path)
+            except Exception as error:  # noqa: BLE001 - becomes the result
+                _LOG.exception("Cannot download %s.", candidate.path)
                 done.set_exception(StatusError(Code.INTERNAL, f"{candidate.path}: {error}"))
             else:
-                done.set_result(self._counted(candidate.number, held))
+                done.set_result(lease)
 
-    def _order(self, candidate: Candidate) -> Order:
+    def _fetch(self, bucket: Bucket, candidate: Candidate) -> FolderLease:
+        number = candidate.number
         with self._lock:
-            seen = self._settling.seen(candidate.number)
-            name = (self._names or {}).get(candidate.number)
-        if name is None or seen.fingerprint != candidate.fingerprint:
-            raise BucketError(Code.ABORTED, f"{candidate.path} was changed or removed meanwhile")
-        return Order(candidate.number, name, seen.fingerprint, seen.blobs)
+            state = self._states[number]
+            name = (self._names or {}).get(number)
+        if name is None or state.fingerprint != candidate.fingerprint:
+            raise BucketError(Code.ABORTED, f"{candidate.path} was changed or removed.")
+        lease = fetch_version(
+            bucket, self._cache, number, name, state.blobs, state.fingerprint, self._closed.wait
+        )
 
-    def _counted(self, number: int, held: Held) -> Held:
-        def let_go() -> None:
+        def released() -> None:
             with self._lock:
                 self._in_use[number] -= 1
 
         with self._lock:
             self._in_use[number] += 1
-        held.when_released(let_go)
-        return held
+        lease.on_release(released)
+        return lease

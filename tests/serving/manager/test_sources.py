@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import os
 
-from timonel.serving.manager.folders import (
+from timonel.serving.manager.sources import (
     PUBLISHED_MARK,
-    Settling,
+    FolderSource,
     fingerprint,
     labels_of,
     version_folders,
@@ -54,50 +54,50 @@ class Clock:
         return self.now
 
 
-def look(settling, base):
-    folders = version_folders(base)
-    return {c.number: c.complete for c in settling.look(folders, sorted(folders))}
+def look(source):
+    numbers = sorted(source.versions(relist=True))
+    return {c.number: c.complete for c in source.look(numbers, len(numbers))}
 
 
 def test_a_foreign_version_must_stay_the_same_for_a_while(tmp_path):
     clock = Clock()
-    settling = Settling(1.0, clock)
+    source = FolderSource(tmp_path, 1.0, clock)
     folder = make(tmp_path, "1")
-    assert look(settling, tmp_path) == {1: False}
+    assert look(source) == {1: False}
     clock.now = 0.9
-    assert look(settling, tmp_path) == {1: False}
+    assert look(source) == {1: False}
     (folder / "variables").write_text("still being written")
     clock.now = 1.5
-    assert look(settling, tmp_path) == {1: False}
+    assert look(source) == {1: False}
     clock.now = 2.5
-    assert look(settling, tmp_path) == {1: True}
+    assert look(source) == {1: True}
 
 
 def test_one_look_is_never_enough_however_patient(tmp_path):
-    settling = Settling(0.0, Clock())
+    source = FolderSource(tmp_path, 0.0, Clock())
     make(tmp_path, "1")
-    assert look(settling, tmp_path) == {1: False}
-    assert look(settling, tmp_path) == {1: True}
+    assert look(source) == {1: False}
+    assert look(source) == {1: True}
 
 
 def test_a_version_that_was_published_is_complete_at_once(tmp_path):
     folder = make(tmp_path, "1")
     (folder / PUBLISHED_MARK).parent.mkdir()
     (folder / PUBLISHED_MARK).write_text("{}")
-    assert look(Settling(1.0, Clock()), tmp_path) == {1: True}
+    assert look(FolderSource(tmp_path, 1.0, Clock())) == {1: True}
 
 
 def test_a_version_that_comes_back_settles_anew(tmp_path):
     clock = Clock()
-    settling = Settling(1.0, clock)
+    source = FolderSource(tmp_path, 1.0, clock)
     folder = make(tmp_path, "1")
-    look(settling, tmp_path)
+    look(source)
     folder.rename(tmp_path / "aside")
     clock.now = 1.0
-    look(settling, tmp_path)
+    look(source)
     (tmp_path / "aside").rename(folder)
     clock.now = 2.0
-    assert look(settling, tmp_path) == {1: False}
+    assert look(source) == {1: False}
 
 
 def test_labels(tmp_path):
