@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
-from timonel.cli import samples
+from timonel.cli import project
 from timonel.cli.commands.convert import parse_columns, parse_splits
 from timonel.errors import SpecError
 
@@ -16,7 +16,7 @@ from timonel.errors import SpecError
 @pytest.fixture
 def digits(here: Path) -> Path:
     """A hundred digits in label folders."""
-    samples.write_digits(here / "digits", 100)
+    project.write_digits(here / "digits", 100)
     return here / "digits"
 
 
@@ -93,9 +93,9 @@ def test_lineage_leads_back_to_the_raw_files(timonel: Timonel, digits: Path) -> 
     [
         (lambda d: None, "absent", []),
         (lambda d: (d / "empty").mkdir(), "empty", []),
-        (lambda d: samples.write_digits(d / "one" / "x", 1), "one/x/0", []),
-        (lambda d: samples.write_table(d / "t.csv"), "t.csv", ["--label", "nope"]),
-        (lambda d: samples.write_table(d / "t.csv"), "t.csv", []),
+        (lambda d: project.write_digits(d / "one" / "x", 1), "one/x/0", []),
+        (lambda d: project.write_table(d / "t.csv"), "t.csv", ["--label", "nope"]),
+        (lambda d: project.write_table(d / "t.csv"), "t.csv", []),
         (lambda d: None, "digits", ["--splits", "a,b"]),
         (lambda d: None, "digits", ["--splits", "0.9,0.9,0.9"]),
         (lambda d: None, "digits", ["--shard-bytes", "many"]),
@@ -123,7 +123,7 @@ def test_a_bad_source_is_one_line(
 
 
 def test_one_label_only(here: Path, timonel: Timonel) -> None:
-    samples.write_digits(here / "all", 40)
+    project.write_digits(here / "all", 40)
     (here / "one").mkdir()
     (here / "all" / "3").rename(here / "one" / "3")
     outcome = timonel("convert", "one", "data")

@@ -20,10 +20,10 @@ import pytest
 from rich.console import Console
 
 from tests.cli.conftest import Timonel
-from timonel.cli import samples
-from timonel.cli.demo import hammer as hammer_module
+from timonel.cli import project
+from timonel.cli.demo import load as load_module
 from timonel.cli.demo import story
-from timonel.cli.demo.hammer import Hammer, Tally
+from timonel.cli.demo.load import LoadGenerator, Tally
 from timonel.cli.demo.report import Ending, next_lines
 from timonel.cli.demo.shell import Shell, to_argv
 from timonel.errors import AlreadyExistsError, Interrupted, TimonelError
@@ -236,19 +236,19 @@ def served() -> Iterator[tuple[str, dict[str, object]]]:
 @pytest.fixture
 def images(tmp_path: Path) -> list[Path]:
     """A few digits."""
-    samples.write_digits(tmp_path / "digits", 10)
+    project.write_digits(tmp_path / "digits", 10)
     return sorted((tmp_path / "digits").glob("*/*.png"))
 
 
 def test_clients_count_what_they_see(served, images, monkeypatch) -> None:
-    monkeypatch.setattr(hammer_module, "RATE_PER_S", 500.0)
+    monkeypatch.setattr(load_module, "RATE_PER_S", 500.0)
     url, state = served
-    with Hammer(url, "digits", images) as hammer:
-        assert hammer.wait_for_version(1, 10)
+    with LoadGenerator(url, "digits", images) as load:
+        assert load.wait_for_version(1, 10)
         state.update(version=2, label=images[0].parent.name)
-        assert hammer.wait_for_version(2, 10)
-        assert not hammer.wait_for_version(3, 0.2)
-    tally = hammer.tally
+        assert load.wait_for_version(2, 10)
+        assert not load.wait_for_version(3, 0.2)
+    tally = load.tally
     assert tally.requests == len(tally.asked) > 0
     assert tally.failures == []
     assert 0 < tally.right < tally.requests
@@ -256,17 +256,17 @@ def test_clients_count_what_they_see(served, images, monkeypatch) -> None:
 
 
 def test_clients_count_failures(served, images, monkeypatch) -> None:
-    monkeypatch.setattr(hammer_module, "RATE_PER_S", 500.0)
+    monkeypatch.setattr(load_module, "RATE_PER_S", 500.0)
     url, state = served
     state["status"] = 503
-    with Hammer(url, "digits", images) as hammer:
-        while not hammer.tally.failures:
+    with LoadGenerator(url, "digits", images) as load:
+        while not load.tally.failures:
             time.sleep(0.01)
-    assert hammer.tally.failures[0].startswith("503: ")
-    with Hammer("http://127.0.0.1:9", "digits", images) as hammer:
-        while not hammer.tally.failures:
+    assert load.tally.failures[0].startswith("503: ")
+    with LoadGenerator("http://127.0.0.1:9", "digits", images) as load:
+        while not load.tally.failures:
             time.sleep(0.01)
-    assert "ConnectionRefusedError" in hammer.tally.failures[0]
+    assert "ConnectionRefusedError" in load.tally.failures[0]
 
 
 def test_latencies_are_ranked() -> None:

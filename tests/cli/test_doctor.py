@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
-from timonel.cli.doctor import Check, Verdict, machine, packages, tensorflow
-from timonel.cli.render import doctor as render
+from timonel.cli.commands.doctor import examine
+from timonel.cli.doctor import check as render
+from timonel.cli.doctor import machine, tensorflow
+from timonel.cli.doctor.check import Check, Verdict
 
 FACTS = {
     "tensorflow": "2.21.0",
@@ -60,18 +62,18 @@ def test_a_workspace_of_a_newer_format_fails(here: Path) -> None:
 
 
 def test_a_missing_extra_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "EXTRAS", (("nope", "no_such_module", "nothing"),))
-    (check,) = packages.extras()
+    monkeypatch.setattr(machine, "EXTRAS", (("nope", "no_such_module", "nothing"),))
+    (check,) = machine.extras()
     assert check.verdict is Verdict.NOTE
     assert check.hint == "pip install 'timonel[nope]'"
 
 
 def test_a_reader_that_was_not_compiled_is_noted(monkeypatch, tmp_path: Path) -> None:
     built = importlib.util.find_spec("timonel.serving.protocols.tfs_rest._numbers") is not None
-    assert packages.json_reader().verdict is (Verdict.OK if built else Verdict.NOTE)
+    assert machine.json_reader().verdict is (Verdict.OK if built else Verdict.NOTE)
     (tmp_path / "serving" / "protocols" / "tfs_rest").mkdir(parents=True)
-    monkeypatch.setattr(packages, "files", lambda _: tmp_path)
-    check = packages.json_reader()
+    monkeypatch.setattr(machine, "files", lambda _: tmp_path)
+    check = machine.json_reader()
     assert check.verdict is Verdict.NOTE
     assert "install a C compiler" in check.hint
 
@@ -139,7 +141,7 @@ def verdicts(*words: Verdict) -> list[Check]:
 
 
 def fake_examine(monkeypatch: pytest.MonkeyPatch, checks: list[Check]) -> None:
-    monkeypatch.setattr("timonel.cli.doctor.examine", lambda *_, **__: iter(checks))
+    monkeypatch.setattr("timonel.cli.commands.doctor.examine", lambda *_, **__: iter(checks))
 
 
 def test_the_command_ends_with_1_if_a_check_fails(timonel: Timonel, monkeypatch) -> None:
@@ -167,8 +169,6 @@ def test_hints_are_shown_where_there_is_something_to_do() -> None:
 
 def test_this_machine_is_examined_without_tensorflow(here: Path, monkeypatch) -> None:
     monkeypatch.setattr(tensorflow, "load_facts", lambda *_: FACTS)
-    from timonel.cli.doctor import examine
-
     checks = list(examine())
     assert {check.area for check in checks} == {"packages", "machine", "speed", "tensorflow"}
     assert all(check.found for check in checks)

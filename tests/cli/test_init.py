@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
-from timonel.cli import samples
+from timonel.cli import project
 from timonel.cli.project import KINDS, write_project
 from timonel.storage import find_workspace
 
@@ -18,12 +18,12 @@ from timonel.storage import find_workspace
 @pytest.fixture
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves a second per project."""
-    write = samples.write_digits
+    write = project.write_digits
     monkeypatch.setattr(
         "timonel.cli.project._SAMPLES",
         {
             "image": ("digits", lambda folder: write(folder, 20)),
-            "table": ("patients.csv", samples.write_table),
+            "table": ("patients.csv", project.write_table),
         },
     )
 
@@ -138,8 +138,8 @@ def test_a_failure_on_the_way_leaves_nothing(tmp_path: Path, monkeypatch) -> Non
 def test_digits_are_the_real_ones_and_the_same_each_time(tmp_path: Path) -> None:
     from PIL import Image
 
-    assert samples.write_digits(tmp_path / "a", 30) == 30
-    samples.write_digits(tmp_path / "b", 30)
+    assert project.write_digits(tmp_path / "a", 30) == 30
+    project.write_digits(tmp_path / "b", 30)
     files = sorted((tmp_path / "a").glob("*/*.png"))
     assert len(files) == 30
     for path in files:
@@ -151,7 +151,7 @@ def test_digits_are_the_real_ones_and_the_same_each_time(tmp_path: Path) -> None
 
 
 def test_the_table_has_numbers_a_category_and_two_classes(tmp_path: Path) -> None:
-    assert samples.write_table(tmp_path / "t.csv") == 442
+    assert project.write_table(tmp_path / "t.csv") == 442
     with (tmp_path / "t.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["sex"] for row in rows} == {"sex_1", "sex_2"}

@@ -54,7 +54,7 @@ def test_a_job_is_scaled(
     engine.wait_for_state("job", JobState.RUNNING)
     assert "3 (1 to 3)" in timonel("jobs", "show", "job").out
     done = timonel("jobs", "scale", "last", workers)
-    assert (done.exit_code, done.out) == (0, f"job is asked to go on with {workers} workers\n")
+    assert (done.exit_code, done.out) == (0, f"job restarts with {workers} workers\n")
     status = engine.wait_until("job", lambda s: (s.generation, s.state) == (2, JobState.RUNNING))
     assert [task.task_id for task in status.tasks] == tasks
     (size,) = json.loads(timonel("jobs", "show", "job", "--json").out)["sizes"]
@@ -101,7 +101,7 @@ def test_a_job_that_cannot_be_read_is_named(
         assert said in timonel("jobs", verb, "new").error_line
     assert timonel("jobs", "show").out.startswith("old")
     shutil.rmtree(find_workspace().jobs / "old")
-    assert "expected a job, found none" in timonel("jobs", "show", "last").error_line
+    assert "this workspace has no jobs" in timonel("jobs", "show", "last").error_line
 
 
 def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: EngineHarness) -> None:
@@ -136,7 +136,7 @@ def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: EngineHa
     before = read_run(find_workspace(), "job")
     assert (before.status, before.is_finished) == ("failed", True)
     resumed = timonel("jobs", "resume")
-    assert resumed.out == "job goes on: see 'timonel logs job --follow'\n"
+    assert resumed.out == "job resumes: see 'timonel logs job --follow'\n"
     assert engine.wait("job").state is JobState.SUCCEEDED
     after = read_run(find_workspace(), "job")
     assert (after.status, after.cause, after.message) == ("succeeded", None, None)

@@ -214,7 +214,7 @@ def test_what_is_wrong_with_a_disk_is_no_defect(number: int, timonel, monkeypatc
     fail_with(OSError(number, os.strerror(number), "/there/file"), monkeypatch)
     outcome = timonel("runs")
     assert outcome.exit_code == 2
-    expected = f"expected to read or write /there/file, got {os.strerror(number)}"
+    expected = f"cannot read or write /there/file: {os.strerror(number)}"
     assert expected in outcome.error_line
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.cli.test_render import plain
-from timonel.cli.render.confusion import confusion_table
 from timonel.cli.render.predictions import prediction_json, predictions_page
+from timonel.cli.render.tables import confusion_table
 from timonel.serving import Prediction
 
 SEVEN = Prediction(

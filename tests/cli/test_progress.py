@@ -6,8 +6,7 @@ import io
 
 from rich.console import Console
 
-from timonel.cli.render.progress import Counter
-from timonel.cli.render.status import Steps
+from timonel.cli.render.progress import Counter, Steps
 
 
 class Clock:

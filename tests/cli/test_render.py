@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from timonel.cli.render.sparkline import bar, sparkline
-from timonel.cli.render.tables import number, table
+from timonel.cli.render.tables import bar, sparkline, table
+from timonel.styles import number
 
 
 def plain(renderable: RenderableType, width: int = 80) -> list[str]:

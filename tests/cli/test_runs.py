@@ -135,7 +135,7 @@ def test_the_list_is_filtered(words, expected, timonel: Timonel, history) -> Non
     found = json.loads(timonel("runs", "--json", *words).out)["runs"]
     assert {run["id"] for run in found} == {history[name] for name in expected}
     if not expected:
-        assert "no run fits, of 4" in timonel("runs", *words).out
+        assert "none of 4 runs matches" in timonel("runs", *words).out
 
 
 def test_a_wrong_date_is_one_line(timonel: Timonel, history) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timonel.cli.selection import models_of
+from timonel.cli.commands.runs import models_of
 from timonel.storage import find_workspace
 from timonel.tracking import Artifact, list_runs, start_run
 

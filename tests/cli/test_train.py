@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Timonel
 from tests.waiting import until
-from timonel.cli import samples
+from timonel.cli import project
 from timonel.cli.commands.train import parse_data
 from timonel.errors import SpecError
 
@@ -47,13 +47,13 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--workers", "0"], "--workers must be at least 1"),
         (["train.py", "--devices-per-worker", "0"], "at least 1"),
         (["train.py", "--strategy", "magic"], "'magic'"),
-        (["train.py", "--set", "lr"], "expected --set as NAME=VALUE"),
+        (["train.py", "--set", "lr"], "--set takes NAME=VALUE"),
         (["train.py", "--set", "a b=1"], "'a b'"),
-        (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr once"),
+        (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr is repeated"),
         (["train.py", "--max-restarts", "-1"], "--max-restarts must be at least 0"),
         (["train.py", "--seed", "-1"], "--seed must be from 0 to"),
         (["train.py", "--engine", "nowhere"], "'nowhere'"),
-        (["train.py", "--data", "a=x", "--data", "y"], "expected a name"),
+        (["train.py", "--data", "a=x", "--data", "y"], "several datasets need names"),
         (["notes.ipynb"], "expected a notebook in notes.ipynb"),
         (["json"], "the package json without a __main__"),
         (["no.such.module"], "and no module no.such.module"),
@@ -79,7 +79,7 @@ def test_what_cannot_work_is_refused_before_it_starts(
 
 
 def test_more_workers_than_records(here: Path, timonel: Timonel, script: Path) -> None:
-    samples.write_digits(here / "digits", 30)
+    project.write_digits(here / "digits", 30)
     timonel("convert", "digits", "data")
     outcome = timonel("train", "train.py", "--data", "data", "--workers", "31")
     assert outcome.exit_code == 2

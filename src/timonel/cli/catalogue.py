@@ -20,11 +20,13 @@ class Entry:
     name: str
     section: str
     line: str
+    group: str | None = None
+    """The group of which it is a shortcut for the command of this name."""
 
     @property
     def module(self) -> str:
         """Name of the module that defines the command."""
-        return f"timonel.cli.commands.{self.name}"
+        return f"timonel.cli.commands.{self.group or self.name}"
 
 
 ENTRIES = (
@@ -42,8 +44,8 @@ ENTRIES = (
     Entry("data", LOOK, "Convert, list, show and verify datasets."),
     Entry("servers", LOOK, "List and stop running servers."),
     Entry("keys", LOOK, "Create, list and revoke API keys of servers."),
-    Entry("logs", KEEP, "Print the output of a job's tasks."),
-    Entry("stop", KEEP, "Stop a job and keep its checkpoints."),
+    Entry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
+    Entry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),
     Entry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
     Entry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.cli.catalogue import BY_NAME
-from timonel.cli.suggest import did_you_mean
+from timonel.cli.groups import did_you_mean
 from timonel.errors import InputError, SpecError
 
 CONFIG_NAME = "timonel.toml"

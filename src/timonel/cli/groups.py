@@ -1,4 +1,4 @@
-"""Command groups with lazy loading, and with ``list`` as the default command.
+"""Command classes: groups with lazy loading, and with ``list`` as the default command.
 
 Help is written by the plain formatter and coloured afterwards: importing the rich formatter takes
 three times as long as everything else that ``timonel --help`` needs.
@@ -6,17 +6,19 @@ three times as long as everything else that ``timonel --help`` needs.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from timonel.cli.catalogue import BY_NAME, ENTRIES
-from timonel.cli.suggest import did_you_mean
 from timonel.errors import Interrupted, SpecError
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MAX_HELP_WIDTH = 120
 """Maximum help width: longer lines are hard to read."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH}
@@ -63,7 +65,7 @@ class Group(TyperGroup):
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
             raise SpecError(
-                f"expected a command of '{ctx.command_path}', got '{args[0]}'",
+                f"'{ctx.command_path}' has no command '{args[0]}'",
                 hint=did_you_mean(args[0], names) or f"see '{ctx.command_path} --help'",
             )
         return super().resolve_command(ctx, args)
@@ -86,13 +88,15 @@ class LazyGroup(Group):
         """Return the names of all commands, in help order."""
         return [entry.name for entry in ENTRIES]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - as above
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import and return a command, or None if it does not exist."""
         if cmd_name not in BY_NAME:
             return None
         if cmd_name not in self.commands:
             module = importlib.import_module(BY_NAME[cmd_name].module)
-            command = typer.main.get_command(module.app)
+            command: Any = typer.main.get_command(module.app)
+            if BY_NAME[cmd_name].group:
+                command = command.get_command(ctx, cmd_name)
             command.name = cmd_name
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
@@ -148,3 +152,9 @@ def colour(text: str) -> str:
 
 def _nothing() -> None:
     """Callback without effect."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return a question with the closest known word, or None."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean '{close[0]}'?" if close else None

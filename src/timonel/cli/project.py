@@ -5,22 +5,18 @@ Either all files are written or none.
 
 from __future__ import annotations
 
+import csv
 import shutil
 import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
-from timonel.cli import samples
 from timonel.errors import AlreadyExistsError
 from timonel.storage.atomic import unwritable
 
-_SAMPLES: dict[str, tuple[str, Callable[[Path], int]]] = {
-    "image": ("digits", samples.write_digits),
-    "table": ("patients.csv", samples.write_table),
-}
-KINDS = tuple(_SAMPLES)
 _README: dict[tuple[str, bool], dict[str, str]] = {
     ("image", True): {
         "data": "`digits/` holds handwritten digits, one folder per label. "
@@ -113,3 +109,85 @@ def _write_all(kind: str, aside: Path, *, with_data: bool) -> None:
 def _templates(kind: str) -> list[resources.abc.Traversable]:
     folder = resources.files("timonel") / "templates" / kind
     return [entry for entry in folder.iterdir() if entry.is_file()]
+
+
+DIGITS = 600
+"""Number of digits to write, of 1,797: enough to learn from."""
+
+TABLE_COLUMNS = (
+    "age",
+    "sex",
+    "bmi",
+    "blood_pressure",
+    "cholesterol",
+    "ldl",
+    "hdl",
+    "cholesterol_ratio",
+    "triglycerides",
+    "glucose",
+    "progression",
+)
+
+
+def write_digits(folder: Path, count: int = DIGITS) -> int:
+    """Write handwritten digits as PNG files, one folder per digit.
+
+    The digits are those of UCI, in 8x8 grey levels.
+
+    Args:
+        folder: The folder of label folders; created if missing.
+        count: Number of digits, spread evenly over the set, so that all its writers are included.
+
+    Returns:
+        The number of files written.
+    """
+    import numpy as np
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    chosen = np.linspace(0, len(digits.target) - 1, count).round().astype(int)
+    # Sixteen grey levels are scaled to the 256 of a PNG; ink is white on black as in the set.
+    pixels = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
+    for number, (image, label) in enumerate(zip(pixels, digits.target[chosen], strict=True)):
+        place = folder / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{number:04d}.png")
+    return len(pixels)
+
+
+def write_table(path: Path) -> int:
+    """Write a diabetes study as a CSV file with a class label.
+
+    The study is that of Efron et al. (2004).
+
+    Nine measurements are numbers, ``sex`` is a category (the study does not name its values), and
+    ``progression`` is ``fast`` (above the median a year later) or ``slow``.
+
+    Returns:
+        The number of rows written.
+    """
+    import numpy as np
+    from sklearn.datasets import load_diabetes
+
+    study = load_diabetes(scaled=False)
+    middle = float(np.median(study.target))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(TABLE_COLUMNS)
+        for row, target in zip(study.data, study.target, strict=True):
+            writer.writerow(_table_row(row, fast=target > middle))
+    return len(study.target)
+
+
+def _table_row(row: Any, *, fast: bool) -> list[str]:
+    values = [f"{value:g}" for value in row]
+    values[1] = f"sex_{row[1]:.0f}"
+    return [*values, "fast" if fast else "slow"]
+
+
+_SAMPLES: dict[str, tuple[str, Callable[[Path], int]]] = {
+    "image": ("digits", write_digits),
+    "table": ("patients.csv", write_table),
+}
+KINDS = tuple(_SAMPLES)

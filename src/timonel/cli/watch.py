@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from timonel.cli.process import INTERRUPTS
 from timonel.serving.credentials import ANONYMOUS, Credentials
 
 INTERVAL_S = 1.0
@@ -98,7 +97,7 @@ class Watch:
         self.look()
         # Block signals in the thread: a signal that another thread receives does not wake the one
         # that waits for the server's end.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self._thread.start()
         finally:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
 from timonel.data.schema import parse_column_type
 from timonel.errors import SpecError
@@ -64,7 +64,7 @@ def convert(
         Literal["auto", "labels", "splits"],
         typer.Option(help="Meaning of the top-level folders of images."),
     ] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Convert a folder of images or a CSV file to a dataset.
 

@@ -7,18 +7,17 @@ from typing import Annotated
 import typer
 
 from timonel.cli.commands.convert import convert
-from timonel.cli.groups import Command, noun
+from timonel.cli.groups import Command, Json, noun
 from timonel.cli.settings import Settings
 
 app = noun("Convert, list, show and verify datasets.")
 app.command("convert", cls=Command)(convert)
 
 DATASET = typer.Argument(help="Folder of the dataset.")
-JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.command("list", cls=Command)
-def list_(ctx: typer.Context, json: Annotated[bool, JSON] = False) -> None:
+def list_(ctx: typer.Context, json: Json = False) -> None:
     """List datasets made by runs of this workspace."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
@@ -53,7 +52,7 @@ def list_(ctx: typer.Context, json: Annotated[bool, JSON] = False) -> None:
 
 
 @app.command(cls=Command)
-def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) -> None:
+def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
     """Show a dataset: schema, labels and splits."""
     from timonel.cli.render import datasets as render
     from timonel.cli.render.output import console, print_json
@@ -67,7 +66,7 @@ def show(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) 
 
 
 @app.command(cls=Command)
-def verify(dataset: Annotated[str, DATASET], json: Annotated[bool, JSON] = False) -> None:
+def verify(dataset: Annotated[str, DATASET], json: Json = False) -> None:
     """Verify the digest of every shard."""
     from timonel.cli.render.output import print_json
     from timonel.data import Dataset

@@ -23,7 +23,7 @@ def demo(
     Writes 600 images, converts, trains, exports, serves and asks; then trains and exports again
     while clients ask, and rolls back. It runs the commands that you would type.
     """
-    from timonel.cli.demo import tell
+    from timonel.cli.demo.story import run_demo
     from timonel.cli.render.output import console
 
-    tell(folder.absolute(), console())
+    run_demo(folder.absolute(), console())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from timonel.cli.doctor.check import Check
 
 app = single()
 
@@ -18,14 +23,13 @@ def doctor(
     timeout: Annotated[
         float, typer.Option(help="Maximum seconds to load TensorFlow.", min=1)
     ] = 120.0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Check this machine: versions, devices, memory, performance.
 
     Exits with code 1 if something will not work.
     """
-    from timonel.cli.doctor import Check, Verdict, examine
-    from timonel.cli.render import doctor as render
+    from timonel.cli.doctor.check import Verdict, as_json, check_lines, summary
     from timonel.cli.render.output import console, print_json
 
     checks: list[Check] = []
@@ -34,11 +38,34 @@ def doctor(
         if not json:
             if not checks or checks[-1].area != check.area:
                 out.print(f"[bold]{check.area}[/bold]")
-            out.print(render.check_lines(check), soft_wrap=True)
+            out.print(check_lines(check), soft_wrap=True)
         checks.append(check)
     if json:
-        print_json(render.as_json(checks))
+        print_json(as_json(checks))
     else:
-        out.print(render.summary(checks))
+        out.print(summary(checks))
     if any(check.verdict is Verdict.FAIL for check in checks):
         raise typer.Exit(1)
+
+
+def examine(workspace: str | None = None, *, timeout_s: float = 120.0) -> Iterator[Check]:
+    """Yield the checks of this machine as they finish, TensorFlow's last.
+
+    Args:
+        workspace: The workspace option; None for the nearest workspace.
+        timeout_s: Time limit for loading TensorFlow.
+    """
+    from timonel.cli.doctor import machine, tensorflow
+
+    yield machine.python()
+    yield machine.kernel()
+    yield from machine.extras()
+    yield machine.cores()
+    yield machine.memory()
+    yield from machine.disk(workspace)
+    yield machine.open_files()
+    yield from machine.ports()
+    yield machine.event_loop()
+    yield machine.json_reader()
+    yield machine.shared_memory(Path("/dev/shm"))  # noqa: S108 - looked at, not written
+    yield from tensorflow.checks(timeout_s)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
 
 app = single()
@@ -36,7 +36,7 @@ def export(
         bool,
         typer.Option("--optimize/--no-optimize", help="Measure runtimes and choose the fastest."),
     ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Publish the model of a run as the next version of a name.
 
@@ -46,7 +46,7 @@ def export(
     import timonel
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
-    from timonel.cli.render.status import Steps
+    from timonel.cli.render.progress import Steps
 
     settings = Settings.of(ctx)
     with Steps(settings.remarks(stderr=json)) as steps:

@@ -1,22 +1,30 @@
-"""``timonel jobs``: list and manage jobs."""
+"""``timonel jobs``: list and manage jobs; also ``timonel logs`` and ``timonel stop``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import contextlib
+import logging
+import time
+from json import dumps
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timonel.cli.commands.logs import logs
-from timonel.cli.commands.stop import stop
-from timonel.cli.groups import Command, noun
+from timonel.cli.groups import Command, Json, noun
 from timonel.cli.settings import Settings
+from timonel.errors import JobError, NotFoundError, SpecError, TimonelError
 
 if TYPE_CHECKING:
+    from timonel.engines import Engine, JobStatus
     from timonel.storage import Workspace
 
 app = noun("List, show, scale, resume and stop jobs.")
 
-JSON = typer.Option("--json", help="Print JSON.")
+JobRef = Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")]
+_STOP_S = 120.0
+"""Each task is killed after its grace period, which is much shorter."""
+_POLL_S = 0.2
+_logger = logging.getLogger(__name__)
 
 
 @app.command("list", cls=Command)
@@ -25,10 +33,9 @@ def list_(
     limit: Annotated[
         int, typer.Option(help="Maximum number to show, newest first; 0 for all.")
     ] = 20,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """List the jobs of the workspace, newest first."""
-    from timonel.cli.jobs import all_jobs
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
 
@@ -39,25 +46,20 @@ def list_(
     elif shown:
         console().print(render.job_list(shown))
     else:
-        typer.echo("no jobs yet: 'timonel train' makes them")
+        typer.echo("no jobs yet: 'timonel train' starts one")
 
 
 @app.command(cls=Command)
-def show(
-    ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")] = "last",
-    json: Annotated[bool, JSON] = False,
-) -> None:
+def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     """Show a job: state, settings and tasks."""
-    from timonel.cli.jobs import engine_of, find_job, run_events
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
-    from timonel.cli.render.pace import pace_json, paces_of
+    from timonel.cli.render.runs import pace_json, paces_of
     from timonel.training.display import present
 
     workspace = Settings.of(ctx).find()
     status = engine_of(workspace).status(find_job(workspace, job))
-    events = run_events(workspace, status.job_id)
+    events = _run_events(workspace, status.job_id)
     if json:
         print_json({**render.job_json(status), **pace_json(paces_of(events))})
         return
@@ -68,56 +70,182 @@ def show(
 @app.command(cls=Command)
 def scale(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")],
+    job: JobRef,
     workers: Annotated[int, typer.Argument(help="New number of workers.")],
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Change the number of workers of a running job.
 
     Needs a job started with '--workers MIN:MAX'. Its tasks save a checkpoint and restart at the
     same step with the new number of workers.
     """
-    from timonel.cli.jobs import engine_of, find_job
     from timonel.training.scale import scale_workers
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
     scale_workers(engine_of(workspace), job_id, workers)
     if json:
-        _print_job(workspace, job_id)
-        return
-    typer.echo(f"{job_id} is asked to go on with {workers} worker{'s' * (workers != 1)}")
+        _print_json(engine_of(workspace).status(job_id))
+    else:
+        typer.echo(f"{job_id} restarts with {workers} worker{'s' * (workers != 1)}")
 
 
 @app.command(cls=Command)
-def resume(
-    ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")] = "last",
-    json: Annotated[bool, JSON] = False,
-) -> None:
+def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     """Restart a failed or stopped job from its checkpoints.
 
     The job and its run keep their IDs, and the restart count starts at zero.
     """
-    from timonel.cli.jobs import engine_of, find_job
     from timonel.training.resume import resume_job
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
     resume_job(workspace, engine_of(workspace), job_id)
     if json:
-        _print_job(workspace, job_id)
-        return
-    typer.echo(f"{job_id} goes on: see 'timonel logs {job_id} --follow'")
+        _print_json(engine_of(workspace).status(job_id))
+    else:
+        typer.echo(f"{job_id} resumes: see 'timonel logs {job_id} --follow'")
 
 
-def _print_job(workspace: Workspace, job_id: str) -> None:
-    from timonel.cli.jobs import engine_of
+@app.command(cls=Command)
+def logs(
+    ctx: typer.Context,
+    job: JobRef = "last",
+    task: Annotated[
+        str | None, typer.Option(help="Only the output of this task, such as chief-0 or worker-0.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each line: task, text.")
+    ] = False,
+) -> None:
+    """Print the output of a job's tasks."""
+    from timonel.training.terminal import says_no_gpu
+
+    workspace = Settings.of(ctx).find()
+    job_id = find_job(workspace, job)
+    engine = engine_of(workspace)
+    names = [found.task_id for found in engine.status(job_id).tasks]
+    several = task is None and len(names) > 1
+    width = max(map(len, names), default=0)
+    for line in engine.logs(job_id, task_id=task, follow=follow):
+        if says_no_gpu(line.text):
+            continue
+        if json:
+            typer.echo(dumps({"task": line.task_id, "text": line.text}, ensure_ascii=False))
+            continue
+        typer.echo(f"{line.task_id:<{width}}  {line.text}" if several else line.text)
+
+
+@app.command(cls=Command)
+def stop(
+    ctx: typer.Context,
+    job: JobRef = "last",
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until its tasks have ended.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Stop a job and keep its checkpoints.
+
+    Has no effect on a job that has ended.
+    """
+    workspace = Settings.of(ctx).find()
+    job_id = find_job(workspace, job)
+    engine = engine_of(workspace)
+    had_ended = engine.status(job_id).state.is_final
+    if not had_ended:
+        engine.cancel(job_id)
+        if wait:
+            _wait_for_end(engine, job_id)
+    status = engine.status(job_id)
+    if json:
+        _print_json(status)
+    elif not had_ended and not wait:
+        typer.echo(f"{job_id} is stopping")
+    else:
+        typer.echo(f"{job_id} has {status.state.value}{' already' if had_ended else ''}")
+
+
+def _wait_for_end(engine: Engine, job_id: str) -> None:
+    deadline = time.monotonic() + _STOP_S
+    while not engine.status(job_id).state.is_final:
+        if time.monotonic() > deadline:
+            raise JobError(
+                f"{job_id} still runs {_STOP_S:g} s after the request to stop",
+                hint=f"see 'timonel jobs show {job_id}'",
+            )
+        time.sleep(_POLL_S)
+
+
+def _print_json(status: JobStatus) -> None:
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import print_json
 
-    print_json(render.job_json(engine_of(workspace).status(job_id)))
+    print_json(render.job_json(status))
 
 
-app.command("logs", cls=Command)(logs)
-app.command("stop", cls=Command)(stop)
+def engine_of(workspace: Workspace) -> Engine:
+    """Return the engine of the workspace's jobs."""
+    from timonel.engines import get_engine
+
+    return get_engine("local", workspace)
+
+
+def all_jobs(workspace: Workspace) -> list[JobStatus]:
+    """Return the status of every job of the workspace, newest first.
+
+    Unreadable jobs, such as those of a newer release, are logged and left out.
+    """
+    engine = engine_of(workspace)
+    found = []
+    for name in _job_ids(workspace):
+        try:
+            found.append(engine.status(name))
+        except NotFoundError:
+            continue  # removed since it was listed
+        except TimonelError as error:
+            _logger.warning("skipped the unreadable job %s: %s", name, error)
+    return sorted(found, key=lambda status: status.created_at, reverse=True)
+
+
+def find_job(workspace: Workspace, ref: str) -> str:
+    """Return the id of a job from its id, a prefix of it, or ``last``.
+
+    Raises:
+        NotFoundError: No job matches.
+        SpecError: Several jobs match the prefix.
+    """
+    known = _job_ids(workspace)
+    if ref in known:
+        return ref
+    if ref == "last" and (readable := all_jobs(workspace)):
+        return readable[0].job_id
+    matches = [name for name in known if ref and name.startswith(ref)]
+    if len(matches) > 1:
+        raise SpecError(
+            f"{ref!r} matches {len(matches)} jobs",
+            hint=f"use a longer prefix: {', '.join(matches[:3])}",
+        )
+    if not matches:
+        raise NotFoundError(
+            "this workspace has no jobs" if ref == "last" else f"no job matches {ref!r}",
+            hint="'timonel jobs' lists the jobs of this workspace",
+        )
+    return matches[0]
+
+
+def _run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
+    """Return the events of a job's run; empty if it has none."""
+    from timonel.tracking import read_run
+
+    with contextlib.suppress(TimonelError):
+        return read_run(workspace, job_id).events()
+    return []
+
+
+def _job_ids(workspace: Workspace) -> list[str]:
+    folders = workspace.jobs.iterdir() if workspace.jobs.is_dir() else ()
+    return sorted(path.name for path in folders if path.is_dir() and path.name[0] != ".")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, noun
+from timonel.cli.groups import Command, Json, noun
 from timonel.cli.settings import Settings
 from timonel.errors import NotFoundError, SpecError
 
@@ -34,7 +34,7 @@ def create(
         typer.Option(help="Instead of a key, accept client certificates with this name."),
     ] = None,
     file: Annotated[Path | None, FILE] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Create a key and print it once.
 
@@ -77,7 +77,7 @@ def create(
 def list_(
     ctx: typer.Context,
     file: Annotated[Path | None, FILE] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """List keys and their permissions."""
     from timonel.cli.render.output import clock, console, iso, print_json
@@ -128,7 +128,7 @@ def revoke(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(help="Key ID, or a name that only one key has.")],
     file: Annotated[Path | None, FILE] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Revoke a key; running servers refuse it within a second."""
     from timonel.cli.render.output import print_json

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
 from timonel.errors import SpecError
 
@@ -24,7 +24,7 @@ def lineage(
         Literal["both", "upstream", "downstream"],
         typer.Option(help="Show sources, products, or both."),
     ] = "both",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print a Mermaid flow chart for Markdown.")
     ] = False,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
 
 app = single()
@@ -15,7 +13,7 @@ app = single()
 @app.command(cls=Command)
 def migrate(
     ctx: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Upgrade the workspace to the file formats of this release.
 

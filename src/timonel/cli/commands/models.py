@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timonel.cli.groups import Command, noun
+from timonel.cli.groups import Command, Json, noun
 from timonel.cli.settings import Settings
 from timonel.errors import ModelError, SpecError
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 app = noun("List, show, add, check, optimize and delete model versions.")
 
 MODEL = typer.Argument(help="Model, model/version, or folder of a SavedModel.")
-JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.command("list", cls=Command)
 def list_(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Only versions of this model.")] = None,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """List the versions of all models, or of one."""
     from timonel.cli.render import models as render
@@ -45,9 +44,7 @@ def list_(
 
 
 @app.command(cls=Command)
-def show(
-    ctx: typer.Context, model: Annotated[str, MODEL], json: Annotated[bool, JSON] = False
-) -> None:
+def show(ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False) -> None:
     """Show a version: signatures, check results and source."""
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
@@ -64,7 +61,7 @@ def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Model name.")],
     folder: Annotated[str, typer.Argument(help="SavedModel, or folder with a model.py.")],
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Publish a SavedModel or Python model as the next version."""
     from timonel.cli.render import models as render
@@ -90,7 +87,7 @@ def check(
     data_root: Annotated[
         str | None, typer.Option(help="Current folder of the raw files if they were moved.")
     ] = None,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Check that a version predicts the same as in training."""
     from timonel.cli.render import models as render
@@ -114,7 +111,7 @@ def optimize(
         Path | None,
         typer.Option(help="An .npz file with rows of each input. [default: its warm-up requests]"),
     ] = None,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Measure runtimes for a version and store the best one in it.
 
@@ -122,9 +119,9 @@ def optimize(
     is faster at every batch size. Servers with --runtime auto use the stored choice when they load
     it.
     """
-    from timonel.cli.render import runtimes as render
+    from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
-    from timonel.cli.render.status import Steps
+    from timonel.cli.render.progress import Steps
     from timonel.models.optimization import optimize as measure
     from timonel.models.versions import open_version
 
@@ -145,7 +142,7 @@ def delete(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="Version to delete, such as digits/2.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Delete a version; running servers return to the previous one.
 

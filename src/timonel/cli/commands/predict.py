@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
 from timonel.errors import InputError
 
@@ -37,7 +37,7 @@ def predict(
         Path | None,
         typer.Option(help="CA certificates of https servers, in PEM. [default: TIMONEL_TLS_CA]"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Get predictions from a model for files or rows.
 

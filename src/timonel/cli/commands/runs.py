@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import datetime as dt
+import fnmatch
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timonel.cli.groups import Command, noun
+from timonel.cli.groups import Command, Json, noun
 from timonel.cli.settings import Settings
 from timonel.errors import SpecError
+from timonel.units import parse_seconds
+
+if TYPE_CHECKING:
+    from timonel.tracking import RunRecord
 
 app = noun("List, show and compare runs: parameters, metrics, inputs, outputs.")
-JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.command("list", cls=Command)
@@ -40,37 +47,44 @@ def list_(
     limit: Annotated[
         int, typer.Option(help="Maximum number to show, newest first; 0 for all.")
     ] = 20,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """List the runs of the workspace, newest first."""
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
-    from timonel.cli.selection import Selection, models_of, parse_since
     from timonel.tracking import list_runs
 
-    selection = Selection(status, name, model, parse_since(since))
+    earliest = _parse_since(since)
     every = list_runs(Settings.of(ctx).find())
     models = models_of(every)
-    found = [run for run in selection.of(every, models) if kind in {None, run.kind}]
+    found = [
+        run
+        for run in every
+        if kind in {None, run.kind}
+        and status in {None, run.status}
+        and (name is None or fnmatch.fnmatchcase(run.name or "", name))
+        and (model is None or _made(models.get(run.id, ()), model))
+        and (earliest is None or run.started_at >= earliest)
+    ]
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"runs": [render.run_json(run) for run in shown]})
     elif every and not found:
-        typer.echo(f"no run fits, of {len(every)}: 'timonel runs' lists them")
+        typer.echo(f"none of {len(every)} runs matches: 'timonel runs' lists them")
     elif shown:
         out = console()
         out.print(render.run_list(shown, models, out.width))
         if len(shown) < len(found):
             typer.echo(f"and {len(found) - len(shown)} older ones: --limit 0 shows all")
     else:
-        typer.echo("no runs yet: 'timonel convert' and 'timonel train' make them")
+        typer.echo("no runs yet: 'timonel convert' and 'timonel train' create them")
 
 
 @app.command(cls=Command)
 def show(
     ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="Run ID, ID prefix, name, or 'last'.")] = "last",
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Show a run: parameters, metrics, inputs and outputs."""
     from timonel.cli.render import runs as render
@@ -88,7 +102,7 @@ def show(
 def compare(
     ctx: typer.Context,
     runs: Annotated[list[str], typer.Argument(help="Two or more runs: IDs, ID prefixes or names.")],
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> None:
     """Compare runs: different parameters, and last values of metrics."""
     from timonel.cli.render import runs as render
@@ -96,10 +110,42 @@ def compare(
     from timonel.tracking import read_run
 
     if len(runs) == 1:
-        raise SpecError("expected two runs or more, got one", hint="'timonel runs' lists them")
+        raise SpecError("a comparison needs two or more runs", hint="'timonel runs' lists them")
     workspace = Settings.of(ctx).find()
     records = [read_run(workspace, run) for run in runs]
     if json:
         print_json(render.comparison_json(records))
     else:
         console().print(render.comparison(records))
+
+
+def models_of(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """Return the model versions published by or exported from each run, by run id."""
+    exports = [run for run in runs if run.kind == "export"]
+    made: dict[str, list[str]] = {}
+    for run in reversed(exports):
+        versions = [item.label for item in run.outputs if item.type == "model"]
+        # An export that failed early, or that was recorded elsewhere, may name no run.
+        for source in filter(None, (run.id, run.params.get("run"))):
+            made.setdefault(str(source), []).extend(versions)
+    return made
+
+
+def _made(versions: Sequence[str], model: str) -> bool:
+    return any(model in {each, each.partition("/")[0]} for each in versions)
+
+
+def _parse_since(text: str | None) -> float | None:
+    """Parse a local date (2026-01-31) or an age (2d) to Unix seconds."""
+    if text is None:
+        return None
+    try:
+        return dt.datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        pass
+    try:
+        return time.time() - parse_seconds(text)
+    except SpecError:
+        raise SpecError(
+            f"--since {text!r} is neither a date nor an age", hint="as in 2026-01-31, 12h or 7d"
+        ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,10 +12,14 @@ import typer
 from timonel.cli.groups import Command, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import Settings
+from timonel.errors import ServingError, TimonelError
 from timonel.serving.options import ServeOptions
+from timonel.styles import from_here
 
 if TYPE_CHECKING:
+    from timonel.models import ModelVersion
     from timonel.serving import Server
+    from timonel.storage import Workspace
 
 app = single()
 
@@ -65,7 +70,6 @@ def _announce(
 ) -> None:
     """Print the server's addresses and an example request."""
     from timonel.cli.render.output import console
-    from timonel.errors import ServingError
 
     out, remarks = console(), settings.remarks()
     out.print(f"serving [bold]{', '.join(server.models)}[/bold]")
@@ -89,13 +93,29 @@ def _print_change(line: str) -> None:
 
 
 def _example_request(server: Server, settings: Settings, name: str) -> str:
-    from timonel.cli.examples import held_out_image
-    from timonel.errors import TimonelError
     from timonel.models import ModelRepository
     from timonel.serving import curl_example
 
     workspace = settings.find(create=True)
     image = None
     with contextlib.suppress(TimonelError):  # the model is served from another folder
-        image = held_out_image(ModelRepository(workspace.models).get(name), workspace)
+        image = _held_out_image(ModelRepository(workspace.models).get(name), workspace)
     return curl_example(server, name, image=image or "some_image.png")
+
+
+def _held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:
+    """Return an image file not used to train the version, or None."""
+    from timonel.data import Dataset
+    from timonel.tracking import read_run
+
+    if version.run_id is None:
+        return None
+    with contextlib.suppress(TimonelError, OSError):
+        inputs = read_run(workspace, version.run_id).inputs
+        for place in (item.uri for item in inputs if item.type == "dataset"):
+            dataset = Dataset.open(place)
+            if dataset.manifest.record_schema.type == "images" and dataset.count("test"):
+                key = next(dataset.examples("test"))["key"]
+                path = Path(dataset.manifest.source.uri, key)
+                return from_here(path) if path.is_file() else None
+    return None

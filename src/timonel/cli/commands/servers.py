@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, noun
+from timonel.cli.groups import Command, Json, noun
 from timonel.cli.settings import Settings
 from timonel.errors import NotFoundError, ServingError
 
@@ -21,7 +21,7 @@ POLL_S = 0.1
 @app.command("list", cls=Command)
 def list_(
     ctx: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """List running servers."""
     from timonel.cli.render.output import clock, console, iso, print_json
@@ -62,7 +62,7 @@ def stop(
         str, typer.Argument(help="Process ID of a server, or a model that it serves.")
     ],
     timeout: Annotated[float, typer.Option(help="Seconds to wait until it ends.")] = 60.0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Stop a server after it finishes pending requests."""
     from timonel.cli.render.output import print_json

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,13 +12,16 @@ import typer
 from timonel.cli.groups import Command, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import Settings
+from timonel.errors import SpecError
 from timonel.training.options import JOB, PROGRAM, TrainOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from timonel.engines import JobStatus
     from timonel.storage import Workspace
     from timonel.training import Run
+    from timonel.training.display import TrainingView
 
 app = single()
 
@@ -80,7 +85,6 @@ def train(
     checkpoints it has saved are kept.
     """
     import timonel
-    from timonel.cli.follow import pairs_of
     from timonel.training.finish import interruption
     from timonel.training.worker.task.ranks import is_rank
 
@@ -93,7 +97,7 @@ def train(
     run = timonel.train(
         entry,
         data=parse_data(data),
-        params=pairs_of(params, "--set"),
+        params=parse_params(params),
         args=tuple(args or ()),
         workspace=workspace,
         engine=engine,
@@ -113,19 +117,13 @@ def train(
         remarks.print(described(os.environ, folder, run.id), soft_wrap=True)
     if not detach:
         try:
-            _watch(run, workspace, remarks)
+            _follow(run, workspace, remarks)
+            run.wait()
         except KeyboardInterrupt:
             run.job.stop()
             run.job.wait()
             raise interruption(workspace, run.id) from None
     _print_run(run, remarks, json=json, detach=detach)
-
-
-def _watch(run: Run, workspace: Workspace, out: Console) -> None:
-    from timonel.cli.follow import follow
-
-    follow(run, workspace, out=out)
-    run.wait()
 
 
 def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
@@ -155,8 +153,6 @@ def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
     Raises:
         SpecError: One of several datasets has no name.
     """
-    from timonel.errors import SpecError
-
     if not words:
         return None
     if len(words) == 1 and not _is_named(words[0]):
@@ -164,7 +160,7 @@ def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
     unnamed = [word for word in words if not _is_named(word)]
     if unnamed:
         raise SpecError(
-            f"expected a name for each of several datasets, got {unnamed[0]!r}",
+            f"several datasets need names, got {unnamed[0]!r}",
             hint="give --data NAME=FOLDER, and load(name=NAME) in the script",
         )
     return {name: place for name, _, place in (word.partition("=") for word in words)}
@@ -173,3 +169,93 @@ def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
 def _is_named(word: str) -> bool:
     name, equals, _ = word.partition("=")
     return bool(equals) and name.isidentifier()
+
+
+_REFRESH_PER_S = 4
+_PIPE_WIDTH = 200
+_PIPE_INTERVAL_S = 30.0
+"""Interval of progress lines in a long epoch, outside terminals."""
+
+
+def _follow(run: Run, workspace: Workspace, screen: Console) -> None:
+    """Show a run until its job has ended.
+
+    A terminal shows the current epoch and the roles live; otherwise only lines are printed.
+    """
+    from timonel.tracking import follow_events
+    from timonel.training.display import TrainingView
+
+    if screen.is_terminal:
+        view = TrainingView(screen.width)
+    else:
+        view = TrainingView(_PIPE_WIDTH, _PIPE_INTERVAL_S)
+    with _live(screen, view):
+        for event in follow_events(workspace, run.id, stop=_ended(run, view, screen)):
+            for line in view.feed(event):
+                screen.print(line, soft_wrap=True)
+        for line in view.end():
+            screen.print(line, soft_wrap=True)
+
+
+def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
+    """Return the callback that tells whether the job has ended.
+
+    It is called whenever no event is new.
+    """
+    shown: list[str] = [""]
+
+    def ended() -> bool:
+        status = run.job.status()
+        view.job(status)
+        if not screen.is_terminal:
+            _tell_change(status, shown, screen)
+        return status.state.is_final
+
+    return ended
+
+
+def _tell_change(status: JobStatus, shown: list[str], screen: Console) -> None:
+    from timonel.training.display import roles_line
+
+    line = roles_line(status)
+    if line.plain != shown[0]:
+        shown[0] = line.plain
+        screen.print(line, soft_wrap=True)
+
+
+@contextmanager
+def _live(screen: Console, view: TrainingView) -> Iterator[None]:
+    if not screen.is_terminal:
+        yield
+        return
+    from rich.live import Live
+
+    with Live(
+        get_renderable=view.live,
+        console=screen,
+        refresh_per_second=_REFRESH_PER_S,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
+        yield
+
+
+def parse_params(words: list[str] | None) -> dict[str, Any]:
+    """Parse ``NAME=VALUE`` words into a dict.
+
+    Raises:
+        SpecError: A word has no ``=`` or no name, or a name is repeated.
+    """
+    found: dict[str, Any] = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--set takes NAME=VALUE, got {word!r}", hint="as in --set lr=0.01")
+        if name in found:
+            raise SpecError(
+                f"--set {name} is repeated, with {found[name]!r} and {value!r}",
+                hint="remove one of them",
+            )
+        found[name] = value
+    return found

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timonel.cli.demo.hammer import Tally
-from timonel.cli.examples import shorter
-from timonel.cli.render.confusion import confusion_table
-from timonel.cli.render.tables import pairs, table
+from timonel.cli.demo.load import Tally
+from timonel.cli.render.tables import confusion_table, pairs, table
+from timonel.styles import from_here
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def _print_check(version: ModelVersion, ending: Ending, out: Console) -> None:
         out.print(confusion_table(check.confusion, check.labels))
         picture = confusion_png(version, ending.workspace)
         if picture is not None:
-            out.print(f"as a picture: {shorter(picture)}", soft_wrap=True, style="dim")
+            out.print(f"as a picture: {from_here(picture)}", soft_wrap=True, style="dim")
     out.print()
 
 
@@ -147,7 +146,7 @@ def _places(version: ModelVersion, ending: Ending) -> dict[str, str]:
         "run records": root / "runs",
         "versions": root / "models" / ending.model,
     }
-    return {name: shorter(path) for name, path in places.items() if path.exists()}
+    return {name: from_here(path) for name, path in places.items() if path.exists()}
 
 
 def next_lines(ending: Ending, run_id: str | None, path: str) -> list[str]:
@@ -160,7 +159,7 @@ def next_lines(ending: Ending, run_id: str | None, path: str) -> list[str]:
     """
     name, patients = ending.model, ending.folder.parent / "patients"
     lines = [
-        (f"cd {shlex.quote(shorter(ending.folder))}", ""),
+        (f"cd {shlex.quote(from_here(ending.folder))}", ""),
         (f"timonel runs show {run_id or 'last'}", "parameters, metrics and their curves"),
         (f"timonel models show {name}", "what the version takes and gives"),
         (f"timonel serve {name}", "until Ctrl-C"),
@@ -183,5 +182,5 @@ def _activation(path: str) -> str | None:
     if found is not None and Path(found).resolve() == (scripts / "timonel").resolve():
         return None
     if (scripts / "activate").is_file():
-        return f". {shlex.quote(shorter(scripts / 'activate'))}"
+        return f". {shlex.quote(from_here(scripts / 'activate'))}"
     return f'PATH={shlex.quote(str(scripts))}:"$PATH"'

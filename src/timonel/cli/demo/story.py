@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timonel.cli.demo.hammer import Hammer
+from timonel.cli.demo.load import LoadGenerator
 from timonel.cli.demo.report import Ending, print_ending
 from timonel.cli.demo.shell import Shell
-from timonel.cli.samples import DIGITS
+from timonel.cli.project import DIGITS
 from timonel.cli.watch import read_states
 from timonel.errors import AlreadyExistsError, InputError, ServingError
 
@@ -35,7 +35,7 @@ _SWITCH_S = 60.0
 _HELD_OUT = 40
 
 
-def tell(folder: Path, out: Console) -> None:
+def run_demo(folder: Path, out: Console) -> None:
     """Run the whole demo in ``folder``.
 
     Args:
@@ -186,20 +186,20 @@ def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[A
     before = max(read_states(server.rest_url, NAME))
     image = held_out(shell.folder)[1].relative_to(shell.folder)
     shell.out.print("[bold]Once more, while clients ask the running server without pause[/]\n")
-    with Hammer(server.rest_url, NAME, held_out(shell.folder)) as hammer:
+    with LoadGenerator(server.rest_url, NAME, held_out(shell.folder)) as load:
         shell.run(f"{TRAIN} --set epochs=15", step="train")
         shell.run(EXPORT, step="export")
         newest = _newest(workspace)
-        _expect(hammer, newest)
+        _expect(load, newest)
         shell.run(f"timonel predict {NAME} {image}", step="predict")
         shell.run(f"timonel models delete {NAME}/{newest} --yes", step="roll back")
-        _expect(hammer, before)
-        hammer.stop()
-    return hammer.tally, (before, newest)
+        _expect(load, before)
+        load.stop()
+    return load.tally, (before, newest)
 
 
-def _expect(hammer: Hammer, version: int) -> None:
-    if not hammer.wait_for_version(version, _SWITCH_S):
+def _expect(load: LoadGenerator, version: int) -> None:
+    if not load.wait_for_version(version, _SWITCH_S):
         raise ServingError(
             f"expected the server to switch to version {version} within {_SWITCH_S:g} s, "
             "but it did not",

@@ -1,20 +1,27 @@
-"""Checks of the machine: cores, memory, disk, ports, limits."""
+"""Checks of the machine and the installed packages, without heavy imports."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
 import resource
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
+from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 
+from timonel._version import __version__
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.errors import FormatError, TimonelError
 from timonel.training.worker.strategy.devices import usable_cores
 from timonel.units import format_bytes
 
 AREA = "machine"
+PACKAGES = "packages"
 GIB = 1024**3
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -49,7 +56,7 @@ def memory(root: Path = _CGROUP) -> Check:
         hint = "each worker takes about 0.5 GB: free memory, or train with --workers 1"
         return Check(AREA, "memory", Verdict.FAIL, found, hint)
     if free < 3 * GIB:
-        hint = "enough for two small workers; larger models need more"
+        hint = "this is enough for two small workers; larger models need more"
         return Check(AREA, "memory", Verdict.WARN, found, hint)
     return Check(AREA, "memory", Verdict.OK, found)
 
@@ -74,9 +81,9 @@ def disk(workspace: str | None) -> Iterator[Check]:
         return
     except TimonelError:
         root = Path(workspace).absolute().parent if workspace else Path.cwd()
-        found = f"none yet, the first command makes {workspace or '.timonel here'}"
+        found = f"none yet; the first command creates {workspace or '.timonel here'}"
     if not os.access(root, os.W_OK):
-        hint = "choose another place with --workspace"
+        hint = "choose another folder with --workspace"
         yield Check(AREA, "workspace", Verdict.FAIL, f"{root} cannot be written", hint)
         return
     yield Check(AREA, "workspace", Verdict.OK, found)
@@ -110,7 +117,7 @@ def ports(
             yield Check(AREA, f"port {port}", Verdict.OK, f"free for {name}")
         else:
             hint = f"see 'timonel servers', or give serve another: --{name.lower()}-port 0"
-            yield Check(AREA, f"port {port}", Verdict.WARN, f"in use, wanted for {name}", hint)
+            yield Check(AREA, f"port {port}", Verdict.WARN, f"in use; {name} needs it", hint)
 
 
 def shared_memory(mount: Path) -> Check:
@@ -134,3 +141,72 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+EXTRAS = (
+    ("legacy-keras", "tf_keras", "scripts written for Keras 2"),
+    ("mlflow", "mlflow", "runs mirrored to MLflow, for 'mlflow ui'"),
+    ("wandb", "wandb", "runs mirrored to Weights & Biases, with '--wandb'"),
+    ("mpi", "mpi4py", "tasks that mpirun starts, with '--launcher mpi'"),
+    ("s3", "s3fs", "data in s3:// buckets"),
+    ("gcs", "gcsfs", "data in gs:// buckets"),
+)
+"""Extras: name, module that it installs, and purpose."""
+
+
+def python() -> Check:
+    """Check the versions of timonel and Python."""
+    found = f"timonel {__version__}, Python {platform.python_version()}"
+    if sys.version_info[:2] != (3, 11):
+        hint = "tested on Python 3.11 only"
+        return Check(PACKAGES, "python", Verdict.NOTE, found, hint)
+    return Check(PACKAGES, "python", Verdict.OK, found)
+
+
+def kernel() -> Check:
+    """Check the operating system: jobs and the warm start need Linux."""
+    found = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if platform.system() != "Linux":
+        return Check(PACKAGES, "system", Verdict.FAIL, found, "timonel runs on Linux")
+    return Check(PACKAGES, "system", Verdict.OK, found)
+
+
+def extras() -> Iterator[Check]:
+    """Report which extras are installed, and what the others are for."""
+    for extra, module, purpose in EXTRAS:
+        if importlib.util.find_spec(module) is not None:
+            yield Check(PACKAGES, f"extra {extra}", Verdict.OK, f"{purpose} ({_version(module)})")
+        else:
+            hint = f"pip install 'timonel[{extra}]'"
+            yield Check(PACKAGES, f"extra {extra}", Verdict.NOTE, f"not installed: {purpose}", hint)
+
+
+def event_loop() -> Check:
+    """Check whether the server's fast event loop and HTTP parser are installed."""
+    missing = [
+        name for name in ("uvloop", "httptools", "orjson") if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        hint = f"pip install {' '.join(missing)}"
+        found = f"the server runs without {', '.join(missing)}"
+        return Check("speed", "event loop", Verdict.NOTE, found, hint)
+    return Check("speed", "event loop", Verdict.OK, "uvloop, httptools and orjson")
+
+
+def json_reader() -> Check:
+    """Check whether the server's parser of large JSON arrays is compiled."""
+    package = files("timonel").joinpath("serving", "protocols", "tfs_rest")
+    if any(
+        each.name.startswith("_numbers") and each.name.endswith(".so") for each in package.iterdir()
+    ):
+        return Check("speed", "JSON reader", Verdict.OK, "compiled")
+    found = "not compiled: the server reads large JSON requests with simdjson, at half the speed"
+    hint = "install a C compiler and Python's headers, then install timonel again"
+    return Check("speed", "JSON reader", Verdict.NOTE, found, hint)
+
+
+def _version(module: str) -> str:
+    names = metadata.packages_distributions().get(module, [module])
+    # Several distributions may provide the module, such as mlflow and mlflow-skinny.
+    name = next((each for each in names if each.replace("-", "_") == module), names[0])
+    return f"{name} {metadata.version(name)}"

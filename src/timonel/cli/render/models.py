@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -10,12 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
-from timonel.cli.render.tables import number, pairs, status, table
+from timonel.cli.render.tables import pairs, status, table
 from timonel.errors import TimonelError
+from timonel.styles import number
 from timonel.units import format_bytes
 
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
+    from timonel.models.evidence import Choice, Evidence
     from timonel.models.schema import CheckResult, TensorInfo
 
 _CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
@@ -126,3 +128,28 @@ def _accuracy(check: CheckResult | None) -> str | None:
     if check.accuracy is not None:
         return f"{check.accuracy:.1%}"
     return None if check.mae is None else f"mae {number(check.mae)}"
+
+
+def evidence_page(evidence: Evidence) -> RenderableType:
+    """Render the chosen runtime, the reason, and the measured times."""
+    style = "bold" if evidence.runtime == "tensorflow" else "bold green"
+    head = Text.assemble((evidence.runtime, style), f"  {evidence.reason}")
+    if not evidence.measurements:
+        return head
+    compared = (
+        f"milliseconds a request; largest difference {evidence.difference or 0:.1e} of "
+        f"{evidence.samples} requests; {evidence.cores} cores"
+    )
+    ways = list(dict.fromkeys(each.runtime for each in evidence.measurements))
+    columns = ("SIGNATURE", "BATCH", "AT A TIME", *(way.upper() for way in ways))
+    return Group(head, table(columns, list(_rows(evidence, ways))), Text(compared, style="dim"))
+
+
+def _rows(evidence: Evidence, ways: Sequence[Choice]) -> Iterator[tuple[Any, ...]]:
+    times = {
+        (each.signature, each.batch, each.callers, each.runtime): each.milliseconds
+        for each in evidence.measurements
+    }
+    for signature, batch, callers in dict.fromkeys(key[:3] for key in times):
+        found = (times.get((signature, batch, callers, way)) for way in ways)
+        yield signature, batch, callers, *(None if t is None else f"{t:.3g}" for t in found)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from timonel.cli.render.sparkline import bar
-from timonel.cli.render.tables import number
+from timonel.cli.render.tables import bar
+from timonel.styles import number
 
 if TYPE_CHECKING:
     from timonel.serving import Prediction

@@ -11,6 +11,7 @@ from timonel.units import format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.status import Status
 
 PIPE_INTERVAL_S = 5.0
 _RATE_AFTER_S = 1.0
@@ -99,3 +100,31 @@ def _bar(console: Console, unit: str) -> Progress:
         console=console,
         transient=True,
     )
+
+
+class Steps:
+    """Display of the current step.
+
+    Call it with each step's name when the step starts.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, step: str) -> None:
+        """Show ``step`` as the current one."""
+        if not self._console.is_terminal:
+            self._console.print(step, soft_wrap=True)
+        elif self._status is None:
+            self._status = self._console.status(step)
+            self._status.start()
+        else:
+            self._status.update(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
-from timonel.cli.render.pace import pace_json, pace_table, paces_of
-from timonel.cli.render.sparkline import sparkline
-from timonel.cli.render.tables import number, pairs, status, table
+from timonel.cli.render.tables import pairs, sparkline, status, table
+from timonel.styles import number
+from timonel.tracking.pace import Paces, format_ms
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
@@ -229,3 +229,44 @@ def _time(run: RunRecord) -> str:
 def _json_number(value: float) -> float | str:
     # JSON has neither NaN nor infinity.
     return value if math.isfinite(value) else str(value)
+
+
+def paces_of(events: Iterable[Mapping[str, Any]]) -> Paces:
+    """Return the latest speed reports of the tasks."""
+    paces = Paces()
+    for event in events:
+        paces.feed(event)
+    return paces
+
+
+def pace_table(paces: Paces) -> RenderableType:
+    """Render each task's speed, and which task slows down the others."""
+    rows = [
+        (
+            pace.task,
+            None if pace.examples_per_s is None else f"{pace.examples_per_s:,.0f}",
+            None if pace.step_ms is None else format_ms(pace.step_ms),
+            None if pace.wait_ms is None else format_ms(pace.wait_ms),
+        )
+        for pace in paces.tasks
+    ]
+    made = table(("TASK", "EXAMPLES/S", "COMPUTES A STEP", "THEN WAITS"), rows)
+    if paces.slowest is None:
+        return made
+    return Group(made, Text.assemble(("slowest: ", "yellow"), str(paces.slowest)))
+
+
+def pace_json(paces: Paces) -> dict[str, Any]:
+    """Return the speeds as JSON: ``pace`` and ``slowest``."""
+    return {
+        "pace": [
+            {
+                "task": pace.task,
+                "examples_per_s": pace.examples_per_s,
+                "step_ms": pace.step_ms,
+                "wait_ms": pace.wait_ms,
+            }
+            for pace in paces.tasks
+        ],
+        "slowest": paces.slowest.task if paces.slowest else None,
+    }

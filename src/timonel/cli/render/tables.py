@@ -1,16 +1,17 @@
-"""Tables without borders, the same on a terminal and in a pipe."""
+"""Tables without borders, sparklines and bars, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from timonel.styles import STATUS_STYLES, number
-
-__all__ = ["STATUS_STYLES", "cell", "number", "pairs", "status", "table"]
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 0) -> Table:
@@ -59,3 +60,86 @@ def cell(value: Any) -> Text:
 def status(word: str) -> Text:
     """Return a status in its colour."""
     return Text(word, style=STATUS_STYLES.get(word, ""))
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Render ``values`` as blocks, lowest to highest; dots are non-finite values.
+
+    Args:
+        values: The curve; more points than ``width`` are averaged in groups.
+        width: Maximum number of characters.
+    """
+    # Scaled to [-1, 1] so that neither a sum nor a difference overflows.
+    scale = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
+    points = _resample([value / scale for value in values], width)
+    finite = [value for value in points if math.isfinite(value)]
+    if not finite:
+        return "·" * len(points)
+    low, high = min(finite), max(finite)
+    return "".join(_block(value, low, high) for value in points)
+
+
+def bar(share: float, width: int = 20) -> str:
+    """Render ``share``, between 0 and 1, as a bar of ``width`` characters."""
+    share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
+    full = round(share * width)
+    return "█" * full + "░" * (width - full)
+
+
+def _block(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return "·"
+    if high == low:
+        return _BLOCKS[3]
+    return _BLOCKS[round((value - low) / (high - low) * (len(_BLOCKS) - 1))]
+
+
+def _resample(values: Sequence[float], width: int) -> list[float]:
+    if len(values) <= width:
+        return list(values)
+    edges = [len(values) * i // width for i in range(width + 1)]
+    return [_mean(values[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+_MOST_LABELS = 20
+
+
+def confusion_table(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> RenderableType:
+    """Return counts by true label (rows) and predicted label (columns).
+
+    Correct predictions are green, wrong ones red; zero is a dot. Of many labels, only the
+    `_MOST_LABELS` most confused are shown.
+    """
+    shown = _worth_showing(matrix) if len(labels) > _MOST_LABELS else list(range(len(labels)))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("true \\ said", style="dim")
+    for column in shown:
+        table.add_column(labels[column], justify="right")
+    for row in shown:
+        table.add_row(labels[row], *[_cell(row, column, matrix) for column in shown])
+    return table
+
+
+def _cell(row: int, column: int, matrix: Sequence[Sequence[int]]) -> Text:
+    count = matrix[row][column]
+    if not count:
+        return Text("·", style="dim")
+    return Text(str(count), style="green" if row == column else "bold red")
+
+
+def _worth_showing(matrix: Sequence[Sequence[int]]) -> list[int]:
+    size = range(len(matrix))
+    wrong = {
+        label: sum(matrix[label][other] + matrix[other][label] for other in size if other != label)
+        for label in size
+    }
+    worst = sorted(size, key=lambda label: wrong[label], reverse=True)[:_MOST_LABELS]
+    return sorted(worst)

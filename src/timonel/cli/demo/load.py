@@ -42,7 +42,7 @@ class Tally:
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-class Hammer:
+class LoadGenerator:
     """Request predictions from several threads until stopped.
 
     Args:

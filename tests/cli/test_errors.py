@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Timonel
-from timonel.cli import ranks
+from timonel.cli import errors
 from timonel.errors import Interrupted, JobError, SpecError
 
 ERROR = SpecError("expected one thing, got another")
@@ -12,15 +12,15 @@ ERROR = SpecError("expected one thing, got another")
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(ranks.time, "sleep", found.append)
+    monkeypatch.setattr(errors.time, "sleep", found.append)
     return found
 
 
 def test_without_mpirun_nobody_waits(monkeypatch: pytest.MonkeyPatch, waited: list[float]) -> None:
     monkeypatch.delenv("PMIX_RANK", raising=False)
-    assert not ranks.is_told_by_first(ERROR)
+    assert not errors.first_rank_reports(ERROR)
     monkeypatch.setenv("PMIX_RANK", "0")
-    assert not ranks.is_told_by_first(ERROR)
+    assert not errors.first_rank_reports(ERROR)
     assert waited == []
 
 
@@ -28,17 +28,17 @@ def test_the_other_ranks_leave_it_to_the_first(
     monkeypatch: pytest.MonkeyPatch, waited: list[float]
 ) -> None:
     monkeypatch.setenv("PMIX_RANK", "1")
-    assert not ranks.is_told_by_first(ERROR)  # the first had nothing to say
+    assert not errors.first_rank_reports(ERROR)  # the first had nothing to say
     assert waited == [5.0]
-    assert ranks.is_told_by_first(Interrupted("interrupted"))
-    assert not ranks.is_told_by_first(JobError("worker-0 ended"))  # its own
+    assert errors.first_rank_reports(Interrupted("interrupted"))
+    assert not errors.first_rank_reports(JobError("worker-0 ended"))  # its own
     assert waited == [5.0]
 
     def ended(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ranks.time, "sleep", ended)
-    assert ranks.is_told_by_first(ERROR)
+    monkeypatch.setattr(errors.time, "sleep", ended)
+    assert errors.first_rank_reports(ERROR)
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
@@ -48,7 +48,7 @@ def test_bad_input_is_one_line_of_one_rank(
     def ended(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ranks.time, "sleep", ended)
+    monkeypatch.setattr(errors.time, "sleep", ended)
     monkeypatch.setenv("PMIX_RANK", rank)
     for words in (("nowhere.py",), ("nowhere.py", "--nosuch")):
         done = timonel("train", *words)
