@@ -61,7 +61,7 @@ def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:
         ({"jwt_issuer": "x", "jwt_audience": "y"}, "expected a file or an https URL"),
         ({"rate_limit": "fast"}, "expected a rate such as"),
         ({"max_body": "much"}, "expected a size such as"),
-        ({"max_requests": 0}, "expected limits.max_requests to be"),
+        ({"max_requests": 0}, "limits.max_requests must be"),
     ],
 )
 def test_options_that_do_not_go(options: dict[str, object], message: str) -> None:

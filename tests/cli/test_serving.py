@@ -55,10 +55,10 @@ def add_version(place: Workspace, number: int) -> None:
     [
         (
             ["digits", "--rest-port", "99999"],
-            "expected rest_port to be less than or equal to 65535",
+            "rest_port must be less than or equal to 65535",
         ),
         (["digits", "--poll-s", "-1"], "expected a duration such as 90s"),
-        (["digits", "digits"], "expected each model once, got ['digits', 'digits']"),
+        (["digits", "digits"], "each model can be served only once, got ['digits', 'digits']"),
     ],
 )
 def test_settings_that_cannot_be(argv: list[str], part: str, timonel: Timonel) -> None:

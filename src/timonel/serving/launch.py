@@ -33,9 +33,8 @@ from timonel.serving.settings import (
     ServerSettings,
     default_op_threads,
 )
-from timonel.serving.settings.errors import as_spec_error
-from timonel.serving.settings.isolation import ComputeSettings
-from timonel.serving.settings.per_model import by_model, runtime_choice
+from timonel.serving.settings.base import as_spec_error
+from timonel.serving.settings.runtime import ComputeSettings, by_model, runtime_choice
 from timonel.serving.status import StatusError
 from timonel.storage import Workspace, local_path
 from timonel.units import parse_bytes

@@ -12,7 +12,7 @@ from timonel.serving.auth.asgi import AccessMiddleware, cut_listing
 from timonel.serving.auth.body import is_within
 from timonel.serving.auth.control import AccessControl
 from timonel.serving.auth.policy import PRINCIPAL, Principal
-from timonel.serving.settings.grants import parse_grant
+from timonel.serving.settings.auth import parse_grant
 
 
 class Clock:

@@ -13,7 +13,7 @@ from timonel.serving.auth.keyfile import change_entries, read_entries, watched_k
 from timonel.serving.auth.keys import Keyring, from_body, new_certificate, new_key, to_body
 from timonel.serving.auth.policy import Principal
 from timonel.serving.auth.reloaded_file import LOOK_S
-from timonel.serving.settings.grants import EVERYTHING, parse_grant
+from timonel.serving.settings.auth import EVERYTHING, parse_grant
 
 GRANTS = (parse_grant("predict:digits"),)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.serving.auth.limits import Slots, Throttle, take
-from timonel.serving.settings.rate import Rate, parse_rate
+from timonel.serving.settings.auth import Rate, parse_rate
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from timonel.errors import SpecError
 from timonel.serving.auth.policy import Principal, Resource, Scope, allows, grants_in
 from timonel.serving.auth.url_rights import EVERYTHING_ELSE, resource_of
 from timonel.serving.protocols.tfs_rest import routes
-from timonel.serving.settings.grants import EVERYTHING, Action, parse_grant
+from timonel.serving.settings.auth import EVERYTHING, Action, parse_grant
 from timonel.serving.status import StatusError
 
 ALICE = Principal("alice", (parse_grant("predict,status:digits*"), parse_grant("metadata:cats")))

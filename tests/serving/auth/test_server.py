@@ -29,7 +29,7 @@ from timonel.serving.protos.messages import (
     predict_pb2,
 )
 from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
-from timonel.serving.settings.grants import parse_grant
+from timonel.serving.settings.auth import parse_grant
 from timonel.storage import find_workspace
 
 BODY = b'{"instances": [1.0]}'

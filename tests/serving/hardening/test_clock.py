@@ -21,7 +21,7 @@ from tests.serving.hardening.test_compute import answer_of, body
 from tests.waiting import until
 from timonel.serving.settings import RestSettings
 from timonel.serving.settings.auth import AccessSettings, LimitSettings
-from timonel.serving.settings.isolation import ComputeSettings
+from timonel.serving.settings.runtime import ComputeSettings
 
 LIBRARIES = [
     path

@@ -29,7 +29,7 @@ from tests.waiting import until
 from timonel.serving.handle import launch
 from timonel.serving.settings import RestSettings, RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
-from timonel.serving.settings.isolation import ComputeSettings
+from timonel.serving.settings.runtime import ComputeSettings
 
 pytestmark = pytest.mark.soak
 

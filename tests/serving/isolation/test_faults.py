@@ -23,7 +23,7 @@ from timonel.serving.isolation import ProcessRuntime
 from timonel.serving.isolation import runtime as runtime_module
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
-from timonel.serving.settings.isolation import ComputeSettings
+from timonel.serving.settings.runtime import ComputeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
 

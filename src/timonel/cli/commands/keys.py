@@ -43,7 +43,7 @@ def create(
     from timonel.cli.render.output import console, print_json
     from timonel.serving.auth.keyfile import change_entries
     from timonel.serving.auth.keys import new_certificate, new_key
-    from timonel.serving.settings.grants import parse_grant
+    from timonel.serving.settings.auth import parse_grant
     from timonel.units import parse_seconds
 
     if not name.strip():

@@ -23,7 +23,7 @@ from timonel.serving.auth.control import AccessControl, TooManyError
 from timonel.serving.auth.policy import Principal, Resource
 from timonel.serving.auth.policy import Scope as Reach
 from timonel.serving.auth.url_rights import resource_of
-from timonel.serving.settings.grants import Action
+from timonel.serving.settings.auth import Action
 from timonel.serving.status import Code, StatusError
 
 CERTIFICATE = "timonel.certificate"

@@ -13,8 +13,7 @@ from timonel.serving.auth.keyfile import watched_keys
 from timonel.serving.auth.keys import LONGEST, PREFIX, Keyring
 from timonel.serving.auth.policy import Principal, unauthenticated
 from timonel.serving.auth.reloaded_file import ReloadedFile
-from timonel.serving.settings.auth import AccessSettings, JwtSettings
-from timonel.serving.settings.grants import EVERYTHING, Action, Grant
+from timonel.serving.settings.auth import EVERYTHING, AccessSettings, Action, Grant, JwtSettings
 
 if TYPE_CHECKING:
     from timonel.serving.auth.token_verifier import TokenRecogniser

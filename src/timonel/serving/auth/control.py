@@ -19,8 +19,7 @@ from timonel.serving.auth.policy import (
     allows,
     denied,
 )
-from timonel.serving.settings.auth import AccessSettings
-from timonel.serving.settings.rate import Rate, parse_rate
+from timonel.serving.settings.auth import AccessSettings, Rate, parse_rate
 from timonel.serving.status import Code, StatusError
 
 _BUSY_S = 1.0

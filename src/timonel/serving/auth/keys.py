@@ -17,7 +17,7 @@ from typing import Any
 
 from timonel.errors import CorruptError, SpecError
 from timonel.serving.auth.policy import Principal
-from timonel.serving.settings.grants import Grant, parse_grant
+from timonel.serving.settings.auth import Grant, parse_grant
 
 PREFIX = "tml_"
 LONGEST = 16 * 1024

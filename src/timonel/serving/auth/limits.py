@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from timonel.serving.settings.rate import Rate
+from timonel.serving.settings.auth import Rate
 
 _MOST_BUCKETS = 10_000
 

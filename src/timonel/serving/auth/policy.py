@@ -13,7 +13,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from timonel.errors import SpecError
-from timonel.serving.settings.grants import EVERY_MODEL, Action, Grant, parse_grant
+from timonel.serving.settings.auth import Action, Grant, parse_grant
+from timonel.serving.settings.base import EVERY_MODEL
 from timonel.serving.status import Code, StatusError
 
 PRINCIPAL: ContextVar[str | None] = ContextVar("principal", default=None)

@@ -21,8 +21,7 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from timonel.errors import CorruptError
 from timonel.serving.auth.keys import LONGEST
 from timonel.serving.auth.policy import Principal, grants_in
-from timonel.serving.settings.auth import JwtSettings
-from timonel.serving.settings.grants import parse_grant
+from timonel.serving.settings.auth import JwtSettings, parse_grant
 
 _TYPES: Mapping[str, type[RSAKey | ECKey | OKPKey]] = {
     "RSA": RSAKey,

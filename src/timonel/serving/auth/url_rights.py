@@ -10,7 +10,7 @@ import re
 from urllib.parse import unquote
 
 from timonel.serving.auth.policy import Resource, Scope
-from timonel.serving.settings.grants import Action
+from timonel.serving.settings.auth import Action
 
 _OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 _PAGES = frozenset({"/metrics", "/monitoring/prometheus/metrics"})

@@ -17,7 +17,7 @@ from timonel.serving.isolation.process import ComputeProcess, Outputs
 from timonel.serving.isolation.zygote_client import ForkOrder, ZygoteClient
 from timonel.serving.runtimes.base import LoadedModel, Runtime, ScheduledModel, refused
 from timonel.serving.settings import RuntimeSettings
-from timonel.serving.settings.isolation import ComputeSettings
+from timonel.serving.settings.runtime import ComputeSettings
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
 

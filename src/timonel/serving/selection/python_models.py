@@ -16,7 +16,7 @@ from timonel.serving.manager.sources import version_folders
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.python.permission import own_code
 from timonel.serving.settings import ModelSettings, RuntimeSettings
-from timonel.serving.settings.python import PythonSettings
+from timonel.serving.settings.runtime import PythonSettings
 
 PYTHON = "timonel.serving.runtimes.python.runtime:PythonRuntime"
 """Import path of the runtime of Python models."""

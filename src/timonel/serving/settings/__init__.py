@@ -1,16 +1,18 @@
 """Server settings: frozen, built at the entry point, sent as JSON."""
 
-from timonel.serving.settings.loading import LoadSettings, Transition
+from timonel.serving.settings.base import EVERY_MODEL
 from timonel.serving.settings.models import (
     TENSORFLOW,
     Every,
     Latest,
+    LoadSettings,
     ModelSettings,
     RequestLogSettings,
     Specific,
+    Transition,
     VersionPolicy,
 )
-from timonel.serving.settings.runtime import AUTO, EVERY_MODEL, RuntimeSettings, default_op_threads
+from timonel.serving.settings.runtime import AUTO, RuntimeSettings, default_op_threads
 from timonel.serving.settings.server import (
     METRICS_PATH,
     GrpcSettings,

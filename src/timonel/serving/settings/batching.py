@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from timonel.serving.settings.base import Settings
 
 
 def cores() -> int:
@@ -13,30 +15,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NoBatching(_Settings):
+class NoBatching(Settings):
     """No batching: each request is computed alone, in the calling thread."""
 
     kind: Literal["none"] = "none"
 
 
-class AdaptiveBatching(_Settings):
+class AdaptiveBatching(Settings):
     """Batch the requests that arrive while the model computes, without added delay."""
 
     kind: Literal["adaptive"] = "adaptive"
-    max_rows: int = Field(default=1024, ge=1, description="The largest batch that is ever formed.")
+    max_rows: int = Field(default=1024, ge=1, description="Maximum rows of a batch.")
     max_queued: int = Field(
-        default=1000, ge=1, description="Requests of one version that may wait; more are refused."
+        default=1000,
+        ge=1,
+        description="Maximum queued requests of one version; others are refused.",
     )
     slots: int = Field(
-        default=0, ge=0, description="Batches computed at the same time; 0 for one a core."
+        default=0, ge=0, description="Batches computed at the same time; 0 for one per core."
     )
 
 
-class BatchingParameters(_Settings):
+class BatchingParameters(Settings):
     """TensorFlow Serving's BatchingParameters, with its names and defaults.
 
     TensorFlow Serving rejects some values only when it starts threads or loads a model. These are
@@ -45,33 +45,37 @@ class BatchingParameters(_Settings):
     """
 
     kind: Literal["parameters"] = "parameters"
-    max_batch_size: int = Field(default=1000, description="Rows of a batch, and of a request.")
+    max_batch_size: int = Field(
+        default=1000, description="Maximum rows of a batch and of a request."
+    )
     batch_timeout_micros: int = Field(
-        default=0, description="How long a batch that is not full waits for more, in microseconds."
+        default=0,
+        description="Time in microseconds that an incomplete batch waits for more requests.",
     )
     max_enqueued_batches: int = Field(
-        default=10, description="Batches that may wait in a queue; what comes then is refused."
+        default=10, description="Maximum batches in a queue; further requests are refused."
     )
     num_batch_threads: int = Field(
         default_factory=cores, description="Batches computed at the same time."
     )
-    thread_pool_name: str = Field(default="batch_threads", description="The threads' name.")
+    thread_pool_name: str = Field(default="batch_threads", description="Name of the threads.")
     allowed_batch_sizes: tuple[int, ...] = Field(
         default=(), description="Sizes that batches are padded to; any size if empty."
     )
     pad_variable_length_inputs: bool = Field(
-        default=False, description="Pad tensors of different shapes to the largest of a batch."
+        default=False, description="Pad tensors of different shapes to the largest of the batch."
     )
     enable_large_batch_splitting: bool = Field(
-        default=False, description="Spread a request over several batches."
+        default=False, description="Split a large request over several batches."
     )
     max_execution_batch_size: int | None = Field(
-        default=None, description="Rows of a batch where requests are split; else ignored."
+        default=None,
+        description="Maximum rows of a batch if requests are split; otherwise ignored.",
     )
     per_model: bool = Field(
         default=False,
-        description="Take sizes and times from each version's batching_params.pbtxt; a version "
-        "without one is not batched. The threads stay those of these parameters.",
+        description="Read sizes and times from each version's batching_params.pbtxt; a version "
+        "without one is not batched. The threads are still those of these parameters.",
     )
 
 

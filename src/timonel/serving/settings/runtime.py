@@ -1,19 +1,21 @@
-"""Settings of runtimes, which compute models."""
+"""Settings for computing models: runtimes, isolation, Python code."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
-from timonel.serving.settings.base import Settings
+from timonel.errors import SpecError
+from timonel.serving.settings.base import EVERY_MODEL, Settings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingSettings, cores
+from timonel.units import Seconds
 
 AUTO = "auto"
 """The runtime that chooses another one for each version."""
-EVERY_MODEL = "*"
-"""Key for all models in per-model settings."""
 _FEW_CORES = 2
 _TENSORFLOWS_OWN = "TF_NUM_INTRAOP_THREADS"
 
@@ -33,18 +35,18 @@ class RuntimeSettings(Settings):
 
     name: str = Field(
         default="tensorflow",
-        description="The runtime's entry-point name; 'auto' follows the evidence in each version.",
+        description="Entry-point name of the runtime; 'auto' follows the evidence in each version.",
     )
     by_model: Mapping[str, str] = Field(
-        default_factory=dict, description="The runtime of models that have another one."
+        default_factory=dict, description="Runtimes of single models."
     )
     prefer_tflite: bool = Field(
         default=False,
-        description="Compute versions that have a model.tflite with LiteRT, as TensorFlow Serving "
-        "reads them, and others with TensorFlow.",
+        description="Compute versions that have a model.tflite with LiteRT, as TensorFlow "
+        "Serving does, and others with TensorFlow.",
     )
     interpreters: int = Field(
-        default=0, ge=0, description="LiteRT's interpreters of a version; 0 for one a core."
+        default=0, ge=0, description="LiteRT interpreters per version; 0 for one per core."
     )
     tags: tuple[str, ...] = Field(default=("serve",), description="Tags of the graph to load.")
     intra_op_threads: int = Field(
@@ -55,12 +57,12 @@ class RuntimeSettings(Settings):
     )
     batching: BatchingSettings = Field(
         default_factory=AdaptiveBatching,
-        description="Whether requests are put together, and by which rules.",
+        description="Whether and how requests are batched.",
     )
     frozen_graphs: bool = Field(
         default=False,
-        description="Let TensorFlow compute the graph with constants for variables, where a "
-        "version's evidence has found that faster.",
+        description="Let TensorFlow compute the graph with constants instead of variables, if a"
+        " version's evidence says that this is faster.",
     )
     safe_loading: bool = Field(
         default=False,
@@ -68,10 +70,10 @@ class RuntimeSettings(Settings):
     )
     allow_ops: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="Operations that are trusted all the same, by model; under '*' for all.",
+        description="Allowed operations by model; '*' for all models.",
     )
     hooks: str | None = Field(
-        default=None, description="A file of Python that prepares requests and finishes answers."
+        default=None, description="Python file with hooks for requests and responses."
     )
 
     def of(self, model: str) -> RuntimeSettings:
@@ -90,3 +92,86 @@ class RuntimeSettings(Settings):
     def runtimes(self) -> frozenset[str]:
         """Names of all configured runtimes."""
         return frozenset((self.name, *self.by_model.values()))
+
+
+Isolation = Literal["process", "none"]
+
+
+class ComputeSettings(Settings):
+    """Settings of processes that each hold one version."""
+
+    hang_timeout_s: Seconds | None = Field(
+        default=None,
+        gt=0,
+        description="Restart a version's process if requests are pending and it sends nothing "
+        "for this long; none: never.",
+    )
+    memory_mib: int = Field(
+        default=4096,
+        ge=1,
+        description="Shared memory for a version's requests, and the same for its responses; "
+        "allocated only while needed.",
+    )
+
+
+class PythonSettings(Settings):
+    """Python code of models. It has all permissions of the server's user."""
+
+    allow: tuple[str, ...] = Field(
+        default=(),
+        description="Models whose versions may contain Python: a model.py, or hooks in "
+        "assets.extra/hooks.py; '*' for all. Other versions with Python are "
+        "refused.",
+    )
+    hooks: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="File with hooks by model, which replaces the hooks in its versions; '*' "
+        "for all others.",
+    )
+
+    def allows(self, name: str) -> bool:
+        """Return whether a model's versions may contain Python."""
+        return name in self.allow or EVERY_MODEL in self.allow
+
+    def hooks_of(self, name: str) -> str | None:
+        """Return a model's hooks file; None for those of its versions."""
+        return self.hooks.get(name, self.hooks.get(EVERY_MODEL))
+
+
+def by_model(values: Iterable[str], what: str) -> dict[str, tuple[str, ...]]:
+    """Group values by model; values for all models are under `EVERY_MODEL`.
+
+    Args:
+        values: Items of the form ``VALUE`` or ``MODEL=VALUE``.
+        what: What a value is, for the error message.
+
+    Raises:
+        SpecError: A model or a value is empty.
+    """
+    found: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for text in values:
+        left, equals, right = text.rpartition("=")
+        model, value = left if equals else EVERY_MODEL, right
+        if not model or not value:
+            raise SpecError(f"expected {what}, or MODEL={what}, got {text!r}")
+        found[model] += (value,)
+    return dict(found)
+
+
+def runtime_choice(values: Iterable[str], default: str = AUTO) -> dict[str, Any]:
+    """Return the settings ``name`` and ``by_model`` of `RuntimeSettings`.
+
+    Args:
+        values: Items of the form ``RUNTIME`` or ``MODEL=RUNTIME``.
+        default: The runtime of models without one.
+
+    Raises:
+        SpecError: A model or a runtime is empty, or a model has two runtimes.
+    """
+    found = by_model(values, "a runtime")
+    for model, names in found.items():
+        if len(names) > 1:
+            whose = "all models" if model == EVERY_MODEL else model
+            raise SpecError(f"{whose} can have only one runtime, got {', '.join(names)}")
+    (name,) = found.pop(EVERY_MODEL, (default,))
+    return {"name": name, "by_model": {model: names[0] for model, names in found.items()}}

@@ -7,11 +7,13 @@ from pydantic import Field, field_validator
 from timonel.serving.settings.auth import AccessSettings
 from timonel.serving.settings.base import Settings
 from timonel.serving.settings.dialect import DialectName
-from timonel.serving.settings.isolation import ComputeSettings, Isolation
-from timonel.serving.settings.loading import LoadSettings
-from timonel.serving.settings.models import ModelSettings
-from timonel.serving.settings.python import PythonSettings
-from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import (
+    ComputeSettings,
+    Isolation,
+    PythonSettings,
+    RuntimeSettings,
+)
 from timonel.units import Seconds
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -22,26 +24,26 @@ class MonitoringSettings(Settings):
     """Metrics and traces."""
 
     metrics_path: str | None = Field(
-        default=METRICS_PATH, description="Where metrics are on the REST port; none: nowhere."
+        default=METRICS_PATH, description="Path of the metrics on the REST port; none: no metrics."
     )
     tracing: bool = Field(
         default=False,
-        description="Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+        description="Send OpenTelemetry spans to OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
 
 
 class RestSettings(Settings):
     """REST settings other than the port."""
 
-    page: bool = Field(default=True, description="Whether there is a page for people at '/'.")
+    page: bool = Field(default=True, description="Whether to serve a web page at '/'.")
     cors: bool = Field(
-        default=False, description="Whether pages of other origins may use it from a browser."
+        default=False, description="Whether browsers may send requests from pages of other origins."
     )
     timeout_s: float | None = Field(
-        default=None, gt=0, description="Time that a request may compute; none for any."
+        default=None, gt=0, description="Time limit for computing a request; none: unlimited."
     )
     check_method_names: bool = Field(
-        default=False, description="Refuse signatures that are declared for another method."
+        default=False, description="Refuse signatures declared for another method."
     )
 
 
@@ -49,80 +51,79 @@ class GrpcSettings(Settings):
     """gRPC settings other than the port."""
 
     socket_path: str | None = Field(
-        default=None, description="A Unix socket to listen on as well; none for no such."
+        default=None, description="Unix socket to listen on as well; none: no socket."
     )
     channel_arguments: tuple[tuple[str, int | str], ...] = Field(
-        default=(), description="What gRPC calls channel arguments."
+        default=(), description="gRPC channel arguments."
     )
-    health: bool = Field(default=True, description="Whether grpc.health.v1 is offered.")
-    reflection: bool = Field(
-        default=True, description="Whether clients may ask for the services and their protos."
-    )
+    health: bool = Field(default=True, description="Whether to offer grpc.health.v1.")
+    reflection: bool = Field(default=True, description="Whether to offer server reflection.")
     tensor_content: bool = Field(
-        default=False, description="Answer with tensor_content instead of typed fields."
+        default=False, description="Respond with tensor_content instead of typed fields."
     )
     check_method_names: bool = Field(
-        default=False, description="Refuse signatures that are declared for another method."
+        default=False, description="Refuse signatures declared for another method."
     )
 
 
 class ServerSettings(Settings):
     """All settings of a server process."""
 
-    models: tuple[ModelSettings, ...] = Field(description="What is served at first.")
+    models: tuple[ModelSettings, ...] = Field(description="Models to serve at the start.")
     config_file: str | None = Field(
-        default=None, description="A ModelServerConfig that replaces what is served as it changes."
+        default=None, description="ModelServerConfig file; its changes replace the served models."
     )
     config_poll_s: Seconds = Field(
-        default=0.0, description="Time between two looks at `config_file`; 0 for none."
+        default=0.0, description="Time between checks of `config_file`; 0: no checks."
     )
-    dialect: DialectName = Field(
-        default="timonel", description="Whose answers it gives, where the two differ."
-    )
-    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    dialect: DialectName = Field(default="timonel", description="Variant of the REST API.")
+    host: str = Field(default="127.0.0.1", description="Listen address.")
     rest_port: int | None = Field(
-        default=8501, ge=0, le=65535, description="REST port; 0 picks one, none turns it off."
+        default=8501,
+        ge=0,
+        le=65535,
+        description="REST port; 0 picks a free one, none turns REST off.",
     )
-    rest_host: str | None = Field(
-        default=None, description="The address to listen on for REST, if it is another one."
-    )
+    rest_host: str | None = Field(default=None, description="Listen address of REST, if different.")
     rest_is_optional: bool = Field(
-        default=False, description="Go on without REST where its port cannot be taken."
+        default=False, description="Continue without REST if its port is in use."
     )
     rest: RestSettings = Field(default_factory=RestSettings, description="REST.")
     grpc_port: int | None = Field(
-        default=8500, ge=0, le=65535, description="gRPC port; 0 picks one, none turns it off."
+        default=8500,
+        ge=0,
+        le=65535,
+        description="gRPC port; 0 picks a free one, none turns gRPC off.",
     )
     grpc: GrpcSettings = Field(default_factory=GrpcSettings, description="gRPC.")
     compute_threads: int = Field(
         default=2,
         ge=1,
-        description="Threads that read large requests, and compute a version's where nothing is "
-        "batched.",
+        description="Threads that parse large requests, and compute requests without batching.",
     )
     drain_s: Seconds = Field(
-        default=30.0, description="Time that requests in flight have after a stop signal."
+        default=30.0, description="Time to finish pending requests at shutdown."
     )
     load: LoadSettings = Field(default_factory=LoadSettings, description="Loading.")
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings, description="Computing.")
     isolation: Isolation = Field(
         default="none",
-        description="Whether each version computes in a process of its own, which may crash.",
+        description="Whether each version computes in its own process.",
     )
     compute: ComputeSettings = Field(
-        default_factory=ComputeSettings, description="Processes of their own."
+        default_factory=ComputeSettings, description="Processes of versions."
     )
     python: PythonSettings = Field(
-        default_factory=PythonSettings, description="Which models may run Python of their own."
+        default_factory=PythonSettings, description="Python code of models."
     )
     access: AccessSettings = Field(
-        default_factory=AccessSettings, description="Who may ask, how much, and over which TLS."
+        default_factory=AccessSettings, description="Authentication, limits and TLS."
     )
     monitoring: MonitoringSettings = Field(
         default_factory=MonitoringSettings, description="Metrics and traces."
     )
     servers_folder: str | None = Field(
-        default=None, description="Where the running server's document is written."
+        default=None, description="Folder of the running server's document."
     )
 
     @field_validator("models")
@@ -130,5 +131,5 @@ class ServerSettings(Settings):
     def _names_are_distinct(cls, models: tuple[ModelSettings, ...]) -> tuple[ModelSettings, ...]:
         names = [model.name for model in models]
         if len(set(names)) != len(names):
-            raise ValueError(f"expected each model once, got {names}")
+            raise ValueError(f"each model can be served only once, got {names}")
         return models

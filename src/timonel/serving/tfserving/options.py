@@ -20,8 +20,7 @@ from timonel.serving.settings import (
     ServerSettings,
 )
 from timonel.serving.settings.batching import BatchingParameters, BatchingSettings, NoBatching
-from timonel.serving.settings.isolation import ComputeSettings
-from timonel.serving.settings.per_model import by_model, runtime_choice
+from timonel.serving.settings.runtime import ComputeSettings, by_model, runtime_choice
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.tfserving.flags import Parsed, Value
 from timonel.serving.tfserving.table import MEANINGLESS

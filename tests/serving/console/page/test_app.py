@@ -23,7 +23,7 @@ from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import State, VersionStatus
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import RestSettings, ServerSettings
-from timonel.serving.settings.grants import parse_grant
+from timonel.serving.settings.auth import parse_grant
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor

@@ -20,7 +20,7 @@ from timonel.serving.auth.keyfile import change_entries
 from timonel.serving.auth.keys import new_key
 from timonel.serving.handle import launch
 from timonel.serving.settings import LoadSettings, ModelSettings, RestSettings, ServerSettings
-from timonel.serving.settings.grants import parse_grant
+from timonel.serving.settings.auth import parse_grant
 from timonel.storage import find_workspace
 
 pytestmark = pytest.mark.browser

@@ -21,7 +21,8 @@ from timonel.serving.console.page.history import ALL
 from timonel.serving.console.page.sampler import Sampler
 from timonel.serving.console.page.views import form_view, model_view
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.settings.grants import EVERY_MODEL, Action
+from timonel.serving.settings.auth import Action
+from timonel.serving.settings.base import EVERY_MODEL
 from timonel.serving.status import Code, StatusError, not_found
 
 Headers = list[tuple[bytes, bytes]]

@@ -13,7 +13,7 @@ from timonel.serving.console.openapi.server import Facts
 from timonel.serving.console.openapi.signatures import examples
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.settings.grants import Action
+from timonel.serving.settings.auth import Action
 from timonel.serving.status import StatusError, not_found
 
 LARGEST: Final = 2_000_000

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError
-from timonel.serving.settings.per_model import by_model
-from timonel.serving.settings.python import EVERY_MODEL, PythonSettings
+from timonel.serving.settings.base import EVERY_MODEL
+from timonel.serving.settings.runtime import PythonSettings, by_model
 
 Reference = str | os.PathLike[str]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timonel.models.python import MODEL_FILE, is_python_model
-from timonel.serving.settings.python import PythonSettings
+from timonel.serving.settings.runtime import PythonSettings
 from timonel.serving.status import Code, StatusError
 
 HOOKS_FILE = Path("assets.extra", "hooks.py")

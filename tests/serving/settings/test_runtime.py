@@ -4,7 +4,7 @@ import pytest
 
 from timonel.errors import SpecError
 from timonel.serving.settings import RuntimeSettings
-from timonel.serving.settings.per_model import by_model
+from timonel.serving.settings.runtime import by_model
 
 
 def test_values_for_all_and_for_one():
