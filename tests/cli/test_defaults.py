@@ -61,18 +61,17 @@ def test_each_kind_of_option(timonel: Timonel, here: Path) -> None:
     ("text", "part"),
     [
         ("[serv]", "did you mean 'serve'?"),
-        ("workers = 2", "workers is an option of train: put it under [train]"),
-        ("since = '7d'", "since is an option of runs.list: put it under [runs.list]"),
-        ("nothing = 1", "names no command of timonel: nothing: it has: init, demo"),
-        ("serve = 1", "serve is no table: write [serve]"),
+        ("workers = 2", "workers is not in a command's table: put options under their command"),
+        ("[nothing]", "nothing is no command of timonel: it is one of init, demo"),
+        ("serve = 1", "serve is not a table: write [serve]"),
         ("[serve]\nrestport = 1", "did you mean 'rest-port'?"),
-        ("[serve]\npage = 'x'", "serve.page to be true or false"),
-        ("[serve]\nrest-port = [1]", "serve.rest-port to be one value"),
+        ("[serve]\npage = 'x'", "serve.page must be true or false"),
+        ("[serve]\nrest-port = [1]", "serve.rest-port must be one value"),
         ("[serve]\nrest-port = 'x'", "'--rest-port'"),
         ("x", "is not valid TOML"),
-        ("workspace = 1", "workspace is no text"),
+        ("workspace = 1", "workspace must be a string"),
         ("[[serve]]", "timonel.toml: [[serve]] is a list of tables: write [serve]"),
-        ("serve = [1]", "timonel.toml: serve is no table: write [serve]"),
+        ("serve = [1]", "timonel.toml: serve is not a table: write [serve]"),
     ],
 )
 def test_what_cannot_be_is_one_line(text: str, part: str, timonel: Timonel, here: Path) -> None:
@@ -87,7 +86,7 @@ def test_a_pipe_is_not_read(timonel: Timonel, here: Path) -> None:
     os.mkfifo(CONFIG)
     outcome = timonel("runs")
     assert outcome.exit_code == 2
-    assert "timonel.toml is no regular file: remove or rename it" in outcome.error_line
+    assert "timonel.toml is not a regular file: remove or rename it" in outcome.error_line
 
 
 def test_double_brackets_are_told(timonel: Timonel, here: Path) -> None:
@@ -100,7 +99,7 @@ def test_a_table_of_a_noun_names_a_verb(timonel: Timonel, here: Path) -> None:
     CONFIG.write_text("[runs]\nlimit = 1")
     assert "[runs.list]" in timonel("runs").error_line
     CONFIG.write_text("[runs.lst]\nlimit = 1")
-    assert "got runs.lst: did you mean 'list'?" in timonel("runs").error_line
+    assert "runs.lst is no command of runs: did you mean 'list'?" in timonel("runs").error_line
 
 
 def test_the_workspace_of_the_environment_goes_before_that_of_the_file(

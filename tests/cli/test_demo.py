@@ -190,7 +190,7 @@ def test_an_earlier_demo_is_gone_on_with(tmp_path: Path) -> None:
     story._enter(tmp_path / "demo", out)
     (tmp_path / "demo" / "train.py").write_text("mine")
     story._enter(tmp_path / "demo", out)
-    assert "going on in" in out.file.getvalue()
+    assert "continuing in" in out.file.getvalue()
     (tmp_path / "demo" / story.MARKER).unlink()
     with pytest.raises(AlreadyExistsError):
         story._enter(tmp_path / "demo", out)

@@ -97,7 +97,10 @@ def test_work_that_goes_to_a_workspace_above_says_so(
     find_workspace(here / ".timonel")
     (here / "below").mkdir()
     monkeypatch.chdir(here / "below")
-    line = f"workspace: {here / '.timonel'}, of a folder above (another: --workspace FOLDER)\n"
+    line = (
+        f"using the workspace {here / '.timonel'} of a parent folder "
+        "(--workspace FOLDER uses another)\n"
+    )
     assert timonel("convert", "../digits", "data").err == line
     assert timonel("-q", "convert", "../digits", "again").err == ""
     assert timonel("runs").err == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.cli.test_render import plain
 from timonel.cli.render.predictions import prediction_json, predictions_page
-from timonel.cli.render.tables import confusion_table
 from timonel.serving import Prediction
 
 SEVEN = Prediction(
@@ -39,19 +38,3 @@ def test_json() -> None:
     }  # fmt: skip
     assert prediction_json(SEVEN)["outputs"] == {}
     assert prediction_json(TENSOR)["outputs"] == {"y": [1, 2]}
-
-
-def test_a_confusion_matrix_shows_right_and_wrong() -> None:
-    lines = plain(confusion_table([[5, 0], [1, 4]], ["cat", "dog"]))
-    assert lines[0].split() == ["true", "\\", "said", "cat", "dog"]
-    assert lines[1].split() == ["cat", "5", "·"]
-    assert lines[2].split() == ["dog", "1", "4"]
-
-
-def test_of_many_labels_the_most_confused_are_shown() -> None:
-    size = 30
-    matrix = [[9 if row == column else 0 for column in range(size)] for row in range(size)]
-    matrix[3][28] = 2
-    lines = plain(confusion_table(matrix, [f"l{i}" for i in range(size)]), width=200)
-    assert len(lines) == 21
-    assert any(line.startswith("l28") for line in lines)

@@ -154,4 +154,4 @@ def test_runs_are_compared(timonel: Timonel, history) -> None:
     out = timonel("runs", "compare", "slow", "fast").out
     assert "lr" in out
     assert "epochs" not in out
-    assert "two runs or more" in timonel("runs", "compare", "slow").error_line
+    assert "needs two or more runs" in timonel("runs", "compare", "slow").error_line

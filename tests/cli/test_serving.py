@@ -264,4 +264,4 @@ def test_exporting_without_a_run(timonel: Timonel, place: Workspace) -> None:
 def test_nothing_to_lift(timonel: Timonel, place: Workspace) -> None:
     outcome = timonel("migrate")
     assert outcome.exit_code == 0
-    assert "nothing to lift" in outcome.out
+    assert "nothing to upgrade" in outcome.out

@@ -92,7 +92,7 @@ def test_datasets_are_named() -> None:
     assert parse_data(["data/x"]) == "data/x"
     assert parse_data(["a/b=c"]) == "a/b=c"  # no name has a slash
     assert parse_data(["left=x", "right=y=z"]) == {"left": "x", "right": "y=z"}
-    with pytest.raises(SpecError, match="a name"):
+    with pytest.raises(SpecError, match="need names"):
         parse_data(["left=x", "y"])
 
 

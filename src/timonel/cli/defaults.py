@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,18 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
     workspace = content.pop(_WORKSPACE, None)
     if workspace is not None and not isinstance(workspace, str):
         raise SpecError(
-            f"{path}: workspace is no text: {workspace!r}", hint='as in workspace = "w"'
+            f"{path}: workspace must be a string, got {workspace!r}", hint='as in workspace = "w"'
         )
     if os.environ.get(VARIABLES[_WORKSPACE]):
         workspace = None
     for name, table in content.items():
         if name not in BY_NAME:
-            raise _misplaced(path, ctx, name)
+            if isinstance(table, dict):
+                raise _unknown(path, name, BY_NAME, "command")
+            raise SpecError(
+                f"{path}: {name} is not in a command's table",
+                hint="put options under their command, as in [train]",
+            )
         if not isinstance(table, dict):
             raise _no_table(path, name, table)
     name = ctx.invoked_subcommand
@@ -88,7 +93,7 @@ def _content(path: Path) -> dict[str, Any] | None:
     """Parse the file; None if it does not exist."""
     try:
         if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
-            raise InputError(f"{path} is no regular file", hint="remove or rename it")
+            raise InputError(f"{path} is not a regular file", hint="remove or rename it")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
@@ -108,7 +113,7 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
                 raise _no_table(path, f"{name}.{verb}", inner)
             if verb not in verbs:
                 raise SpecError(
-                    f"{path}: expected a table for a command of {name}, got {name}.{verb}",
+                    f"{path}: {name}.{verb} is no command of {name}",
                     hint=(did_you_mean(verb, verbs) if isinstance(inner, dict) else None)
                     or f"as in [{name}.{verbs[0]}]; it has: {', '.join(verbs)}",
                 )
@@ -146,9 +151,9 @@ def _value(path: Path, key: str, param: Any, value: Any) -> Any:
         return [_text(each) for each in (value if isinstance(value, list) else [value])]
     if param.is_flag != isinstance(value, bool):
         expected = "true or false" if param.is_flag else "a value"
-        raise SpecError(f"{path}: expected {key} to be {expected}, got {value!r}")
+        raise SpecError(f"{path}: {key} must be {expected}, got {value!r}")
     if isinstance(value, list | dict):
-        raise SpecError(f"{path}: expected {key} to be one value, got {value!r}")
+        raise SpecError(f"{path}: {key} must be one value, got {value!r}")
     return value if param.is_flag else _text(value)
 
 
@@ -156,31 +161,12 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _misplaced(path: Path, ctx: Any, key: str) -> SpecError:
-    """Return the error for a top-level key that is not a command."""
-    owner = next((name for name, command in _leaves(ctx) if key in _options(command)), None)
-    if owner is None:
-        return _unknown(path, key, [*BY_NAME, _WORKSPACE], "command")
-    return SpecError(f"{path}: {key} is an option of {owner}", hint=f"put it under [{owner}]")
-
-
 def _no_table(path: Path, key: str, value: Any) -> SpecError:
     is_list = isinstance(value, list) and all(isinstance(each, dict) for each in value)
-    what = f"[[{key}]] is a list of tables" if is_list else f"{key} is no table"
+    what = f"[[{key}]] is a list of tables" if is_list else f"{key} is not a table"
     return SpecError(f"{path}: {what}", hint=f"write [{key}]")
 
 
-def _leaves(ctx: Any) -> Iterator[tuple[str, Any]]:
-    """Import and yield every command with options, with its table name."""
-    for name in BY_NAME:
-        command = ctx.command.get_command(ctx, name)
-        if not hasattr(command, "list_commands"):
-            yield name, command
-            continue
-        for verb in command.list_commands(ctx):
-            yield f"{name}.{verb}", command.get_command(ctx, verb)
-
-
 def _unknown(path: Path, key: str, known: Iterable[str], what: str) -> SpecError:
-    hint = did_you_mean(key.rpartition(".")[2], known) or f"it has: {', '.join(known)}"
-    return SpecError(f"{path} names no {what} of timonel: {key}", hint=hint)
+    hint = did_you_mean(key.rpartition(".")[2], known) or f"it is one of {', '.join(known)}"
+    return SpecError(f"{path}: {key} is no {what} of timonel", hint=hint)

@@ -84,14 +84,14 @@ def _names(kind: str, *, with_data: bool) -> list[str]:
 
 
 def _refuse_existing(folder: Path, names: list[str]) -> None:
-    there = sorted(name for name in names if (folder / name).exists())
-    if there:
+    existing = sorted(name for name in names if (folder / name).exists())
+    if existing:
         raise AlreadyExistsError(
-            f"expected {folder} without {', '.join(there)}, but it has them",
+            f"{folder} already has {', '.join(existing)}",
             hint="choose another folder; nothing was written",
         )
     if folder.exists() and not folder.is_dir():
-        raise AlreadyExistsError(f"expected a folder at {folder}, got a file")
+        raise AlreadyExistsError(f"{folder} is a file, not a folder")
 
 
 def _write_all(kind: str, aside: Path, *, with_data: bool) -> None:

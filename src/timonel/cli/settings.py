@@ -57,11 +57,11 @@ class Settings:
         found = nearest_workspace(folder)
         return None if found is None or found.parent == folder.absolute() else found
 
-    def tell_shared(self) -> None:
+    def mention_shared_workspace(self) -> None:
         """Tell the user if records went to a parent folder's workspace."""
         if (found := self.shared_workspace(Path.cwd())) is not None:
             self.remarks(stderr=True).print(
-                f"workspace: {found}, of a folder above (another: --workspace FOLDER)",
+                f"using the workspace {found} of a parent folder (--workspace FOLDER uses another)",
                 style="dim",
                 soft_wrap=True,
             )

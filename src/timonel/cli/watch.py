@@ -146,5 +146,5 @@ def _get(url: str, caller: Credentials) -> bytes:
         answer = b"".join(iter(lambda: link.recv(65536), b""))
     status, _, rest = answer.partition(b"\r\n")
     if status.split()[1:2] != [b"200"]:
-        raise OSError(f"expected an answer of {url}, got {status!r}")
+        raise OSError(f"{url} responded {status!r}")
     return rest.partition(b"\r\n\r\n")[2]

@@ -100,7 +100,7 @@ def convert(
             workspace=settings.workspace,
             progress=progress,
         )
-    settings.tell_shared()
+    settings.mention_shared_workspace()
     if json:
         print_json(render.dataset_json(dataset))
         return
@@ -120,7 +120,7 @@ def parse_splits(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise SpecError(
-            f"expected --splits as three numbers such as 0.8,0.1,0.1, got {text!r}"
+            f"--splits must be three numbers such as 0.8,0.1,0.1, got {text!r}"
         ) from None
 
 
@@ -140,5 +140,5 @@ def parse_columns(words: list[str]) -> dict[str, str]:
                 parse_column_type(kind)
                 types[name.strip()] = kind
         if pending:
-            raise SpecError(f"expected --columns as NAME=TYPE, got {word!r}")
+            raise SpecError(f"--columns must be NAME=TYPE, got {word!r}")
     return types

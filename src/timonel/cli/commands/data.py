@@ -77,4 +77,4 @@ def verify(dataset: Annotated[str, DATASET], json: Json = False) -> None:
     if json:
         print_json({"uri": opened.uri, "shards": shards, "records": opened.count()})
         return
-    typer.echo(f"{dataset}: {shards} shards, {opened.count():,} records, all as written")
+    typer.echo(f"{dataset}: {shards} shards, {opened.count():,} records, all digests match")

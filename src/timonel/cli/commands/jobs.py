@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,6 @@ JobRef = Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")]
 _STOP_S = 120.0
 """Each task is killed after its grace period, which is much shorter."""
 _POLL_S = 0.2
-_logger = logging.getLogger(__name__)
 
 
 @app.command("list", cls=Command)
@@ -39,7 +37,7 @@ def list_(
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
 
-    found = all_jobs(Settings.of(ctx).find())
+    found = engine_of(Settings.of(ctx).find()).jobs()
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"jobs": [render.job_json(job) for job in shown]})
@@ -194,23 +192,6 @@ def engine_of(workspace: Workspace) -> Engine:
     return get_engine("local", workspace)
 
 
-def all_jobs(workspace: Workspace) -> list[JobStatus]:
-    """Return the status of every job of the workspace, newest first.
-
-    Unreadable jobs, such as those of a newer release, are logged and left out.
-    """
-    engine = engine_of(workspace)
-    found = []
-    for name in _job_ids(workspace):
-        try:
-            found.append(engine.status(name))
-        except NotFoundError:
-            continue  # removed since it was listed
-        except TimonelError as error:
-            _logger.warning("skipped the unreadable job %s: %s", name, error)
-    return sorted(found, key=lambda status: status.created_at, reverse=True)
-
-
 def find_job(workspace: Workspace, ref: str) -> str:
     """Return the id of a job from its id, a prefix of it, or ``last``.
 
@@ -221,7 +202,7 @@ def find_job(workspace: Workspace, ref: str) -> str:
     known = _job_ids(workspace)
     if ref in known:
         return ref
-    if ref == "last" and (readable := all_jobs(workspace)):
+    if ref == "last" and (readable := engine_of(workspace).jobs()):
         return readable[0].job_id
     matches = [name for name in known if ref and name.startswith(ref)]
     if len(matches) > 1:

@@ -47,7 +47,7 @@ def create(
     from timonel.units import parse_seconds
 
     if not name.strip():
-        raise SpecError("expected a name for the key, got none")
+        raise SpecError("the key needs a name")
     grants = [parse_grant(text) for text in allow or ["predict,status,metadata:*"]]
     now = time.time()
     end = None if expires is None else now + parse_seconds(expires)
@@ -63,11 +63,14 @@ def create(
         return
     remarks = console(stderr=True)
     if key is None:
-        remarks.print(f"certificates of {certificate} are {name} from now on", markup=False)
+        remarks.print(
+            f"client certificates with the name {certificate} are now accepted as {name}",
+            markup=False,
+        )
         return
     typer.echo(key)
     remarks.print(
-        f"kept as a hash only, in {path}: this is the one time it is shown",
+        f"shown only now: {path} contains only its hash",
         style="dim",
         soft_wrap=True,
     )
@@ -108,7 +111,7 @@ def list_(
         )
         return
     if not entries:
-        typer.echo("there are no keys: 'timonel keys create NAME' makes one")
+        typer.echo("no keys yet: 'timonel keys create NAME' creates one")
         return
     rows = [
         (
@@ -142,12 +145,10 @@ def revoke(
     def without(entries: tuple[Entry, ...]) -> list[Entry]:
         found = [e for e in entries if e.id == key] or [e for e in entries if e.name == key]
         if not found:
-            raise NotFoundError(
-                f"expected a key in {path}, got {key!r}", hint="'timonel keys list' lists them"
-            )
+            raise NotFoundError(f"{path} has no key {key!r}", hint="'timonel keys list' lists them")
         if len(found) > 1:
             ids = ", ".join(entry.id for entry in found)
-            raise SpecError(f"expected one key, got {key!r} for several", hint=f"say which: {ids}")
+            raise SpecError(f"several keys have the name {key!r}", hint=f"use one of the IDs {ids}")
         revoked.extend(found)
         return [entry for entry in entries if entry is not found[0]]
 

@@ -35,7 +35,7 @@ def lineage(
     from timonel.tracking import lineage as find_lineage
 
     if json and mermaid:
-        raise SpecError("expected one of --json and --mermaid, got both")
+        raise SpecError("--json and --mermaid cannot be combined")
     graph = find_lineage(Settings.of(ctx).find(), ref, direction=direction)
     if json:
         print_json(as_json(graph))

@@ -23,7 +23,7 @@ def migrate(
     from timonel.storage.migrations import migrate_workspace
 
     root = Settings.of(ctx).find().root
-    lifted = migrate_workspace(root)
+    upgraded = migrate_workspace(root)
     if json:
         documents = [
             {
@@ -32,11 +32,13 @@ def migrate(
                 "from_format": each.from_format,
                 "to_format": each.to_format,
             }
-            for each in lifted
+            for each in upgraded
         ]
         print_json({"workspace": str(root), "lifted": documents})
         return
-    for each in lifted:
+    for each in upgraded:
         place = each.path.relative_to(root)
         typer.echo(f"{place}: {each.kind} format {each.from_format} to {each.to_format}")
-    typer.echo(f"{root}: {len(lifted)} documents lifted" if lifted else f"{root}: nothing to lift")
+    typer.echo(
+        f"{root}: {len(upgraded)} documents upgraded" if upgraded else f"{root}: nothing to upgrade"
+    )

@@ -40,7 +40,7 @@ def list_(
     elif found:
         console().print(render.version_list(found))
     else:
-        typer.echo("no models yet: 'timonel export' publishes them")
+        typer.echo("no models yet: 'timonel export' publishes one")
 
 
 @app.command(cls=Command)
@@ -71,7 +71,7 @@ def add(
 
     settings = Settings.of(ctx)
     version = ModelRepository(settings.find(create=True).models).add(name, local_path(folder))
-    settings.tell_shared()
+    settings.mention_shared_workspace()
     if json:
         print_json(render.version_json(version))
         return
@@ -129,7 +129,7 @@ def optimize(
     version = open_version(Path(model)) if Path(model).is_dir() else None
     version = version or _repository(ctx).resolve(model)
     with Steps(Settings.of(ctx).remarks(stderr=json)) as steps:
-        steps(f"measuring what computes {version} best")
+        steps(f"measuring runtimes for {version}")
         evidence = measure(version, samples)
     if json:
         print_json(evidence.model_dump(mode="json"))
@@ -153,7 +153,7 @@ def delete(
     name, _, number = model.rpartition("/")
     if not name or not number.isdecimal():
         raise SpecError(
-            f"expected a version to delete such as digits/2, got {model!r}",
+            f"{model!r} is not a version such as digits/2",
             hint="'timonel models' lists the versions",
         )
     repository = _repository(ctx)
@@ -177,8 +177,8 @@ def _is_confirmed(version: ModelVersion) -> bool:
     """
     if not sys.stdin.isatty():
         raise SpecError(
-            f"deleting {version} cannot be undone, and nobody can be asked here",
-            hint="give --yes to delete it",
+            f"deleting {version} cannot be undone, and standard input is no terminal to confirm it",
+            hint="use --yes to delete it",
         )
     return typer.confirm(f"Delete {version} at {version.uri}? This cannot be undone.")
 

@@ -69,7 +69,7 @@ def _key_in(path: Path) -> str:
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"expected an API key in {path}, got {error}") from error
+        raise InputError(f"cannot read the API key in {path}: {error}") from error
     if not key or not key.isprintable() or not key.isascii():
-        raise InputError(f"expected an API key in {path}, got none")
+        raise InputError(f"{path} contains no API key")
     return key

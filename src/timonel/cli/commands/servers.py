@@ -72,7 +72,7 @@ def stop(
     chosen = [each for each in found if server == str(each.pid) or server in each.models]
     if not chosen:
         raise NotFoundError(
-            f"expected a running server, got {server!r}", hint="'timonel servers' lists them"
+            f"no running server matches {server!r}", hint="'timonel servers' lists them"
         )
     for each in chosen:
         os.kill(each.pid, signal.SIGTERM)
@@ -81,7 +81,7 @@ def stop(
         while each.is_alive:
             if time.monotonic() > deadline:
                 raise ServingError(
-                    f"expected server {each.pid} to end within {timeout:g} s, but it goes on",
+                    f"server {each.pid} still runs after {timeout:g} s",
                     hint=f"see its log: {each.log}",
                 )
             time.sleep(POLL_S)

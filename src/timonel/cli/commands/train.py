@@ -107,7 +107,7 @@ def train(
     if not is_job:
         remarks.print(f"this task of {run.id} is done")
         return
-    settings.tell_shared()
+    settings.mention_shared_workspace()
     remarks.print(f"job {run.id} started; follow it with 'timonel logs'.", soft_wrap=True)
     if options["wandb"]:
         from timonel.styles import from_here

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timonel.cli.demo.load import Tally
-from timonel.cli.render.tables import confusion_table, pairs, table
+from timonel.cli.render.tables import pairs, table
 from timonel.styles import from_here
 from timonel.units import format_seconds
 
@@ -61,7 +61,7 @@ def print_ending(ending: Ending, out: Console, total_s: float) -> None:
     out.print("[bold]Time of each step[/]")
     rows = [(name, format_seconds(seconds)) for name, seconds in ending.took_s.items()]
     out.print(table(("STEP", "TIME"), [*rows, ("all", format_seconds(total_s))]))
-    out.print("\n[bold]Where everything lies[/]")
+    out.print("\n[bold]Where everything is[/]")
     out.print(pairs(_places(version, ending)))
     out.print("\n[bold]What to try next[/]")
     for line in next_lines(ending, version.run_id, os.environ.get("PATH", "")):
@@ -74,13 +74,10 @@ def _print_check(version: ModelVersion, ending: Ending, out: Console) -> None:
         return
     out.print(
         f"[bold]Held-out accuracy {check.accuracy:.1%}[/] of {version}, "
-        f"on {check.examples} raw images that no training has seen"
+        f"on {check.examples} raw images not used in training"
     )
-    if check.confusion and check.labels:
-        out.print(confusion_table(check.confusion, check.labels))
-        picture = confusion_png(version, ending.workspace)
-        if picture is not None:
-            out.print(f"as a picture: {from_here(picture)}", soft_wrap=True, style="dim")
+    if (picture := confusion_png(version, ending.workspace)) is not None:
+        out.print(f"confusion matrix: {from_here(picture)}", soft_wrap=True, style="dim")
     out.print()
 
 
@@ -90,7 +87,7 @@ def _print_clients(ending: Ending, out: Console) -> None:
     failed = len(tally.failures)
     style = "green" if failed == 0 else "bold red"
     out.print(
-        f"[bold]{tally.requests:,} requests[/] while version {after} came and went, "
+        f"[bold]{tally.requests:,} requests[/] while version {after} was published and deleted, "
         f"[{style}]{failed} failed[/]; half within {tally.latency_ms(0.5):.0f} ms, "
         f"99% within {tally.latency_ms(0.99):.0f} ms"
     )
@@ -98,9 +95,9 @@ def _print_clients(ending: Ending, out: Console) -> None:
         out.print(f"  {failure}", style="red", markup=False, soft_wrap=True)
     for moment, version in tally.versions:
         clock = time.strftime("%H:%M:%S", time.localtime(moment))
-        out.print(f"  {clock}  version {version} answers", style="dim")
+        out.print(f"  {clock}  version {version} serves", style="dim")
     if tally.versions and tally.versions[-1][1] == before:
-        out.print(f"  deleting version {after} has rolled back to version {before}", style="dim")
+        out.print(f"  deleting version {after} rolled back to version {before}", style="dim")
     out.print()
 
 

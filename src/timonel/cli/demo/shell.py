@@ -33,13 +33,13 @@ class Shell:
         folder: Working directory of the commands.
         out: The console.
         took_s: Duration of each step in seconds.
-        is_ending: Ignore further output of background commands.
+        is_closing: Ignore further output of background commands.
     """
 
     folder: Path
     out: Console
     took_s: dict[str, float] = field(default_factory=dict)
-    is_ending: bool = False
+    is_closing: bool = False
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _quiet: threading.Lock = field(default_factory=threading.Lock)
 
@@ -66,18 +66,18 @@ class Shell:
             self.out.print()
         if code != 0:
             raise TimonelError(
-                f"expected '{line}' to succeed, but it ended with exit code {code}",
-                hint=f"what it said is above; its folder is {self.folder}",
+                f"'{line}' failed with exit code {code}",
+                hint=f"its output is above; its folder is {self.folder}",
             )
 
-    def background(self, line: str, tell: Callable[[str], None]) -> subprocess.Popen[bytes]:
-        """Start a command in the background and pass its lines to ``tell``.
+    def background(self, line: str, on_line: Callable[[str], None]) -> subprocess.Popen[bytes]:
+        """Start a command in the background and pass its lines to ``on_line``.
 
         While another command runs, its lines are held back, to keep the outputs apart.
         """
         self.prompt(f"{line} &")
         child = self._start(to_argv(line), capture=True)
-        threading.Thread(target=self._pass_on, args=(child, tell), daemon=True).start()
+        threading.Thread(target=self._pass_on, args=(child, on_line), daemon=True).start()
         return child
 
     def prompt(self, line: str) -> None:
@@ -102,7 +102,7 @@ class Shell:
 
     def close(self) -> None:
         """Stop every running command, the latest first."""
-        self.is_ending = True
+        self.is_closing = True
         for child in reversed(list(self._children)):
             self.stop(child)
 
@@ -120,13 +120,13 @@ class Shell:
         self._children.append(child)
         return child
 
-    def _pass_on(self, child: subprocess.Popen[bytes], tell: Callable[[str], None]) -> None:
+    def _pass_on(self, child: subprocess.Popen[bytes], on_line: Callable[[str], None]) -> None:
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
                 with self._quiet:
-                    if not self.is_ending:
-                        tell(line.decode(errors="replace").rstrip())
+                    if not self.is_closing:
+                        on_line(line.decode(errors="replace").rstrip())
 
     def _wait(self, child: subprocess.Popen[bytes], line: str) -> int:
         try:
@@ -144,7 +144,7 @@ class Shell:
 def _interrupted(line: str, code: int) -> Interrupted:
     """Return the error for Ctrl-C, marked if the command already reported it."""
     told = line.startswith("timonel ") and code == Interrupted.exit_code
-    return Interrupted("interrupted", hint="the demo goes on if it is started again", is_told=told)
+    return Interrupted("interrupted", hint="run the demo again to continue", is_told=told)
 
 
 def _environment() -> dict[str, str]:

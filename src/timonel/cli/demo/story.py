@@ -67,11 +67,11 @@ def _enter(folder: Path, out: Console) -> None:
     """Create the demo's folder, or continue in an earlier demo's folder."""
     if folder.exists() and not folder.is_dir():
         raise AlreadyExistsError(
-            f"expected a folder at {folder}, got a file", hint="choose another with --folder"
+            f"{folder} is a file, not a folder", hint="choose another with --folder"
         )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).exists():
         raise AlreadyExistsError(
-            f"expected {folder} not to exist or to be an earlier demo's, but it holds other files",
+            f"{folder} contains files that are not of an earlier demo",
             hint="choose another with --folder",
         )
     again = (folder / MARKER).exists()
@@ -80,9 +80,9 @@ def _enter(folder: Path, out: Console) -> None:
         (folder / MARKER).touch()
     except OSError as error:
         raise InputError(
-            f"expected to write {folder}, got {error.strerror}", hint="choose another with --folder"
+            f"cannot write to {folder}: {error.strerror}", hint="choose another with --folder"
         ) from error
-    verb = "going on in" if again else "working in"
+    verb = "continuing in" if again else "working in"
     out.print(
         f"{verb} [bold]{folder}[/]: {DIGITS} real handwritten digits, from files to an endpoint\n"
     )
@@ -97,7 +97,7 @@ def _ending_with(shell: Shell) -> Iterator[None]:
 
     def leave(number: int, frame: Any) -> None:
         # Set first, because background commands may have received the signal too and print.
-        shell.is_ending = True
+        shell.is_closing = True
         known = before[signal.Signals(number)]
         if callable(known):
             known(number, frame)
@@ -143,8 +143,8 @@ def _serve(shell: Shell, workspace: Workspace) -> ServerRecord:
     while (record := _record(workspace, child.pid)) is None:
         if child.poll() is not None or time.monotonic() > deadline:
             raise ServingError(
-                f"expected '{line}' to answer within {_READY_S:g} s, but it did not",
-                hint="what it said is above",
+                f"'{line}' did not answer within {_READY_S:g} s",
+                hint="its output is above",
             )
         time.sleep(0.1)
     time.sleep(0.5)  # its announcement is still in the pipe
@@ -185,7 +185,7 @@ def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[A
     """Train and export again, then roll back, while clients send requests."""
     before = max(read_states(server.rest_url, NAME))
     image = held_out(shell.folder)[1].relative_to(shell.folder)
-    shell.out.print("[bold]Once more, while clients ask the running server without pause[/]\n")
+    shell.out.print("[bold]Once more, while clients send requests to the running server[/]\n")
     with LoadGenerator(server.rest_url, NAME, held_out(shell.folder)) as load:
         shell.run(f"{TRAIN} --set epochs=15", step="train")
         shell.run(EXPORT, step="export")
@@ -201,8 +201,7 @@ def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[A
 def _expect(load: LoadGenerator, version: int) -> None:
     if not load.wait_for_version(version, _SWITCH_S):
         raise ServingError(
-            f"expected the server to switch to version {version} within {_SWITCH_S:g} s, "
-            "but it did not",
+            f"the server did not switch to version {version} within {_SWITCH_S:g} s",
             hint="see 'timonel servers' for its log",
         )
 

@@ -91,9 +91,9 @@ def job_json(job: JobStatus) -> dict[str, Any]:
 
 
 def sizes(size: RoleSize) -> str:
-    """Describe an elastic role's size: ``1, 3 wished for (0 to 7)``."""
-    wished = "" if size.now == size.wished else f", {size.wished} wished for"
-    return f"{size.now}{wished} ({size.least} to {size.most})"
+    """Describe an elastic role's size: ``1, 3 requested (0 to 7)``."""
+    requested = "" if size.now == size.wished else f", {size.wished} requested"
+    return f"{size.now}{requested} ({size.least} to {size.most})"
 
 
 def duration_s(job: JobStatus) -> float:

@@ -61,7 +61,7 @@ def comparison(runs: Sequence[RunRecord]) -> RenderableType:
     if params:
         parts += [Text(), table(("PARAMETER", *ids), params)]
     else:
-        parts += [Text("\nthe same parameters")]
+        parts += [Text("\nall parameters are the same")]
     if metrics := _last_values(runs):
         parts += [
             Text(),
