@@ -23,8 +23,8 @@ from tests.cli.conftest import Timonel
 from timonel.cli import project
 from timonel.cli.demo import load as load_module
 from timonel.cli.demo import story
-from timonel.cli.demo.load import LoadGenerator, Tally
-from timonel.cli.demo.report import Ending, next_lines
+from timonel.cli.demo.load import LoadGenerator, LoadStats
+from timonel.cli.demo.report import DemoResult, next_lines
 from timonel.cli.demo.shell import Shell, to_argv
 from timonel.errors import AlreadyExistsError, Interrupted, TimonelError
 from timonel.storage import find_workspace
@@ -127,29 +127,29 @@ def test_lines_from_the_background_wait_for_the_command_that_runs(shell: Shell) 
 
 
 @pytest.fixture
-def ending(tmp_path: Path) -> Ending:
+def result(tmp_path: Path) -> DemoResult:
     """A demo that has ended, after two training runs."""
     workspace = find_workspace(tmp_path / "demo" / ".timonel")
-    return Ending(tmp_path / "demo", workspace, "digits", story.TRAIN, Tally(), (1, 2), {})
+    return DemoResult(tmp_path / "demo", workspace, "digits", story.TRAIN, LoadStats(), (1, 2), {})
 
 
-def test_what_to_try_next_begins_with_finding_timonel(ending: Ending, monkeypatch) -> None:
+def test_what_to_try_next_begins_with_finding_timonel(result: DemoResult, monkeypatch) -> None:
     scripts = Path(sys.executable).parent
     monkeypatch.chdir(scripts.parents[1])
-    first, second, *_ = next_lines(ending, "train-1", path="/nowhere")
+    first, second, *_ = next_lines(result, "train-1", path="/nowhere")
     assert first.split("  #")[0].strip() == f". {scripts.parent.name}/bin/activate"
     assert second.startswith("cd ")
-    on_path = next_lines(ending, "train-1", path=str(scripts))
+    on_path = next_lines(result, "train-1", path=str(scripts))
     assert on_path[0].startswith("cd ")
 
 
-def test_what_to_try_next_names_one_run_and_only_what_is_there(ending: Ending) -> None:
-    lines = "\n".join(next_lines(ending, "train-20260101-120000-abcd", path=""))
+def test_what_to_try_next_names_one_run_and_only_what_is_there(result: DemoResult) -> None:
+    lines = "\n".join(next_lines(result, "train-20260101-120000-abcd", path=""))
     assert "timonel runs show train-20260101-120000-abcd" in lines
     assert "mlflow" not in lines
     assert "init table ../patients" in lines
-    (ending.folder.parent / "patients").mkdir()
-    assert "init table" not in "\n".join(next_lines(ending, None, path=""))
+    (result.folder.parent / "patients").mkdir()
+    assert "init table" not in "\n".join(next_lines(result, None, path=""))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -248,11 +248,11 @@ def test_clients_count_what_they_see(served, images, monkeypatch) -> None:
         state.update(version=2, label=images[0].parent.name)
         assert load.wait_for_version(2, 10)
         assert not load.wait_for_version(3, 0.2)
-    tally = load.tally
-    assert tally.requests == len(tally.asked) > 0
-    assert tally.failures == []
-    assert 0 < tally.right < tally.requests
-    assert [version for _, version in tally.versions] == [1, 2]
+    stats = load.stats
+    assert stats.requests == len(stats.asked) > 0
+    assert stats.failures == []
+    assert 0 < stats.right < stats.requests
+    assert [version for _, version in stats.versions] == [1, 2]
 
 
 def test_clients_count_failures(served, images, monkeypatch) -> None:
@@ -260,20 +260,20 @@ def test_clients_count_failures(served, images, monkeypatch) -> None:
     url, state = served
     state["status"] = 503
     with LoadGenerator(url, "digits", images) as load:
-        while not load.tally.failures:
+        while not load.stats.failures:
             time.sleep(0.01)
-    assert load.tally.failures[0].startswith("503: ")
+    assert load.stats.failures[0].startswith("503: ")
     with LoadGenerator("http://127.0.0.1:9", "digits", images) as load:
-        while not load.tally.failures:
+        while not load.stats.failures:
             time.sleep(0.01)
-    assert "ConnectionRefusedError" in load.tally.failures[0]
+    assert "ConnectionRefusedError" in load.stats.failures[0]
 
 
 def test_latencies_are_ranked() -> None:
-    tally = Tally(asked=[(0.0, ms / 1000) for ms in range(1, 101)])
-    assert tally.latency_ms(0.5) == pytest.approx(51)
-    assert tally.latency_ms(0.99) == pytest.approx(100)
-    assert Tally().latency_ms(0.5) == 0.0
+    stats = LoadStats(asked=[(0.0, ms / 1000) for ms in range(1, 101)])
+    assert stats.latency_ms(0.5) == pytest.approx(51)
+    assert stats.latency_ms(0.99) == pytest.approx(100)
+    assert LoadStats().latency_ms(0.5) == 0.0
 
 
 @pytest.mark.e2e

@@ -119,5 +119,5 @@ def test_a_watch_takes_no_signal_that_is_for_the_program(server, monkeypatch) ->
 
 def test_a_server_that_is_gone_is_no_error() -> None:
     told: list[str] = []
-    Watch("http://127.0.0.1:9", "digits", told.append).look()
+    Watch("http://127.0.0.1:9", "digits", told.append).poll()
     assert told == []

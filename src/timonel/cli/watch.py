@@ -74,7 +74,7 @@ class Watch:
     Args:
         rest_url: REST URL of the server.
         model: Name of the model.
-        tell: Called with one line per change.
+        on_change: Called with one line per change.
         caller: Credentials for the requests.
     """
 
@@ -82,19 +82,19 @@ class Watch:
         self,
         rest_url: str,
         model: str,
-        tell: Callable[[str], None],
+        on_change: Callable[[str], None],
         caller: Credentials = ANONYMOUS,
     ) -> None:
         self._caller = caller
         self._rest_url = rest_url
         self._model = model
-        self._tell = tell
+        self._on_change = on_change
         self._known: States = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{model}", daemon=True)
 
     def __enter__(self) -> Self:
-        self.look()
+        self.poll()
         # Block signals in the thread: a signal that another thread receives does not wake the one
         # that waits for the server's end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -108,19 +108,19 @@ class Watch:
         self._stop.set()
         self._thread.join(_TIMEOUT_S)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Request the states once and report changes."""
         try:
             found = read_states(self._rest_url, self._model, self._caller)
         except (OSError, ValueError):
             return  # the server is ending or busy loading: try again later
         for line in changes(self._known, found):
-            self._tell(f"{self._model}: {line}")
+            self._on_change(f"{self._model}: {line}")
         self._known = found
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
-            self.look()
+            self.poll()
 
 
 def _get(url: str, caller: Credentials) -> bytes:

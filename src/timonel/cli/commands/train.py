@@ -18,12 +18,16 @@ from timonel.training.options import JOB, PROGRAM, TrainOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from timonel.engines import JobStatus
     from timonel.storage import Workspace
     from timonel.training import Run
     from timonel.training.display import TrainingView
 
 app = single()
+
+_REFRESH_PER_S = 4
+_PIPE_WIDTH = 200
+_PIPE_INTERVAL_S = 30.0
+"""Interval of progress lines in a long epoch, outside terminals."""
 
 
 @app.command(cls=Command)
@@ -171,12 +175,6 @@ def _is_named(word: str) -> bool:
     return bool(equals) and name.isidentifier()
 
 
-_REFRESH_PER_S = 4
-_PIPE_WIDTH = 200
-_PIPE_INTERVAL_S = 30.0
-"""Interval of progress lines in a long epoch, outside terminals."""
-
-
 def _follow(run: Run, workspace: Workspace, screen: Console) -> None:
     """Show a run until its job has ended.
 
@@ -202,25 +200,21 @@ def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
 
     It is called whenever no event is new.
     """
-    shown: list[str] = [""]
+    from timonel.training.display import roles_line
+
+    shown = ""
 
     def ended() -> bool:
+        nonlocal shown
         status = run.job.status()
         view.job(status)
-        if not screen.is_terminal:
-            _tell_change(status, shown, screen)
+        line = roles_line(status)
+        if not screen.is_terminal and line.plain != shown:
+            shown = line.plain
+            screen.print(line, soft_wrap=True)
         return status.state.is_final
 
     return ended
-
-
-def _tell_change(status: JobStatus, shown: list[str], screen: Console) -> None:
-    from timonel.training.display import roles_line
-
-    line = roles_line(status)
-    if line.plain != shown[0]:
-        shown[0] = line.plain
-        screen.print(line, soft_wrap=True)
 
 
 @contextmanager

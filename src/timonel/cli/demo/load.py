@@ -23,7 +23,7 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass
-class Tally:
+class LoadStats:
     """Observations of the clients. The lock guards all fields.
 
     ``asked`` has each request's start (seconds since the epoch) and latency in seconds.
@@ -52,7 +52,7 @@ class LoadGenerator:
     """
 
     def __init__(self, rest_url: str, model: str, images: Sequence[Path]) -> None:
-        self.tally = Tally()
+        self.stats = LoadStats()
         self._rest_url = rest_url
         self._model = model
         self._bodies = [(path.parent.name, body_of(path)) for path in images]
@@ -81,8 +81,8 @@ class LoadGenerator:
         """Wait until the newest served version is ``version``; return whether that happened."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            with self.tally.lock:
-                if self.tally.versions and self.tally.versions[-1][1] == version:
+            with self.stats.lock:
+                if self.stats.versions and self.stats.versions[-1][1] == version:
                     return True
             time.sleep(_LOOK_S)
         return False
@@ -113,12 +113,12 @@ class LoadGenerator:
         except (OSError, http.client.HTTPException) as error:
             failure = f"{type(error).__name__}: {error}"
             connection.close()
-        with self.tally.lock:
-            self.tally.requests += 1
-            self.tally.asked.append((began, time.monotonic() - started))
-            self.tally.right += answer == label
+        with self.stats.lock:
+            self.stats.requests += 1
+            self.stats.asked.append((began, time.monotonic() - started))
+            self.stats.right += answer == label
             if failure is not None:
-                self.tally.failures.append(failure)
+                self.stats.failures.append(failure)
 
     def _watch(self) -> None:
         while not self._stop.wait(_LOOK_S):
@@ -127,10 +127,10 @@ class LoadGenerator:
             except (OSError, ValueError):
                 continue  # the clients report whether the server answers
             served = [number for number, state in states.items() if state.state == "AVAILABLE"]
-            with self.tally.lock:
-                last = self.tally.versions[-1][1] if self.tally.versions else None
+            with self.stats.lock:
+                last = self.stats.versions[-1][1] if self.stats.versions else None
                 if served and max(served) != last:
-                    self.tally.versions.append((time.time(), max(served)))
+                    self.stats.versions.append((time.time(), max(served)))
 
 
 def body_of(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from timonel.cli.demo.load import LoadGenerator
-from timonel.cli.demo.report import Ending, print_ending
+from timonel.cli.demo.report import DemoResult, print_report
 from timonel.cli.demo.shell import Shell
 from timonel.cli.project import DIGITS
 from timonel.cli.watch import read_states
@@ -57,10 +57,10 @@ def run_demo(folder: Path, out: Console) -> None:
         workspace = _workspace(folder)
         server = _serve(shell, workspace)
         _ask(shell, server)
-        tally, change = _switch(shell, workspace, server)
+        stats, change = _switch(shell, workspace, server)
         shell.run(f"timonel lineage {NAME}/{change[0]}", step="lineage")
-        ending = Ending(folder, workspace, NAME, TRAIN, tally, change, dict(shell.took_s))
-    print_ending(ending, out, time.monotonic() - started)
+        result = DemoResult(folder, workspace, NAME, TRAIN, stats, change, dict(shell.took_s))
+    print_report(result, out, time.monotonic() - started)
 
 
 def _enter(folder: Path, out: Console) -> None:
@@ -195,7 +195,7 @@ def _switch(shell: Shell, workspace: Workspace, server: ServerRecord) -> tuple[A
         shell.run(f"timonel models delete {NAME}/{newest} --yes", step="roll back")
         _expect(load, before)
         load.stop()
-    return load.tally, (before, newest)
+    return load.stats, (before, newest)
 
 
 def _expect(load: LoadGenerator, version: int) -> None:
