@@ -8,8 +8,7 @@ import json
 import pytest
 
 from timonel.serving.auth import AccessSettings, JwtSettings, LimitSettings
-from timonel.serving.auth.asgi import AccessMiddleware, cut_listing
-from timonel.serving.auth.body import is_within
+from timonel.serving.auth.asgi import AccessMiddleware, cut_listing, is_within
 from timonel.serving.auth.control import AccessControl
 from timonel.serving.auth.policy import PRINCIPAL, Principal
 from timonel.serving.settings.auth import parse_grant

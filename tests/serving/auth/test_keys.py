@@ -9,8 +9,16 @@ import threading
 import pytest
 
 from timonel.errors import CorruptError, NotFoundError
-from timonel.serving.auth.keyfile import change_entries, read_entries, watched_keys
-from timonel.serving.auth.keys import Keyring, from_body, new_certificate, new_key, to_body
+from timonel.serving.auth.keys import (
+    Keyring,
+    change_entries,
+    from_body,
+    new_certificate,
+    new_key,
+    read_entries,
+    to_body,
+    watched_keys,
+)
 from timonel.serving.auth.policy import Principal
 from timonel.serving.auth.reloaded_file import LOOK_S
 from timonel.serving.settings.auth import EVERYTHING, parse_grant
@@ -132,6 +140,6 @@ def test_a_server_follows_the_file(tmp_path, caplog):
     assert is_known()
     path.write_text("torn")
     assert is_known()
-    assert "stay what they were" in caplog.text
+    assert "the previous ones stay valid" in caplog.text
     path.unlink()
     assert not is_known()

@@ -17,8 +17,7 @@ import pytest
 from tests.serving.auth.certificates import Authority
 from tests.serving.auth.tokens import CLAIMS, elliptic, jwks, rsa, token
 from timonel.serving.auth import AccessSettings, JwtSettings, LimitSettings, TlsSettings
-from timonel.serving.auth.keyfile import change_entries
-from timonel.serving.auth.keys import new_certificate, new_key
+from timonel.serving.auth.keys import change_entries, new_certificate, new_key
 from timonel.serving.auth.url_rights import STATIC
 from timonel.serving.handle import launch
 from timonel.serving.protocols.v2.messages import SERVICE, message_class

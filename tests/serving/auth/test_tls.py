@@ -16,8 +16,7 @@ from timonel.serving.auth import AccessSettings, LimitSettings, TlsSettings
 from timonel.serving.auth.access import Access
 from timonel.serving.auth.http import certificate_names
 from timonel.serving.auth.policy import PRINCIPAL
-from timonel.serving.auth.ssl_config import parse_ssl_config, read_ssl_config
-from timonel.serving.auth.tls import rest_context
+from timonel.serving.auth.tls import parse_ssl_config, read_ssl_config, rest_context
 
 
 @pytest.fixture(scope="module")

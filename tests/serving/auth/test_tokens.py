@@ -15,10 +15,17 @@ from pydantic import ValidationError
 
 from tests.serving.auth.tokens import CLAIMS, NOW, elliptic, jwks, rsa, token
 from timonel.errors import CorruptError, ServingError
-from timonel.serving.auth.authentication import Authenticator, Credentials
-from timonel.serving.auth.jwks import RETRY_S, FetchedKeys, key_source
+from timonel.serving.auth.control import Authenticator, Credentials
 from timonel.serving.auth.policy import Principal
-from timonel.serving.auth.tokens import Header, TokenError, parse_keys, verify
+from timonel.serving.auth.tokens import (
+    RETRY_S,
+    FetchedKeys,
+    Header,
+    TokenError,
+    key_source,
+    parse_keys,
+    verify,
+)
 from timonel.serving.settings.auth import AccessSettings, JwtSettings, parse_grant
 from timonel.serving.status import Code, StatusError
 

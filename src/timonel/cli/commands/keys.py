@@ -41,8 +41,7 @@ def create(
     Running servers accept it immediately.
     """
     from timonel.cli.render.output import console, print_json
-    from timonel.serving.auth.keyfile import change_entries
-    from timonel.serving.auth.keys import new_certificate, new_key
+    from timonel.serving.auth.keys import change_entries, new_certificate, new_key
     from timonel.serving.settings.auth import parse_grant
     from timonel.units import parse_seconds
 
@@ -85,7 +84,7 @@ def list_(
     """List keys and their permissions."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
-    from timonel.serving.auth.keyfile import read_entries
+    from timonel.serving.auth.keys import read_entries
 
     try:
         entries = read_entries(_path(ctx, file))
@@ -135,8 +134,7 @@ def revoke(
 ) -> None:
     """Revoke a key; running servers refuse it within a second."""
     from timonel.cli.render.output import print_json
-    from timonel.serving.auth.keyfile import change_entries, read_entries
-    from timonel.serving.auth.keys import Entry
+    from timonel.serving.auth.keys import Entry, change_entries, read_entries
 
     path = _path(ctx, file)
     read_entries(path)  # fails if the file is missing, instead of creating it

@@ -10,11 +10,11 @@ from timonel.serving.auth.asgi import AccessMiddleware
 from timonel.serving.auth.control import AccessControl
 from timonel.serving.auth.http import http_protocol
 from timonel.serving.auth.origin_check import BrowserGuard, hosts_for
-from timonel.serving.auth.ssl_config import read_ssl_config
 from timonel.serving.auth.tls import (
     ReloadingContext,
     fixed_grpc_credentials,
     grpc_credentials,
+    read_ssl_config,
     rest_context,
 )
 from timonel.serving.settings.auth import AccessSettings

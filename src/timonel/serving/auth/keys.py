@@ -1,23 +1,27 @@
-"""Create, store and verify API keys. Pure; time is an argument.
+"""API keys: creation, verification and the key file.
 
 A key is ``tml_<id>_<secret>``. The id is public and identifies the entry; the secret is 256 random
 bits. Such a secret cannot be guessed or found in a dictionary, so a slow hash would not protect it;
 it would only let clients with wrong keys take CPU time from the models. Hence a single SHA-256 over
-a salt and the secret.
+a salt and the secret. ``timonel keys`` writes the file; servers reload it on change.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from timonel.errors import CorruptError, SpecError
+from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.serving.auth.policy import Principal
+from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.settings.auth import Grant, parse_grant
+from timonel.storage import exclusive, read_document, write_document
 
 PREFIX = "tml_"
 LONGEST = 16 * 1024
@@ -186,3 +190,64 @@ def _optional(value: object) -> str | None:
 
 def _digest(salt: str, secret: str) -> str:
     return hashlib.sha256(f"{salt}:{secret}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+KIND = "api-keys"
+_LOG = logging.getLogger(__name__)
+
+
+def read_entries(path: Path) -> tuple[Entry, ...]:
+    """Read the entries of a key file.
+
+    Raises:
+        NotFoundError: The file does not exist.
+        CorruptError: The file is corrupt.
+        FormatError: Another release wrote the file.
+    """
+    return from_body(read_document(path, KIND), str(path))
+
+
+def change_entries(
+    path: Path, change: Callable[[tuple[Entry, ...]], Sequence[Entry]]
+) -> tuple[Entry, ...]:
+    """Change the entries of a key file under a lock.
+
+    A missing file is created.
+
+    Args:
+        path: The file.
+        change: Gets the entries and returns the new ones.
+    """
+    with exclusive(path.with_name(f".{path.name}.lock")):
+        try:
+            entries = read_entries(path)
+        except NotFoundError:
+            entries = ()
+        changed = tuple(change(entries))
+        write_document(path, KIND, to_body(changed))
+        path.chmod(0o600)
+    return changed
+
+
+def watched_keys(path: Path) -> ReloadedFile[Keyring]:
+    """Return the keys of a file, reloaded on change.
+
+    A deleted file means no keys. If a file cannot be read, the previous keys stay valid and an
+    error is logged.
+
+    Raises:
+        TimonelError: The file cannot be read now.
+    """
+    read_entries(path)
+
+    def read() -> Keyring:
+        try:
+            return Keyring(read_entries(path))
+        except NotFoundError:
+            _LOG.error("API key file %s was deleted; no key is valid.", path)
+            return Keyring()
+
+    def failed(error: Exception) -> None:
+        _LOG.error("Cannot reload API keys; the previous ones stay valid: %s", error)
+
+    return ReloadedFile((path,), read, failed)

@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import grpc
 
-from timonel.serving.auth.authentication import credentials
-from timonel.serving.auth.control import AccessControl, TooManyError
+from timonel.serving.auth.control import AccessControl, TooManyError, credentials
 from timonel.serving.auth.policy import Principal, Resource, Scope, denied
 from timonel.serving.auth.tls import peer_names
 from timonel.serving.grpc_requests import Unparsed, parsed

@@ -1,4 +1,4 @@
-"""TLS of both ports, from PEM files that are reloaded on change."""
+"""TLS of both ports, from PEM files that are reloaded on change, or from an SSLConfig."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from timonel.errors import SpecError
 from timonel.serving.auth.reloaded_file import ReloadedFile
@@ -86,7 +89,9 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
 
     must = settings.client_ca is not None and settings.client_certificates == "required"
     if settings.client_ca is not None and not must:
-        _LOG.warning("gRPC does not ask for client certificates: it cannot leave them optional")
+        _LOG.warning(
+            "gRPC does not request client certificates, because it cannot make them optional."
+        )
     return grpc.dynamic_ssl_server_credentials(
         _configuration(last), changed, require_client_authentication=must
     )
@@ -137,7 +142,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
         if settings.client_ca is not None:
             context.load_verify_locations(settings.client_ca)
     except (OSError, ValueError) as error:
-        raise _refusal(settings, error) from error
+        raise _unusable(settings, error) from error
     if settings.client_ca is not None:
         is_required = settings.client_certificates == "required"
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
@@ -154,23 +159,83 @@ def _read(settings: TlsSettings) -> Pem:
             None if settings.client_ca is None else Path(settings.client_ca).read_bytes(),
         )
     except OSError as error:
-        raise _refusal(settings, error) from error
+        raise _unusable(settings, error) from error
 
 
 def _no_password() -> str:
     raise ValueError("a private key with a password")
 
 
-def _refusal(settings: TlsSettings, error: Exception) -> SpecError:
+def _unusable(settings: TlsSettings, error: Exception) -> SpecError:
     paths = ", ".join(map(str, _paths(settings)))
     return SpecError(
         f"expected a certificate and its private key in PEM in {paths}, got {error}",
-        hint="check that the files are there, belong together and need no password",
+        hint="Check that the files exist, belong together and need no password.",
     )
 
 
 def _failed(port: str) -> Callable[[Exception], None]:
     def failed(error: Exception) -> None:
-        _LOG.error("the certificates of %s stay what they were: %s", port, error)
+        _LOG.error(
+            "Cannot reload the certificates of %s; the previous ones stay in use: %s", port, error
+        )
 
     return failed
+
+
+_FIELDS = {"server_key": 9, "server_cert": 9, "custom_ca": 9, "client_verify": 8}
+"""Field types by name, in field-number order: 9 is string, 8 is bool."""
+
+
+def parse_ssl_config(text: str, origin: str) -> Pem:
+    """Parse an SSLConfig in text form.
+
+    Raises:
+        SpecError: The text is not an SSLConfig, lacks a certificate or key, or verifies clients
+            without an authority.
+    """
+    message: Any = _message_class()()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise SpecError(f"expected an SSLConfig in {origin}, got {error}") from error
+    if not message.server_key or not message.server_cert:
+        raise SpecError(f"expected server_key and server_cert in {origin}, got one or neither")
+    if message.client_verify and not message.custom_ca:
+        raise SpecError(f"expected custom_ca with client_verify in {origin}, got none")
+    return Pem(
+        message.server_cert.encode(),
+        message.server_key.encode(),
+        message.custom_ca.encode() or None,
+        message.client_verify,
+    )
+
+
+def read_ssl_config(path: str | None) -> Pem | None:
+    """Read an SSLConfig file; None without a path.
+
+    Raises:
+        SpecError: The file cannot be read or is not a usable SSLConfig.
+    """
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"expected an SSLConfig in {path}, got {error}") from error
+    return parse_ssl_config(text, path)
+
+
+@cache
+def _message_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="timonel/ssl_config.proto", package="tensorflow.serving", syntax="proto3"
+    )
+    message = file.message_type.add(name="SSLConfig")
+    for number, (name, kind) in enumerate(_FIELDS.items(), start=1):
+        message.field.add(name=name, number=number, type=kind, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tensorflow.serving.SSLConfig")
+    )

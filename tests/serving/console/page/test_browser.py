@@ -16,8 +16,7 @@ import pytest
 from tests.serving.conftest import publish
 
 from timonel.serving.auth import AccessSettings
-from timonel.serving.auth.keyfile import change_entries
-from timonel.serving.auth.keys import new_key
+from timonel.serving.auth.keys import change_entries, new_key
 from timonel.serving.handle import launch
 from timonel.serving.settings import LoadSettings, ModelSettings, RestSettings, ServerSettings
 from timonel.serving.settings.auth import parse_grant
