@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from timonel.data import convert, session
+from timonel.data import convert, load_registry
 from timonel.storage import Workspace
 
 keras = pytest.importorskip("keras")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWa
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Iterator[Train]:
     """Run a template's script in this process, for one epoch, and return its model."""
-    session.reset()
+    load_registry.reset()
 
     def run(kind: str, data: Path, *argv: str) -> Any:
         script = resources.files("timonel") / "templates" / kind / "train.py"
@@ -36,7 +36,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Iterator[Train]:
         return runpy.run_path(str(script))["model"]
 
     yield run
-    session.reset()
+    load_registry.reset()
     keras.backend.clear_session()
 
 

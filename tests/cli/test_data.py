@@ -158,7 +158,7 @@ def test_an_unwritable_output(here: Path, timonel: Timonel, digits: Path) -> Non
     (here / "file").write_text("")
     outcome = timonel("convert", "digits", "file/data")
     assert outcome.exit_code == 2
-    assert "expected to write" in outcome.error_line
+    assert "cannot write" in outcome.error_line
 
 
 def test_splits_and_columns_are_parsed() -> None:

@@ -125,7 +125,7 @@ def test_an_unwritable_place_is_one_line(here: Path, timonel: Timonel, few_digit
     (here / "file").write_text("")
     outcome = timonel("init", "image", "file/project")
     assert outcome.exit_code == 2
-    assert "expected to write" in outcome.error_line
+    assert "cannot write" in outcome.error_line
 
 
 def test_a_failure_on_the_way_leaves_nothing(tmp_path: Path, monkeypatch) -> None:

@@ -76,7 +76,7 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarnes
     ("change", "said"),
     [
         (lambda text: text.replace('"format": 1', '"format": 2'), "expected job-status format 1"),
-        (lambda text: text[: len(text) // 2], "expected JSON in"),
+        (lambda text: text[: len(text) // 2], "is not valid JSON"),
         (lambda text: text.replace('"tasks": [', '"tasks": [3, '), "the job document "),
     ],
 )
@@ -109,7 +109,7 @@ def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: Eng
     for text, said in (
         (whole.replace('"format": 1', '"format": 2', 1), "expected job format 1 or older"),
         (whole.replace('"roles"', '"rolls"', 1), "the job document "),
-        ("{", "expected JSON in"),
+        ("{", "is not valid JSON"),
     ):
         place.write_text(text)
         assert timonel("jobs", "show", "job").exit_code == 0

@@ -72,7 +72,7 @@ def test_an_unknown_run_is_one_line(timonel: Timonel, run_id: str) -> None:
 def test_no_workspace_is_one_line_and_none_is_made(here: Path, timonel: Timonel) -> None:
     outcome = timonel("runs")
     assert outcome.exit_code == 2
-    assert "expected a workspace" in outcome.error_line
+    assert "no workspace" in outcome.error_line
     assert list(here.iterdir()) == []
 
 

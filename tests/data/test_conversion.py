@@ -13,9 +13,9 @@ import pytest
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data.conversion import convert, sort_labels
 from timonel.data.dataset import Dataset
-from timonel.data.report import summarise
 from timonel.data.schema import SPLITS
 from timonel.data.sources.images import ImageFolderSource
+from timonel.data.summary import summarise
 from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_file, digest_tree, write_document
 from timonel.storage.atomic import aside_name
@@ -231,7 +231,7 @@ def test_an_output_that_exists(make_images: MakeImages, out: Path, workspace: Wo
     root = make_images()
     convert(root, out, workspace=workspace)
     before = contents(out)
-    with pytest.raises(AlreadyExistsError, match=re.escape(f"expected {out} not to exist")):
+    with pytest.raises(AlreadyExistsError, match=re.escape(f"{out} already exists")):
         convert(root, out, seed=1, workspace=workspace)
     assert contents(out) == before
     convert(root, out, seed=1, overwrite=True, workspace=workspace)
@@ -294,7 +294,7 @@ def test_an_output_that_cannot_be_written(
     make_images: MakeImages, tmp_path: Path, workspace: Workspace
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"expected to write .*file/set, got Not a directory"):
+    with pytest.raises(InputError, match=r"cannot write .*file/set: Not a directory"):
         convert(make_images(), tmp_path / "file" / "set", workspace=workspace)
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import MakeCsv, MakeImages
-from timonel.data import load, session
+from timonel.data import load, load_registry
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.examples import decode_example, encode_example
+from timonel.data.load_registry import InputShard
 from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.preprocessing import (
     ImagePreprocessing,
@@ -24,9 +25,8 @@ from timonel.data.preprocessing import (
     TablePreprocessing,
     parse_preprocessing,
 )
+from timonel.data.random_access import feature_spec
 from timonel.data.records import read_records
-from timonel.data.session import InputShard
-from timonel.data.store import feature_spec
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace
 
@@ -38,9 +38,9 @@ IN_MEMORY = "1GB"
 
 @pytest.fixture(autouse=True)
 def new_session() -> Iterator[None]:
-    session.reset()
+    load_registry.reset()
     yield
-    session.reset()
+    load_registry.reset()
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ class TestImages:
         x = np.concatenate(
             [x for x, _ in load(images.uri, split="train", shuffle=False, image_size=size)]
         )
-        spec = parse_preprocessing(session.loads[0].preprocessing.model_dump_json())
+        spec = parse_preprocessing(load_registry.loads[0].preprocessing.model_dump_json())
         assert isinstance(spec, ImagePreprocessing)
         module = tf.Module()
         module.serve = tf.function(
@@ -304,7 +304,7 @@ class TestOrder:
         epochs = [numbers(numbered, whole) for _ in range(3)]
         resumed = load(numbered.uri, batch_size=16)
         derived = resumed.map(lambda x, y: (x, y)).prefetch(2)
-        stream = session.stream_of(resumed)
+        stream = load_registry.stream_of(resumed)
         assert stream is not None
         stream.seek(1, 3)
         assert numbers(numbered, derived) == epochs[1][3:]
@@ -320,7 +320,7 @@ class TestWorkers:
     def of_all(self, dataset: Dataset, count: int, **options: Any) -> list[list[list[int]]]:
         parts = []
         for index in range(count):
-            session.configure(InputShard(index, count))
+            load_registry.configure(InputShard(index, count))
             parts.append(numbers(dataset, load(dataset.uri, **options)))
         return parts
 
@@ -347,7 +347,7 @@ class TestWorkers:
     def test_images_are_shared_as_well(self, images: Dataset) -> None:
         found = []
         for index in range(3):
-            session.configure(InputShard(index, 3))
+            load_registry.configure(InputShard(index, 3))
             batches = list(load(images.uri, split="train", shuffle=False, batch_size=6))
             assert all(0 < x.shape[0] == y.shape[0] for x, y in batches)
             found += [image for x, _ in batches for image in x.numpy()]
@@ -357,25 +357,27 @@ class TestWorkers:
         np.testing.assert_allclose(total, np.sort([image.sum() for image in expected]), rtol=1e-5)
 
     def test_being_sharded_is_known_of_whatever_is_made_of_it(self, numbered: Dataset) -> None:
-        assert not session.is_sharded(load(numbered.uri))
-        session.configure(InputShard(0, 2))
+        assert not load_registry.is_sharded(load(numbered.uri))
+        load_registry.configure(InputShard(0, 2))
         sharded = load(numbered.uri)
-        assert session.is_sharded(sharded)
-        assert session.is_sharded(sharded.map(lambda x, y: (x, y)).cache().prefetch(1).repeat())
-        assert not session.is_sharded(tf.data.Dataset.range(3))
+        assert load_registry.is_sharded(sharded)
+        assert load_registry.is_sharded(
+            sharded.map(lambda x, y: (x, y)).cache().prefetch(1).repeat()
+        )
+        assert not load_registry.is_sharded(tf.data.Dataset.range(3))
 
     def test_a_batch_that_workers_cannot_share(self, numbered: Dataset) -> None:
-        session.configure(InputShard(0, 3))
+        load_registry.configure(InputShard(0, 3))
         with pytest.raises(InputError, match="that 3 replicas can share, got 32"):
             load(numbered.uri)
 
     def test_fewer_records_than_workers(self, numbered: Dataset) -> None:
-        session.configure(InputShard(0, 50))
+        load_registry.configure(InputShard(0, 50))
         with pytest.raises(InputError, match="for each of 50 replicas, got 20: take fewer"):
             load(numbered.uri, split="test", batch_size=100)
 
     def test_replicas_of_one_worker_get_rows_each(self, numbered: Dataset) -> None:
-        session.configure(InputShard(0, 1, replicas=4))
+        load_registry.configure(InputShard(0, 1, replicas=4))
         (parts,) = [numbers(numbered, load(numbered.uri, split="test", batch_size=8))]
         assert sorted(flat(parts)) == sorted(
             int(e["column/number"]) for e in numbered.examples("test")
@@ -385,10 +387,10 @@ class TestWorkers:
 
 class TestSession:
     def test_every_load_is_recorded(self, numbered: Dataset) -> None:
-        seen: list[session.LoadRecord] = []
-        session.on_load.append(seen.append)
+        seen: list[load_registry.LoadRecord] = []
+        load_registry.on_load.append(seen.append)
         sets = [load(numbered.uri, split=s, batch_size=10) for s in ("train", "validation", "test")]
-        assert seen == session.loads
+        assert seen == load_registry.loads
         assert [record.split for record in seen] == ["train", "validation", "test"]
         first = seen[0]
         assert (first.uri, first.digest) == (numbered.uri, numbered.digest)
@@ -400,8 +402,8 @@ class TestSession:
         )
         assert (first.shuffle, seen[2].shuffle) == (True, False)
         assert isinstance(first.preprocessing, TablePreprocessing)
-        assert session.stream_of(sets[1]) is session.streams[1]
-        assert session.stream_of(sets[1].prefetch(1)) is None
+        assert load_registry.stream_of(sets[1]) is load_registry.streams[1]
+        assert load_registry.stream_of(sets[1].prefetch(1)) is None
 
     def test_the_path_comes_from_the_environment(
         self, numbered: Dataset, monkeypatch: pytest.MonkeyPatch
@@ -412,7 +414,7 @@ class TestSession:
         monkeypatch.setenv("TIMONEL_DATA_HOLD_OUT", numbered.uri)
         load()
         load(name="hold_out")
-        assert [record.name for record in session.loads] == [None, "hold_out"]
+        assert [record.name for record in load_registry.loads] == [None, "hold_out"]
         with pytest.raises(NotFoundError, match=r"TIMONEL_DATA_OTHER, .* --data other=URI"):
             load(name="other")
 
@@ -421,7 +423,7 @@ class TestSession:
     ) -> None:
         monkeypatch.setenv("TIMONEL_DATA_DIGITS", numbered.uri)
         load()
-        assert session.loads[-1].uri == numbered.uri
+        assert load_registry.loads[-1].uri == numbered.uri
         monkeypatch.setenv("TIMONEL_DATA_OTHERS", numbered.uri)
         with pytest.raises(
             NotFoundError,
@@ -465,8 +467,8 @@ class TestBadInput:
         with pytest.raises(tf.errors.OpError, match=r"train-00000-of-00001\.tfrecord.* at byte 0"):
             list(batches)
         expected = f"expected whole records in {images.shards('train')[0]}, found a payload"
-        assert session.faults
-        assert all(fault.message.startswith(expected) for fault in session.faults)
+        assert load_registry.faults
+        assert all(fault.message.startswith(expected) for fault in load_registry.faults)
 
     def damage(self, dataset: Dataset) -> None:
         shard = dataset.shards("train")[0]

@@ -24,7 +24,7 @@ def test_public_names() -> None:
 
 def test_converting_imports_no_tensorflow() -> None:
     program = (
-        "import sys, timonel.data, timonel.data.session, timonel.data.sources as sources;"
+        "import sys, timonel.data, timonel.data.load_registry, timonel.data.sources as sources;"
         "sources.installed_sources();"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )

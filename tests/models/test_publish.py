@@ -247,13 +247,13 @@ def test_a_run_that_is_running_has_no_model_yet(workspace: Workspace) -> None:
 
 
 def test_unknown_runs_and_names(workspace: Workspace, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="expected a train run, found none"):
+    with pytest.raises(NotFoundError, match="no train run recorded"):
         export(name="tiny", workspace=workspace)
     with pytest.raises(NotFoundError, match="got 'nightly'"):
         export("nightly", name="tiny", workspace=workspace)
     with pytest.raises(SpecError, match="expected a model name"):
         export(name="../tiny", workspace=workspace)
-    with pytest.raises(NotFoundError, match="expected a workspace"):
+    with pytest.raises(NotFoundError, match="no workspace"):
         export(name="tiny", workspace=tmp_path / "nowhere")
 
 
@@ -272,7 +272,7 @@ def test_held_out_predictions_that_changed_are_refused(
     finished_run(workspace, export_folder)
     path = export_folder / REFERENCE_FILE
     path.write_text(path.read_text().replace("0.", "1.", 1))
-    with pytest.raises(CorruptError, match="to have digest"):
+    with pytest.raises(CorruptError, match="expected digest"):
         export(name="tiny", workspace=workspace)
 
 
@@ -296,7 +296,7 @@ def test_a_job_folder_that_is_gone(workspace: Workspace, export_folder: Path) ->
 def test_a_repository_in_the_way(workspace: Workspace, export_folder: Path, tmp_path: Path) -> None:
     finished_run(workspace, export_folder)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="expected to write"):
+    with pytest.raises(InputError, match="cannot write"):
         export(name="tiny", workspace=workspace, repository=tmp_path / "file", check=False)
     assert export_run(workspace).status == "failed"
 

@@ -154,14 +154,14 @@ def test_a_changed_export_is_refused(
 
 
 def test_no_export_is_refused(repository: ModelRepository, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="expected a export document"):
+    with pytest.raises(NotFoundError, match="no export document"):
         repository.publish("digits", tmp_path)
     assert not (repository.root / "digits").exists()
 
 
 def test_a_repository_that_cannot_be_written(export_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="expected to write"):
+    with pytest.raises(InputError, match="cannot write"):
         ModelRepository(tmp_path / "file").publish("digits", export_folder)
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_does_not_fit_is_said_once_and_leaves_nothing(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     place = repository.root / "digits" / "1"
-    assert caught.value.message == f"expected to write {place}, got File too large"
+    assert caught.value.message == f"cannot write {place}: File too large"
     assert [path.name for path in (repository.root / "digits").iterdir()] == [".lock"]
 
 

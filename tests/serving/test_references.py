@@ -63,7 +63,7 @@ def test_a_workspace_is_made_only_for_a_folder_that_is_there(workspace, tmp_path
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert workspace_for(workspace, ["digits"]) is workspace
-    with pytest.raises(NotFoundError, match="expected a workspace"):
+    with pytest.raises(NotFoundError, match="no workspace"):
         workspace_for(None, ["digits"])
     assert not list((tmp_path / "here").iterdir())
     made = workspace_for(None, [make(tmp_path / "elsewhere" / "other", "7")])

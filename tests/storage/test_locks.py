@@ -23,7 +23,7 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     lock = tmp_path / "new" / "lock"
     with (
         exclusive(lock),
-        pytest.raises(TimonelError, match=r"within 0\.05 s"),
+        pytest.raises(TimonelError, match=r"for 0\.05 s"),
         exclusive(lock, timeout_s=0.05),
     ):
         pytest.fail("two holders")
@@ -63,5 +63,5 @@ def test_a_holder_that_is_killed_frees_the_lock(
 
 def test_a_lock_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="expected to write"), exclusive(tmp_path / "file" / "l"):
+    with pytest.raises(InputError, match="cannot write"), exclusive(tmp_path / "file" / "l"):
         pytest.fail("the block must not run")

@@ -52,7 +52,7 @@ def test_what_is_there_is_replaced_only_on_demand(folder: Path, bucket: str) -> 
     publish(folder, f"{bucket}/digits")
     (folder / "sub" / "b c%20").unlink()
     (folder / "a").write_text("new")
-    with pytest.raises(AlreadyExistsError, match=r"expected .*digits not to exist"):
+    with pytest.raises(AlreadyExistsError, match=r"digits already exists"):
         publish(folder, f"{bucket}/digits")
     assert files(f"{bucket}/digits")["a"] == b"a" * 100_000
     publish(folder, f"{bucket}/digits", replace=True)
@@ -77,7 +77,7 @@ def test_a_publish_that_breaks_off_leaves_no_manifest(
         return real(sources, places)
 
     monkeypatch.setattr(fs, "put", put)
-    with pytest.raises(InputError, match="got ConnectionError: the line is dead: check"):
+    with pytest.raises(InputError, match=": ConnectionError: the line is dead: check"):
         publish(folder, f"{bucket}/digits", replace=replace)
     assert "manifest.json" not in files(f"{bucket}/digits")
     monkeypatch.setattr(fs, "put", real)
@@ -106,19 +106,19 @@ def test_what_arrives_cut_off_is_noticed(
 ) -> None:
     fs, _ = filesystem(bucket)
     monkeypatch.setattr(fs, "put", lambda _, places: [fs.pipe_file(at, b"a") for at in places])
-    with pytest.raises(InputError, match=r"expected 100000 bytes at .*a, found 1"):
+    with pytest.raises(InputError, match=r"expected 100000 bytes at .*a, got 1"):
         publish(folder, f"{bucket}/digits")
 
 
 def test_a_folder_without_its_manifest_is_not_published(folder: Path, bucket: str) -> None:
     (folder / "manifest.json").unlink()
-    with pytest.raises(NotFoundError, match=r"expected manifest\.json in"):
+    with pytest.raises(NotFoundError, match=r"has no manifest\.json"):
         publish(folder, f"{bucket}/digits")
     assert files(bucket) == {}
 
 
 def test_nothing_cannot_be_fetched(bucket: str, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"expected a file or folder at .*none"):
+    with pytest.raises(NotFoundError, match=r"no file or folder at .*none"):
         fetch(f"{bucket}/none", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
@@ -128,7 +128,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     fs.pipe_file("/evil/data/x", b"1")
     fs.store["/evil/data/../../../x"] = fs.store["/evil/data/x"]
     try:
-        with pytest.raises(InputError, match="expected names below the folder"):
+        with pytest.raises(InputError, match="leads out of the folder"):
             fetch("memory://evil/data", tmp_path / "t" / "x")
         assert list(tmp_path.rglob("x")) == []
     finally:
@@ -144,6 +144,6 @@ def test_a_bucket_that_is_missing_or_away_is_said_so(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(NotFoundError, match="expected to write s3://no-such-bucket/x"):
+    with pytest.raises(NotFoundError, match="cannot write s3://no-such-bucket/x"):
         publish(folder, "s3://no-such-bucket/x")
     s3fs.S3FileSystem.clear_instance_cache()

@@ -18,7 +18,7 @@ def test_a_new_workspace_is_made_here(tmp_path: Path) -> None:
     workspace = find_workspace()
     assert workspace.root == tmp_path / "here" / ".timonel"
     assert read_document(workspace.root / "FORMAT", "workspace")["format"] == 1
-    for folder in ("jobs", "runs", "models", "datasets", "servers", "cache"):
+    for folder in ("jobs", "runs", "models", "datasets", "servers"):
         assert getattr(workspace, folder) == workspace.root / folder
         assert (workspace.root / folder).is_dir()
     assert (workspace.root / ".gitignore").read_text() == "*\n"
@@ -46,9 +46,9 @@ def test_the_argument_comes_before_the_environment(
 
 
 def test_none_is_said_so_where_none_may_be_made(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"expected a workspace at .*here or above"):
+    with pytest.raises(NotFoundError, match=r"no workspace at .*here or above"):
         find_workspace(create=False)
-    with pytest.raises(NotFoundError, match=r"expected a workspace at .*named"):
+    with pytest.raises(NotFoundError, match=r"no workspace at .*named"):
         find_workspace(tmp_path / "named", create=False)
     assert list((tmp_path / "here").iterdir()) == []
 
@@ -66,9 +66,9 @@ def test_a_newer_or_broken_workspace_is_refused() -> None:
 def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "x"):
-        with pytest.raises(InputError, match="expected to write"):
+        with pytest.raises(InputError, match="cannot write"):
             find_workspace(place)
-    with pytest.raises(InputError, match="expected a folder as the workspace, got s3://b/x"):
+    with pytest.raises(InputError, match="must be a local folder, got s3://b/x"):
         find_workspace("s3://b/x")
 
 

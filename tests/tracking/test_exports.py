@@ -16,12 +16,12 @@ def test_the_public_names() -> None:
         "lineage", "list_runs", "new_run_id", "open_run", "read_run", "start_run",
     }  # fmt: skip
     assert set(mirrors.__all__) == {
-        "Fed", "Mirror", "installed_mirrors", "known_mirrors", "mirror_class", "rebuild",
+        "Mirror", "SyncResult", "installed_mirrors", "known_mirrors", "mirror_class", "rebuild",
         "sync_pending", "sync_run",
     }  # fmt: skip
     assert set(storage.__all__) == {
         "FORMATS", "Workspace", "append_line", "digest_bytes", "digest_file", "digest_tree",
-        "document", "exclusive", "find_workspace", "is_local", "join", "local_path", "localize",
+        "document", "exclusive", "find_workspace", "is_local", "join", "local_path",
         "migrate_workspace", "normalise", "publish_dir", "read_document", "verify_file",
         "write_bytes", "write_document", "write_json", "write_text",
     }  # fmt: skip

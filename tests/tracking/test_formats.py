@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from timonel.storage import Workspace, find_workspace, read_document
-from timonel.storage.migrations import migrate_workspace
+from timonel.storage.documents import migrate_workspace
 from timonel.tracking import Artifact, read_run
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"

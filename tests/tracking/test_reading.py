@@ -41,17 +41,17 @@ def test_references(runs: Workspace, ref: str, kind: str | None, found: str) -> 
 
 @pytest.mark.parametrize("ref", ["nothing", "", ".", "..", "../runs/train-1"])
 def test_what_fits_no_run_is_not_found(runs: Workspace, ref: str) -> None:
-    with pytest.raises(NotFoundError, match="expected a run"):
+    with pytest.raises(NotFoundError, match="no run"):
         read_run(runs, ref)
 
 
 def test_a_kind_leaves_out_the_others(runs: Workspace) -> None:
-    with pytest.raises(NotFoundError, match="expected a train run"):
+    with pytest.raises(NotFoundError, match="train run"):
         read_run(runs, "convert-1", "train")
 
 
 def test_a_beginning_that_fits_several_names_them(runs: Workspace) -> None:
-    with pytest.raises(SpecError, match="fits 2: give more of it: train-12, train-1"):
+    with pytest.raises(SpecError, match="matches 2 runs: give a longer prefix: train-12, train-1"):
         read_run(runs, "trai")
 
 
@@ -137,7 +137,7 @@ def test_a_record_of_a_newer_format_is_refused(runs: Workspace) -> None:
 
 def test_a_record_without_its_fields_is_corrupt(runs: Workspace) -> None:
     (runs.runs / "train-1" / "run.json").write_text('{"kind": "run", "format": 1}')
-    with pytest.raises(CorruptError, match="expected a run record"):
+    with pytest.raises(CorruptError, match="is not a valid run record"):
         read_run(runs, "train-1")
 
 

@@ -51,10 +51,10 @@ def test_lines(graph: LineageGraph) -> None:
     assert [re.sub(r"  succeeded, 1970-01-0\d \d\d:\d\d", "", line) for line in lines] == [
         "savedmodel /job/export  3333",
         "└── train run train-2",
-        "    ├── dataset data  2222  (changed since: another content is there now)",
+        "    ├── dataset data  2222  (changed since)",
         "    │   └── convert run convert-1",
         '    │       └── files raw "[b]"  1111',
-        "    └── source train.py  (no longer there)",
+        "    └── source train.py  (missing)",
         "used by",
         "└── export run export-3",
         "    └── model /models/digits/1",

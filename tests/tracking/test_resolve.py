@@ -131,7 +131,7 @@ def test_relative_paths_are_understood(
 
 @pytest.mark.parametrize("ref", ["", "nothing", "digits/2", "/no/such/place", "eeeeee", "abc"])
 def test_what_nobody_knows_is_not_found(walked: Walked, ref: str) -> None:
-    with pytest.raises(NotFoundError, match="no record knows"):
+    with pytest.raises(NotFoundError, match="no run, model"):
         lineage(walked.workspace, ref)
 
 

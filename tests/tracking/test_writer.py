@@ -175,14 +175,14 @@ def test_processes_append_to_one_run_without_losing_a_line(workspace: Workspace)
 
 
 def test_an_unknown_run_cannot_be_opened(workspace: Workspace) -> None:
-    with pytest.raises(NotFoundError, match="expected a run train-x"):
+    with pytest.raises(NotFoundError, match="no run train-x"):
         open_run(workspace, "train-x")
 
 
 def test_a_workspace_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     # Tests may run as root, whom no mode stops: a file in the way does.
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="expected to write"):
+    with pytest.raises(InputError, match="cannot write"):
         start_run(Workspace(tmp_path / "file"), "convert")
 
 

@@ -98,7 +98,7 @@ def test_what_an_engine_is_asked_for(script: Path, dataset: Dataset, workspace: 
     assert spec.env == {"TF_CPP_MIN_LOG_LEVEL": "2"}
     assert spec.epilogue is not None
     assert spec.epilogue.module == "timonel.training.finish"
-    assert [command.module for command in spec.sidecars] == ["timonel.tracking.mirror"]
+    assert [command.module for command in spec.sidecars] == ["timonel.tracking.mirrors.sidecar"]
 
     told = read_spec(Path(spec.args[1]))
     assert told.data == {"digits": dataset.uri}

@@ -16,7 +16,7 @@ from timonel.data.preprocessing import (
     TablePreprocessing,
     parse_preprocessing,
 )
-from timonel.data.report import Report, summarise
+from timonel.data.summary import Report, summarise
 
 if TYPE_CHECKING:
     from timonel.data.loader import load

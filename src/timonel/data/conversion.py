@@ -17,27 +17,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 from timonel._version import __version__
-from timonel.data.assignment import Assignment, assign, find_duplicates
 from timonel.data.dataset import Dataset
 from timonel.data.manifest import (
+    MANIFEST_NAME,
     Manifest,
     Skipped,
     SourceInfo,
     Target,
     content_digest,
+    read_manifest,
     write_manifest,
 )
-from timonel.data.places import check_paths, check_places, check_target
-from timonel.data.report import warnings_of
-from timonel.data.runners import Outcome, Plan, plan_shards, write_shards
 from timonel.data.schema import SPLITS, Split, Task, parse_column_type
+from timonel.data.shards import Outcome, Plan, plan_shards, write_shards
 from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
-from timonel.data.splits import check_fractions
-from timonel.errors import DataError
-from timonel.storage import Workspace, find_workspace, local_path, publish_dir, write_document
-from timonel.storage.atomic import sweep
+from timonel.data.splits import Assignment, assign, check_fractions, find_duplicates
+from timonel.data.summary import warnings_of
+from timonel.errors import AlreadyExistsError, DataError, FormatError, InputError, TimonelError
+from timonel.storage import (
+    Workspace,
+    find_workspace,
+    local_path,
+    publish_dir,
+    read_document,
+    write_document,
+)
+from timonel.storage.atomic import exists, sweep
 from timonel.tracking import Artifact, RunWriter, start_run
-from timonel.tracking.mirror import mirror_in_background
+from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
 
 _logger = logging.getLogger(__name__)
@@ -112,7 +119,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     location, target = local_path(source), local_path(destination)
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
-    check_places(location, target)
+    check_overlap(location, target)
     types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
     options = SourceOptions(
         label=label, columns=types, task=task, skip_bad=skip_bad, folders=folders
@@ -124,7 +131,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     with start_run(place, "convert", name=target.name, params=_params(request)) as run:
         dataset = _convert(request, scan, run)
-        _refer(place, dataset)
+        _write_reference(place, dataset)
     mirror_in_background(place)
     for line in warnings_of(dataset):
         _logger.warning("%s: %s", target, line)
@@ -252,9 +259,8 @@ def _check_outcome(outcome: Outcome, plan: Plan) -> None:
     if lost or not outcome.written["train"]:
         what = f"no usable record of {lost[0]!r}" if lost else "no usable record"
         raise DataError(
-            f"expected every label in the training split, found {what} there "
-            f"({len(outcome.skipped)} records were skipped)",
-            hint="mend the skipped records or add others",
+            f"{what} in the training split: {len(outcome.skipped)} records were skipped",
+            hint="repair the skipped records or add others",
         )
 
 
@@ -274,7 +280,7 @@ def _input(request: _Request, facts: Description) -> Artifact:
     return Artifact("files", str(location), facts.digest, location.name, metadata)
 
 
-def _refer(workspace: Workspace, dataset: Dataset) -> None:
+def _write_reference(workspace: Workspace, dataset: Dataset) -> None:
     """Record in the workspace where the dataset with this digest is."""
     name = dataset.digest.removeprefix("sha256:")
     body = {"id": dataset.manifest.id, "digest": dataset.digest, "uri": dataset.uri}
@@ -299,3 +305,97 @@ class _Ticker:
     def finish(self) -> None:
         if self._progress is not None:
             self._progress(self._total, self._total)
+
+
+def check_paths(source: object, destination: object) -> None:
+    """Check that source and destination are paths with UTF-8 names.
+
+    Raises:
+        InputError: One is not a path, such as a DataFrame, or its name is not UTF-8.
+    """
+    for what, path in (("source", source), ("destination", destination)):
+        if hasattr(path, "to_csv"):
+            raise InputError(
+                f"the {what} must be a path, got a {type(path).__name__}",
+                hint='save it with to_csv("rows.csv", index=False) and convert "rows.csv"',
+            )
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"the {what} must be a path, got {type(path).__name__}")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(path).decode(errors="backslashreplace")
+            raise InputError(
+                f"the name of the {what} {shown} is not UTF-8", hint="rename it"
+            ) from None
+
+
+def check_overlap(location: Path, target: Path) -> None:
+    """Check that source and destination do not contain each other.
+
+    Raises:
+        InputError: One contains the other, or they are the same.
+    """
+    inner, outer = location.resolve(), target.resolve()
+    if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise InputError(
+            f"source {location} and destination {target} overlap",
+            hint="choose a destination outside the source",
+        )
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a dataset may be written to ``target``.
+
+    Only a dataset or an empty folder may be replaced, so that a typo does not delete photographs.
+    The target must not be inside another dataset, which may be replaced as a whole.
+
+    Raises:
+        InputError: The target is inside another dataset.
+        AlreadyExistsError: The target has other content, or ``overwrite`` is false.
+    """
+    outer = _dataset_around(target)
+    if outer is not None:
+        raise InputError(
+            f"the destination {target} is inside the dataset {outer}",
+            hint="choose a folder outside it",
+        )
+    if not target.exists():
+        return
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if is_empty:
+        return
+    if not overwrite:
+        raise exists(target)
+    if (target / MANIFEST_NAME).is_file():
+        foreign = sorted({path.name for path in target.iterdir()} - _own_files(target))
+        if not foreign:
+            return
+        raise AlreadyExistsError(
+            f"{target} cannot be overwritten: {foreign[0]} is not part of the dataset",
+            hint="move it away, or choose another destination",
+        )
+    raise AlreadyExistsError(
+        f"{target} cannot be overwritten: it is not a dataset",
+        hint="choose another destination, or remove it yourself",
+    )
+
+
+def _dataset_around(target: Path) -> Path | None:
+    """Return the nearest parent folder that is a dataset, or None."""
+    for folder in target.resolve().parents:
+        try:
+            read_document(folder / MANIFEST_NAME, "dataset")
+        except FormatError:
+            return folder
+        except TimonelError:
+            continue  # no manifest, or a foreign file of that name
+        else:
+            return folder
+    return None
+
+
+def _own_files(folder: Path) -> set[str]:
+    """Return the names of the files that belong to a dataset."""
+    manifest = read_manifest(folder)
+    return {MANIFEST_NAME, *(shard.name for shard in manifest.shards)}

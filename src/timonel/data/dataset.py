@@ -121,9 +121,9 @@ class Dataset:
             try:
                 size = path.stat().st_size
             except OSError as error:
-                raise _damaged(path, shard.bytes, error.strerror or "nothing") from error
+                raise _damaged(path, shard.bytes, error.strerror or str(error)) from error
             if size != shard.bytes:
-                raise _damaged(path, shard.bytes, f"{size}")
+                raise _damaged(path, shard.bytes, f"it has {size}")
 
     def artifact(self) -> Artifact:
         """Return the dataset as an artifact for run records."""
@@ -131,10 +131,10 @@ class Dataset:
         return Artifact("dataset", self.uri, self.digest, self.path.name, metadata)
 
 
-def _damaged(path: Path, size: int, found: str) -> CorruptError:
+def _damaged(path: Path, size: int, problem: str) -> CorruptError:
     return CorruptError(
-        f"expected a shard of {size} bytes at {path}, got {found}",
-        hint="the file was changed or cut off; convert the source again",
+        f"expected a shard of {size} bytes at {path}: {problem}",
+        hint="the file was changed or truncated: convert the source again",
     )
 
 
@@ -147,4 +147,4 @@ def check_split(split: str) -> Split:
     for known in SPLITS:
         if split == known:
             return known
-    raise SpecError(f"expected a split among {', '.join(SPLITS)}, got {split!r}")
+    raise SpecError(f"expected one of the splits {', '.join(SPLITS)}, got {split!r}")

@@ -54,9 +54,7 @@ def decode_example(payload: bytes) -> dict[str, list[Any]]:
     try:
         example.ParseFromString(payload)
     except message.DecodeError as error:
-        raise CorruptError(
-            f"expected a tf.train.Example, got {len(payload)} other bytes"
-        ) from error
+        raise CorruptError(f"{len(payload)} bytes are not a tf.train.Example") from error
     return {name: _values(feature) for name, feature in example.features.feature.items()}
 
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from timonel.data import session
+from timonel.data import load_registry
 from timonel.data.dataset import Dataset, check_split
+from timonel.data.load_registry import LabelMode, LoadRecord, Stream
 from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.preprocessing import (
     ImagePreprocessing,
@@ -17,6 +18,7 @@ from timonel.data.preprocessing import (
     TablePreprocessing,
     table_preprocessing,
 )
+from timonel.data.random_access import Fetch, open_store
 from timonel.data.schedule import Schedule
 from timonel.data.schema import (
     COLUMN_PREFIX,
@@ -25,8 +27,6 @@ from timonel.data.schema import (
     ImageSchema,
     Split,
 )
-from timonel.data.session import LabelMode, LoadRecord, Stream
-from timonel.data.store import Fetch, open_store
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.units import parse_bytes
 
@@ -94,11 +94,11 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         CorruptError: A shard is damaged.
     """
     dataset = Dataset.open(path if path is not None else _from_environment(name))
-    wanted = check_split(split)
-    if not dataset.count(wanted):
+    chosen = check_split(split)
+    if not dataset.count(chosen):
         raise InputError(
-            f"expected records in the {split} split of {dataset.uri}, found none",
-            hint="convert with another --splits",
+            f"the {split} split of {dataset.uri} is empty",
+            hint="convert with other --splits",
         )
     preprocessing: Preprocessing
     schema = dataset.manifest.record_schema
@@ -115,16 +115,16 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     else:
         preprocessing = table_preprocessing(schema, features)
     schedule = Schedule(
-        records=dataset.count(wanted),
-        batch=session.input_shard().global_batch(batch_size),
-        shard=session.input_shard(),
-        shuffle=wanted == "train" if shuffle is None else shuffle,
+        records=dataset.count(chosen),
+        batch=load_registry.input_shard().global_batch(batch_size),
+        shard=load_registry.input_shard(),
+        shuffle=chosen == "train" if shuffle is None else shuffle,
         seed=seed,
     )
     mode = _label_mode(dataset, label_mode)
-    stream = Stream(_record(dataset, wanted, schedule, preprocessing, mode, name), schedule)
-    result = _pipeline(dataset, stream, open_store(dataset, wanted, parse_bytes(memory)))
-    session.register(result, stream)
+    stream = Stream(_record(dataset, chosen, schedule, preprocessing, mode, name), schedule)
+    result = _pipeline(dataset, stream, open_store(dataset, chosen, parse_bytes(memory)))
+    load_registry.register(result, stream)
     # Like Keras' image_dataset_from_directory, so that scripts need not count classes.
     result.class_names = list(dataset.labels)
     result.target = dataset.manifest.target
@@ -195,39 +195,39 @@ def _from_environment(name: str | None) -> str:
     if name is None and named:
         choice = " or ".join(f"load(name={key.removeprefix(_NAMED).lower()!r})" for key in named)
         raise NotFoundError(
-            f"expected the name of one of {len(named)} datasets, got none", hint=f"call {choice}"
+            f"the job has {len(named)} datasets, and no name was given", hint=f"call {choice}"
         )
     option = f"--data {name}=URI" if name else "--data URI"
     raise NotFoundError(
-        f"expected a path or the environment variable {variable}, found neither",
+        f"no path given, and the environment variable {variable} is not set",
         hint=f"call load(path), or run the script with 'timonel train ... {option}'",
     )
 
 
 def _size(
-    schema: ImageSchema, wanted: tuple[int, int] | Literal["auto"] | None, uri: str
+    schema: ImageSchema, size: tuple[int, int] | Literal["auto"] | None, uri: str
 ) -> tuple[int, int]:
-    if wanted == "auto":
+    if size == "auto":
         side = min(schema.height.median, schema.width.median)
         height, width = schema.size or (side, side)
         factor = min(1, _AUTO_SIDE / max(height, width))
         return max(1, round(height * factor)), max(1, round(width * factor))
-    if wanted is not None:
-        if min(wanted) < 1:
-            raise SpecError(f"expected image_size as (height, width), got {wanted}")
-        return int(wanted[0]), int(wanted[1])
+    if size is not None:
+        if min(size) < 1:
+            raise SpecError(f"expected image_size as (height, width), got {size}")
+        return int(size[0]), int(size[1])
     if schema.size is None:
         raise InputError(
-            f"expected image_size, as the images of {uri} have different sizes "
+            f"image_size is required: the images of {uri} have different sizes "
             f"({schema.height.minimum}x{schema.width.minimum} to "
             f"{schema.height.maximum}x{schema.width.maximum})",
-            hint=f"for example image_size=({schema.height.median}, {schema.width.median}), "
+            hint=f"use image_size=({schema.height.median}, {schema.width.median}), for example, "
             'or "auto"',
         )
     return schema.size
 
 
-def _channels(schema: ImageSchema, wanted: int | None) -> Literal[1, 3, 4]:
+def _channels(schema: ImageSchema, requested: int | None) -> Literal[1, 3, 4]:
     # TensorFlow decodes GIF, BMP and WebP to three channels only, and transparency of PNG only.
     formats = set(schema.formats)
     allowed: tuple[Literal[1, 3, 4], ...] = (1, 3)
@@ -235,29 +235,29 @@ def _channels(schema: ImageSchema, wanted: int | None) -> Literal[1, 3, 4]:
         allowed = (3,)
     elif formats == {"png"}:
         allowed = (1, 3, 4)
-    if wanted is None:
+    if requested is None:
         return schema.channels if schema.channels in allowed else 3
     for channels in allowed:
-        if channels == wanted:
+        if channels == requested:
             return channels
     raise SpecError(
-        f"expected channels among {', '.join(map(str, allowed))} for images in "
-        f"{', '.join(sorted(formats))}, got {wanted}"
+        f"expected channels {' or '.join(map(str, allowed))} for images in "
+        f"{', '.join(sorted(formats))}, got {requested}"
     )
 
 
-def _label_mode(dataset: Dataset, wanted: str) -> LabelMode:
+def _label_mode(dataset: Dataset, requested: str) -> LabelMode:
     allowed: tuple[LabelMode, ...] = ("regression",)
     if dataset.task == "classification":
         allowed = ("int", "onehot", "binary") if len(dataset.labels) == 2 else ("int", "onehot")
-    if wanted == "auto":
+    if requested == "auto":
         return allowed[0]
     for mode in allowed:
-        if mode == wanted:
+        if mode == requested:
             return mode
     raise SpecError(
-        f"expected a label_mode among auto, {', '.join(allowed)} for {dataset.task} with "
-        f"{len(dataset.labels)} labels, got {wanted!r}"
+        f"expected one of the label modes auto, {', '.join(allowed)} for {dataset.task} with "
+        f"{len(dataset.labels)} labels, got {requested!r}"
     )
 
 

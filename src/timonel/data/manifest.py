@@ -40,7 +40,7 @@ class Duplicate(Stored):
 
     digest: str
     keys: tuple[str, ...]
-    labels: tuple[str, ...] = Field(description="Their different labels.")
+    labels: tuple[str, ...] = Field(description="Distinct labels of the group.")
 
 
 class SourceInfo(Stored):
@@ -51,17 +51,21 @@ class SourceInfo(Stored):
     digest: str
     files: int
     bytes: int
-    ignored: tuple[str, ...] = Field(default=(), description="Other files that were there.")
+    ignored: tuple[str, ...] = Field(
+        default=(), description="The first files that are not records."
+    )
     ignored_count: int = 0
     skipped: tuple[Skipped, ...] = Field(default=(), description="The first unusable records.")
     skipped_count: int = 0
     duplicates: tuple[Duplicate, ...] = Field(
         default=(), description="The first groups of identical records, contradictory ones first."
     )
-    duplicate_count: int = Field(default=0, description="Groups of identical records.")
-    contradiction_count: int = Field(default=0, description="Those with more than one label.")
-    notes: tuple[str, ...] = Field(default=(), description="How it was read, if not obvious.")
-    warnings: tuple[str, ...] = Field(default=(), description="What may have been read wrongly.")
+    duplicate_count: int = Field(default=0, description="Number of groups of identical records.")
+    contradiction_count: int = Field(
+        default=0, description="Number of groups with more than one label."
+    )
+    notes: tuple[str, ...] = Field(default=(), description="Notes on how the source was read.")
+    warnings: tuple[str, ...] = Field(default=(), description="Possible misreadings.")
 
 
 class Target(Stored):
@@ -80,19 +84,19 @@ class Manifest(Stored):
     digest: str
     task: Task
     record_schema: Schema = Field(alias="schema")
-    labels: tuple[str, ...] = Field(default=(), description="Names of the classes, by number.")
-    target: Target | None = Field(default=None, description="Of a regression.")
+    labels: tuple[str, ...] = Field(default=(), description="Class names, by number.")
+    target: Target | None = Field(default=None, description="Statistics of a regression label.")
     counts: dict[Split, int]
     label_counts: dict[Split, dict[str, int]] = Field(default_factory=dict)
     shards: tuple[Shard, ...]
     columns: tuple[ColumnRole, ...] = Field(
-        default=(), description="All columns of the source, in their order."
+        default=(), description="All columns of the source, in order."
     )
     source: SourceInfo
     seed: int
-    fractions: tuple[float, float, float] = Field(description="The share asked for each split.")
+    fractions: tuple[float, float, float] = Field(description="Fraction of each split.")
     given_splits: tuple[Split, ...] = Field(
-        default=(), description="The splits that the source assigned; empty if it assigned none."
+        default=(), description="Splits assigned by the source, if any."
     )
     timonel_version: str
     run_id: str | None = None
@@ -128,8 +132,8 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise NotFoundError(
-            f"expected a dataset at {folder}, found no {MANIFEST_NAME}",
-            hint="make one with 'timonel convert SOURCE DESTINATION'",
+            f"no dataset at {folder}: it has no {MANIFEST_NAME}",
+            hint="create one with 'timonel convert SOURCE DESTINATION'",
         )
     try:
         return Manifest.model_validate(read_document(path, _KIND))
@@ -137,6 +141,6 @@ def read_manifest(folder: Path) -> Manifest:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CorruptError(
-            f"expected a complete dataset manifest in {path}, got {where}: {first['msg']}",
+            f"{path} is not a valid dataset manifest: {where}: {first['msg']}",
             hint="convert the source again",
         ) from error

@@ -25,8 +25,8 @@ class ImagePreprocessing(_Value):
     height: int = Field(ge=1)
     width: int = Field(ge=1)
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear"
-    scale: float = Field(default=1 / 255, description="Pixels from 0 to 255 are multiplied by it.")
-    offset: float = Field(default=0.0, description="Added after that.")
+    scale: float = Field(default=1 / 255, description="Factor for pixels from 0 to 255.")
+    offset: float = Field(default=0.0, description="Added to the scaled pixels.")
 
 
 class Normalise(_Value):
@@ -65,7 +65,7 @@ class TablePreprocessing(_Value):
     kind: Literal["table"] = "table"
     columns: tuple[ColumnTransform, ...]
     features: Literal["vector", "columns"] = Field(
-        default="vector", description="One vector, or the part of each column under its name."
+        default="vector", description="One vector per row, or one array per column."
     )
 
     @property
@@ -93,7 +93,7 @@ def parse_preprocessing(value: dict[str, Any] | str) -> Preprocessing:
         return _ADAPTER.validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        raise CorruptError(f"expected the preprocessing of images or a table: {message}") from error
+        raise CorruptError(f"invalid preprocessing: {message}") from error
 
 
 def table_preprocessing(

@@ -73,7 +73,7 @@ def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
     """
     payload, found = framed[: span.length], framed[span.length :]
     if len(found) != 4 or _CRC.unpack(found)[0] != masked_crc(payload):
-        raise _corrupt(path, span.offset - _HEADER_BYTES, "a payload whose checksum does not fit")
+        raise _corrupt(path, span.offset - _HEADER_BYTES, "a payload with a wrong checksum")
     return payload
 
 
@@ -82,12 +82,12 @@ def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
     while position < end:
         header = content[position : position + _HEADER_BYTES]
         if len(header) < _HEADER_BYTES:
-            raise _corrupt(path, position, "a header that is cut off")
+            raise _corrupt(path, position, "a truncated header")
         if _CRC.unpack_from(header, 8)[0] != masked_crc(header[:8]):
-            raise _corrupt(path, position, "a length whose checksum does not fit")
+            raise _corrupt(path, position, "a length with a wrong checksum")
         length = _LENGTH.unpack_from(header)[0]
         if position + FRAME_BYTES + length > end:
-            raise _corrupt(path, position, "a record that is cut off")
+            raise _corrupt(path, position, "a truncated record")
         yield Span(position + _HEADER_BYTES, length)
         position += FRAME_BYTES + length
 
@@ -107,7 +107,7 @@ class _mapped:  # noqa: N801 - used as a with statement's word
             return b""
         except OSError as error:
             raise CorruptError(
-                f"expected a shard at {self._path}, got {error.strerror or error}",
+                f"cannot read the shard {self._path}: {error.strerror or error}",
                 hint="convert the source again",
             ) from error
         return self._map
@@ -119,6 +119,6 @@ class _mapped:  # noqa: N801 - used as a with statement's word
 
 def _corrupt(path: Path, offset: int, found: str) -> CorruptError:
     return CorruptError(
-        f"expected whole records in {path}, found {found} at byte {offset}",
-        hint="the file was changed or cut off; convert the source again",
+        f"{path} has {found} at byte {offset}",
+        hint="the file was changed or truncated: convert the source again",
     )

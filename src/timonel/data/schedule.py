@@ -45,7 +45,9 @@ class InputShard:
 
     def __post_init__(self) -> None:
         if not (0 <= self.index < self.count and self.replicas >= 1):
-            raise InputError(f"expected a worker's number below the number of workers, got {self}")
+            raise InputError(
+                f"expected an index below the number of workers, and replicas; got {self}"
+            )
 
     @property
     def total(self) -> int:
@@ -83,13 +85,13 @@ class Schedule:
         total = self.shard.total
         if self.batch < 1 or self.batch % total:
             raise InputError(
-                f"expected a batch size that {total} replicas can share, got {self.batch}",
-                hint=f"give a multiple of {total}",
+                f"the batch size {self.batch} cannot be divided among {total} replicas",
+                hint=f"use a multiple of {total}",
             )
         if self.records < total:
             raise InputError(
-                f"expected at least one record for each of {total} replicas, got {self.records}",
-                hint="take fewer workers, or convert with another --splits",
+                f"{self.records} records are too few for {total} replicas",
+                hint="use fewer workers, or convert with other --splits",
             )
         _ = self._sizes
 
@@ -155,8 +157,8 @@ class Schedule:
             steps -= 1
         if not steps or units < least:
             raise InputError(
-                f"expected enough records for {self.shard.total} replicas, got {self.records}",
-                hint="take fewer devices, or convert with another --splits",
+                f"{self.records} records are too few for {self.shard.total} replicas",
+                hint="use fewer devices, or convert with other --splits",
             )
         cells = steps * workers
         last = max(units // cells, least)

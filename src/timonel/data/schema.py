@@ -30,6 +30,9 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("drop",), "drop"),
 }
 
+PLAIN_NUMBERS = "write plain numbers such as 1234.50, without currency, percent or thousands signs"
+"""Advice for a column of numbers in an unsupported notation."""
+
 KEY_FEATURE = "key"
 LABEL_FEATURE = "label"
 IMAGE_FEATURE = "image"
@@ -52,7 +55,7 @@ def parse_column_type(word: str) -> ColumnType:
     if found is None:
         raise SpecError(
             f"unknown column type {word!r}",
-            hint="give numeric (or float, int), categorical (or string), split or drop",
+            hint="use numeric (or float, int), categorical (or string), split or drop",
         )
     return found
 
@@ -77,7 +80,9 @@ class ImageSchema(Stored):
     type: Literal["images"] = "images"
     height: Spread
     width: Spread
-    size: tuple[int, int] | None = Field(description="Height and width if all images share them.")
+    size: tuple[int, int] | None = Field(
+        description="Height and width, if all images have the same."
+    )
     channels: Literal[1, 3] = Field(description="1 if every image is grey, 3 otherwise.")
     formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
 
@@ -122,15 +127,15 @@ class ColumnRole(Stored):
 
     name: str
     role: Literal["label", "numeric", "categorical", "split", "image", "drop"]
-    note: str = Field(default="", description="Why; empty if obvious.")
-    is_doubtful: bool = Field(default=False, description="Values are lost by this inference.")
+    note: str = Field(default="", description="Reason; empty if obvious.")
+    is_doubtful: bool = Field(default=False, description="This use of the column loses values.")
 
 
 class TableSchema(Stored):
     """Schema of records with one table row each."""
 
     type: Literal["table"] = "table"
-    label: str = Field(description="The name of the column that holds the label.")
+    label: str = Field(description="Name of the label column.")
     columns: tuple[Column, ...]
 
 

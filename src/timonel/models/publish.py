@@ -22,7 +22,7 @@ from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunRecord, RunWriter, read_run, start_run
-from timonel.tracking.mirror import mirror_in_background
+from timonel.tracking.mirrors.sidecar import mirror_in_background
 
 CONFUSION_FILE = "confusion.png"
 CHECK_LOG = "check.log"

@@ -42,7 +42,7 @@ from timonel.models.versions import (
     version_at,
 )
 from timonel.storage import digest_tree, exclusive, publish_dir, write_document, write_text
-from timonel.storage.atomic import aside_name, sweep, sync_dir, unwritable
+from timonel.storage.atomic import aside_name, sweep, sync, unwritable
 
 Ignore = Callable[[Any, list[str]], Iterable[str]]
 
@@ -172,7 +172,7 @@ class ModelRepository:
                 found.path.rename(aside)
             except OSError as error:
                 raise unwritable(found.path, error) from error
-            sync_dir(folder)
+            sync(folder)
         shutil.rmtree(aside, ignore_errors=True)
 
     def get(self, name: str, version: int | None = None) -> ModelVersion:

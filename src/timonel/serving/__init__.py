@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timonel.serving.client.examples import curl_example
+    from timonel.serving.client.curl import curl_example
     from timonel.serving.client.predict import Prediction, predict
     from timonel.serving.handle import Server
     from timonel.serving.launch import serve
@@ -30,7 +30,7 @@ _HOME_OF = {
     "Prediction": "client.predict",
     "Server": "handle",
     "ServerRecord": "registry",
-    "curl_example": "client.examples",
+    "curl_example": "client.curl",
     "predict": "client.predict",
     "running_servers": "registry",
     "serve": "launch",

@@ -11,7 +11,7 @@ from typing import Any
 
 from timonel.errors import ServingError
 from timonel.serving.auth.access import Access
-from timonel.serving.console.page.wiring import with_page
+from timonel.serving.console.page.app import with_page
 from timonel.serving.futures import SizedPool
 from timonel.serving.inference import DataPlane
 from timonel.serving.ports import authority, bind

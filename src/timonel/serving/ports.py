@@ -59,12 +59,11 @@ def refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
     if error.errno == errno.EADDRINUSE:
         free = _propose(host, port)
         return ServingError(
-            f"expected port {port} to be free for {purpose}, but another program listens on it",
+            f"port {port} for {purpose} is already in use",
             hint=f"stop that program, or choose another port, such as {free}",
         )
     return ServingError(
-        f"expected to listen on {authority(host, port)} for {purpose}, "
-        f"got {error.strerror or error}",
+        f"cannot listen on {authority(host, port)} for {purpose}: {error.strerror or error}",
         hint="choose an address of this machine, and a port above 1023",
     )
 

@@ -69,8 +69,8 @@ def resolve(
         return _from_folder(local_path(text), version)
     known = sorted(path.name for path in _folders(workspace.models))
     raise NotFoundError(
-        f"expected a model in {workspace.models}, got {text}",
-        hint=f"it has {', '.join(known)}" if known else "it has none yet: run 'timonel export'",
+        f"no model {text} in {workspace.models}",
+        hint=f"it has {', '.join(known)}" if known else "create one with 'timonel export'",
     )
 
 
@@ -80,21 +80,21 @@ def _refuse_assignment(text: str) -> None:
     if equals and _is_plain(name) and not Path(text).is_dir():
         raise SpecError(
             f"expected a model, a folder of versions or its URI, got {text}",
-            hint=f"a folder is served under its own name: give {place or 'it'} without {name}=, "
-            f"or a link to it that is named {name}",
+            hint=f"a folder is served under its own name: use {place or 'it'} without {name}=, "
+            f"or a link named {name}",
         )
 
 
 def _from_folder(folder: Path, version: int | None) -> ModelSettings:
     if not folder.is_dir():
         raise NotFoundError(
-            f"expected a folder of model versions, found nothing at {folder}",
-            hint="give a model's name, or a folder that holds versions such as 1/saved_model.pb",
+            f"no folder at {folder}",
+            hint="use a model's name, or a folder of versions such as 1/saved_model.pb",
         )
     if (folder / SAVED_MODEL).is_file() or is_python_model(folder):
         if not folder.name.isdigit():
             raise NotFoundError(
-                f"expected a SavedModel in a folder with a number for a name, got {folder}",
+                f"the folder of the SavedModel {folder} is not a version number",
                 hint=f"move it to {folder / '1'}, and serve {folder}",
             )
         return _settings(folder.parent.name, folder.parent, int(folder.name))
@@ -113,14 +113,14 @@ def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
     versions = version_folders(base)
     if not versions:
         raise NotFoundError(
-            f"expected numbered versions of {name} in {base}, found none",
+            f"{name} has no numbered versions in {base}",
             hint=f"run 'timonel export --name {name}' first",
         )
     policy: VersionPolicy = Latest()
     if version is not None:
         if version not in versions:
             raise NotFoundError(
-                f"expected version {version} of {name} in {base}, found none",
+                f"{name} has no version {version} in {base}",
                 hint=f"it has {', '.join(map(str, sorted(versions)))}",
             )
         policy = Specific(versions=(version,))

@@ -1,11 +1,15 @@
 """Locations, atomic writes, digests, versioned documents and the workspace."""
 
 from timonel.storage.atomic import append_line, publish_dir, write_bytes, write_json, write_text
-from timonel.storage.cache import localize
 from timonel.storage.digests import digest_bytes, digest_file, digest_tree, verify_file
-from timonel.storage.documents import FORMATS, document, read_document, write_document
+from timonel.storage.documents import (
+    FORMATS,
+    document,
+    migrate_workspace,
+    read_document,
+    write_document,
+)
 from timonel.storage.locks import exclusive
-from timonel.storage.migrations import migrate_workspace
 from timonel.storage.uris import is_local, join, local_path, normalise
 from timonel.storage.workspace import Workspace, find_workspace
 
@@ -22,7 +26,6 @@ __all__ = [
     "is_local",
     "join",
     "local_path",
-    "localize",
     "migrate_workspace",
     "normalise",
     "publish_dir",

@@ -15,7 +15,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         InputError: The folder cannot be written.
     """
-    aside = path.with_name(aside_name(path.name))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_durably(aside, content)
-        aside.replace(path)
-        sync_dir(path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        # After a success the file is gone already; Ctrl-C may have come at any point.
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+    _write_aside(path, content, os.replace)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -65,20 +54,8 @@ def create_bytes(path: Path, content: bytes) -> None:
         AlreadyExistsError: The file exists; it is unchanged.
         InputError: The folder cannot be written.
     """
-    aside = path.with_name(aside_name(path.name))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_durably(aside, content)
-        # Unlike a rename, a link does not replace an existing file.
-        os.link(aside, path)
-        sync_dir(path.parent)
-    except OSError as error:
-        if error.errno == errno.EEXIST and path.exists():
-            raise exists(path) from error
-        raise unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+    # Unlike a rename, a link does not replace an existing file.
+    _write_aside(path, content, os.link)
 
 
 def append_line(path: Path, line: str, *, durable: bool = False) -> None:
@@ -156,9 +133,9 @@ def aside_dir(target: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def sync_dir(path: Path) -> None:
-    """Fsync a folder, so that its directory entries are durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Fsync a file, or a folder so that its directory entries are durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -168,16 +145,10 @@ def sync_dir(path: Path) -> None:
 def sync_tree(root: Path) -> None:
     """Fsync every file and folder below ``root``."""
     for folder, _, names in os.walk(root):
-        for name in names:
-            path = Path(folder, name)
-            if path.is_symlink():
-                continue
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_dir(Path(folder))
+        for path in (Path(folder, name) for name in names):
+            if not path.is_symlink():
+                sync(path)
+        sync(Path(folder))
 
 
 def sweep(folder: Path) -> list[Path]:
@@ -197,19 +168,19 @@ def sweep(folder: Path) -> list[Path]:
     return removed
 
 
-def exists(target: Path) -> AlreadyExistsError:
+def exists(target: str | Path) -> AlreadyExistsError:
     """Return the error for a ``target`` that already exists."""
     return AlreadyExistsError(
-        f"expected {target} not to exist, but it does",
-        hint="choose another place, remove it, or give --overwrite where there is one",
+        f"{target} already exists",
+        hint="choose another path, remove it, or use --overwrite if the command has it",
     )
 
 
 def unwritable(path: Path, error: OSError) -> InputError:
     """Return the error for an unwritable ``path``, with the system's reason."""
     return InputError(
-        f"expected to write {_meant(path)}, got {error.strerror or error}",
-        hint="choose a folder that you may write, with space left",
+        f"cannot write {_meant(path)}: {error.strerror or error}",
+        hint="choose a writable folder with free space",
     )
 
 
@@ -227,11 +198,25 @@ def _meant(path: Path) -> Path:
     return Path(*parts)
 
 
-def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _write_aside(path: Path, content: bytes, install: Callable[[Path, Path], None]) -> None:
+    """Write a temporary file and ``install`` it at ``path``."""
+    aside = path.with_name(aside_name(path.name))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        install(aside, path)
+        sync(path.parent)
+    except OSError as error:
+        if error.errno == errno.EEXIST and path.exists():
+            raise exists(path) from error
+        raise unwritable(path, error) from error
+    finally:
+        # After a rename the file is gone already; Ctrl-C may have come at any point.
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def _publish(aside: Path, target: Path, *, replace: bool) -> None:
@@ -241,7 +226,7 @@ def _publish(aside: Path, target: Path, *, replace: bool) -> None:
             _exchange(aside, target)
         else:
             aside.rename(target)
-        sync_dir(target.parent)
+        sync(target.parent)
     except OSError as error:
         if target.exists() and not replace:
             raise exists(target) from error

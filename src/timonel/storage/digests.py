@@ -62,8 +62,8 @@ def verify_file(path: Path, expected: str) -> None:
     found = digest_file(path) if path.is_file() else "no file"
     if found != expected:
         raise CorruptError(
-            f"expected {path} to have digest {expected}, found {found}",
-            hint="the file was changed or cut off; make it again from its source",
+            f"expected digest {expected} of {path}, got {found}",
+            hint="the file was changed or truncated: create it again from its source",
         )
 
 

@@ -1,19 +1,24 @@
-"""JSON documents with a kind and a format number.
+"""JSON documents with a kind and a format number, and their migration.
 
 Every file timonel writes for itself starts with ``"kind"`` and ``"format"``. A reader accepts its
 own format and the previous one. ``timonel migrate`` upgrades older formats; a newer format is
 rejected with an error that says to upgrade timonel.
+
+A migration step takes a document's body in one format and returns it in the next. Steps are pure
+and are never removed, so that a workspace of any age can be upgraded.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
-from timonel.storage.atomic import write_json
+from timonel.storage.atomic import ASIDE_PREFIX, write_json
+from timonel.storage.locks import exclusive
 
 FORMATS: Mapping[str, int] = {
     "workspace": 1,
@@ -30,7 +35,6 @@ FORMATS: Mapping[str, int] = {
     "checkpoint": 2,
     "server": 1,
     "mirror": 1,
-    "cache-entry": 1,
     "model-cache-entry": 1,
     "bucket-listing": 1,
     "api-keys": 1,
@@ -50,7 +54,7 @@ def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: The body has a ``kind`` field with another value.
     """
     if body.get("kind", kind) != kind:
-        raise ValueError(f"expected no 'kind' in the body of a {kind} document: {body['kind']!r}")
+        raise ValueError(f"expected the kind {kind!r} in the body, got {body['kind']!r}")
     rest = {key: value for key, value in body.items() if key not in {"kind", "format"}}
     return {"kind": kind, "format": FORMATS[kind], **rest}
 
@@ -67,11 +71,11 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"expected a {kind} document at {path}, found none") from None
+        raise NotFoundError(f"no {kind} document at {path}") from None
     except OSError as error:
-        raise InputError(f"expected to read {path}, got {error.strerror or error}") from error
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise CorruptError(f"expected JSON in {path}, got {error}") from error
+        raise CorruptError(f"{path} is not valid JSON: {error}") from error
     return parse_document(text, kind, str(path))
 
 
@@ -80,7 +84,7 @@ def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise CorruptError(f"expected JSON in {origin}, got {error}") from error
+        raise CorruptError(f"{origin} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or value.get("kind") != kind:
         found = value.get("kind") if isinstance(value, dict) else type(value).__name__
         raise CorruptError(f"expected a {kind} document in {origin}, got {found}")
@@ -99,12 +103,122 @@ def check_format(kind: str, found: object, origin: str) -> None:
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise CorruptError(f"expected a format number in {origin}, got {found!r}")
     if found > known:
-        raise FormatError(
-            f"expected {kind} format {known} or older in {origin}, got {found}",
-            hint="it was written by a newer timonel: upgrade timonel",
-        )
+        raise _too_new(kind, known, found, origin)
     if found < known - 1:
         raise FormatError(
             f"expected {kind} format {known - 1} or newer in {origin}, got {found}",
             hint="run 'timonel migrate' once",
         )
+
+
+Step = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _checkpoint_1(body: dict[str, Any]) -> dict[str, Any]:
+    """Keep the body: format 2 reads its array file by ``dtypes``."""
+    return body
+
+
+STEPS: Mapping[tuple[str, int], Step] = {("checkpoint", 1): _checkpoint_1}
+"""Step from each (kind, format) to the next format."""
+
+_MARKER = "FORMAT"
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """Result of upgrading one document."""
+
+    path: Path
+    kind: str
+    from_format: int
+    to_format: int
+
+
+def migrate_workspace(
+    root: Path,
+    *,
+    steps: Mapping[tuple[str, int], Step] = STEPS,
+    formats: Mapping[str, int] = FORMATS,
+) -> list[Migrated]:
+    """Upgrade every document of a workspace; return the changed ones.
+
+    All documents are read and upgraded in memory before the first is written, so that one that
+    cannot be upgraded leaves the workspace unchanged. The workspace's own document is written
+    last, so that an interrupted migration can be resumed.
+
+    Args:
+        root: The workspace's folder.
+        steps: The steps to use.
+        formats: The current format of each kind.
+
+    Raises:
+        FormatError: A document has a newer format, or a step is missing.
+        CorruptError: The workspace's own document cannot be read.
+    """
+    with exclusive(root / "migrate.lock"):
+        upgraded = [
+            (Migrated(path, body["kind"], body["format"], formats[body["kind"]]), new)
+            for path, body in _documents(root, formats)
+            if (new := upgrade(body, str(path), steps=steps, formats=formats)) != body
+        ]
+        for migrated, body in upgraded:
+            write_json(migrated.path, body)
+    return [migrated for migrated, _ in upgraded]
+
+
+def upgrade(
+    body: Mapping[str, Any],
+    origin: str,
+    *,
+    steps: Mapping[tuple[str, int], Step] = STEPS,
+    formats: Mapping[str, int] = FORMATS,
+) -> dict[str, Any]:
+    """Return a document's body in the current format of its kind.
+
+    Raises:
+        FormatError: The document has a newer format, or a step is missing.
+    """
+    kind, number = body["kind"], body["format"]
+    if number > formats[kind]:
+        raise _too_new(kind, formats[kind], number, origin)
+    upgraded = dict(body)
+    for step_from in range(number, formats[kind]):
+        if (kind, step_from) not in steps:
+            raise FormatError(f"cannot upgrade {origin}: no step from {kind} format {step_from}")
+        rest = steps[kind, step_from](upgraded)
+        upgraded = {**rest, "kind": kind, "format": step_from + 1}
+    return upgraded
+
+
+def _too_new(kind: str, known: int, found: int, origin: str) -> FormatError:
+    return FormatError(
+        f"expected {kind} format {known} or older in {origin}, got {found}",
+        hint="a newer timonel wrote it: upgrade timonel",
+    )
+
+
+def _documents(root: Path, formats: Mapping[str, int]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield every document below ``root``, the workspace's own document last."""
+    for path in sorted(root.rglob("*.json")):
+        if any(part.startswith(ASIDE_PREFIX) for part in path.relative_to(root).parts):
+            continue
+        body = _document(path, formats)
+        if body is not None:
+            yield path, body
+    marker = _document(root / _MARKER, formats)
+    if marker is None:
+        raise CorruptError(f"no workspace document at {root / _MARKER}")
+    yield root / _MARKER, marker
+
+
+def _document(path: Path, formats: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return the document at ``path``, or None if it is not one."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_document = isinstance(body, dict) and body.get("kind") in formats
+    number = body.get("format") if is_document else None
+    is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 1
+    return body if is_number else None

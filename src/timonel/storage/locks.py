@@ -49,7 +49,7 @@ def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise LockedError(
-                    f"expected to lock {path} within {timeout_s:g} s, but another process holds it",
+                    f"cannot lock {path}: another process held it for {timeout_s:g} s",
                     hint="wait for that process, or stop it",
                 ) from None
             time.sleep(0.02)

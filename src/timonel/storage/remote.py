@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timonel.errors import AlreadyExistsError, InputError, NotFoundError, TimonelError
-from timonel.storage.atomic import ASIDE_PREFIX
+from timonel.errors import InputError, NotFoundError, TimonelError
+from timonel.storage.atomic import ASIDE_PREFIX, exists
 from timonel.storage.uris import filesystem, normalise
 
 
@@ -39,7 +39,7 @@ def publish(
     """
     names = _local_files(folder)
     if last not in names:
-        raise NotFoundError(f"expected {last} in {folder}, found none")
+        raise NotFoundError(f"{folder} has no {last}")
     fs, root = filesystem(uri)
     with _translated("write", normalise(uri)):
         _withdraw(fs, root, last, replace=replace)
@@ -67,7 +67,7 @@ def fetch(uri: str | os.PathLike[str], target: Path) -> None:
             return
         names = _remote_files(fs, root)
         if not names:
-            raise NotFoundError(f"expected a file or folder at {normalise(uri)}, found none")
+            raise NotFoundError(f"no file or folder at {normalise(uri)}")
         paths = [_below(target, name) for name in names]
         for path in {path.parent for path in paths}:
             path.mkdir(parents=True, exist_ok=True)
@@ -82,10 +82,7 @@ def _withdraw(fs: Any, root: str, last: str, *, replace: bool) -> None:
     if not fs.exists(place):
         return
     if not replace:
-        raise AlreadyExistsError(
-            f"expected {root} not to exist, but it does",
-            hint="choose another place, remove it, or give --overwrite where there is one",
-        )
+        raise exists(root)
     fs.rm_file(place)
 
 
@@ -98,7 +95,7 @@ def _put(fs: Any, folder: Path, root: str, names: list[str]) -> None:
     for name, place in zip(names, places, strict=True):
         expected, found = (folder / name).stat().st_size, fs.size(place)
         if found != expected:
-            raise InputError(f"expected {expected} bytes at {place}, found {found}")
+            raise InputError(f"expected {expected} bytes at {place}, got {found}")
 
 
 def _local_files(folder: Path) -> list[str]:
@@ -121,7 +118,7 @@ def _remote_files(fs: Any, root: str) -> list[str]:
 
 def _below(target: Path, name: str) -> Path:
     if ".." in name.split("/"):
-        raise InputError(f"expected names below the folder, got {name!r}")
+        raise InputError(f"the file name {name!r} leads out of the folder")
     return target / name
 
 
@@ -133,9 +130,9 @@ def _translated(verb: str, uri: str) -> Iterator[None]:
     except TimonelError:
         raise
     except FileNotFoundError as error:
-        raise NotFoundError(f"expected to {verb} {uri}, found no such place: {error}") from error
+        raise NotFoundError(f"cannot {verb} {uri}: not found: {error}") from error
     except Exception as error:  # each file system raises its own vendor's classes
         raise InputError(
-            f"expected to {verb} {uri}, got {type(error).__name__}: {error}",
-            hint="check the address, your credentials, and that the network is up",
+            f"cannot {verb} {uri}: {type(error).__name__}: {error}",
+            hint="check the URI, your credentials and the network",
         ) from error

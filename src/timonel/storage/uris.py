@@ -25,7 +25,7 @@ def normalise(location: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(location)
     if not text.strip():
-        raise SpecError("expected a path or URI, got an empty text")
+        raise SpecError("the path or URI is empty")
     if text.rstrip("/").endswith(":") and "://" in text:
         raise SpecError(f"expected a bucket or path after the scheme, got {text!r}")
     if text.startswith("file://"):
@@ -34,7 +34,7 @@ def normalise(location: str | os.PathLike[str]) -> str:
         return text.rstrip("/")
     # Unlike pathlib, this keeps symlinks, and takes "~name" as a file if no such user exists.
     if "\0" in text:
-        raise SpecError(f"a path cannot hold a NUL character: {text!r}")
+        raise SpecError(f"a path cannot contain a NUL character: {text!r}")
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - see above
 
 
@@ -83,8 +83,6 @@ def filesystem(location: str | os.PathLike[str], **options: Any) -> tuple[Any, s
     except ImportError as error:
         if scheme in _EXTRA_BY_SCHEME:
             raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
-        raise SpecError(
-            f"expected a location that can be opened, got {text}", hint=str(error)
-        ) from error
+        raise SpecError(f"cannot open {text}", hint=str(error)) from error
     except ValueError as error:
         raise SpecError(f"expected a path, s3:// or gs://, got {text}") from error

@@ -7,7 +7,6 @@
   models/<name>/<version>/
   datasets/         references to datasets by digest
   servers/          one document per running server
-  cache/            verified copies of remote content; may be removed at any time
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from timonel.storage.uris import is_local, local_path
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
-_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "cache")
+_FOLDERS = ("jobs", "runs", "models", "datasets", "servers")
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,6 @@ class Workspace:
         """Folder of documents of running servers."""
         return self.root / "servers"
 
-    @property
-    def cache(self) -> Path:
-        """Folder of verified copies of remote content."""
-        return self.root / "cache"
-
 
 def find_workspace(
     location: str | os.PathLike[str] | None = None, *, create: bool = True
@@ -85,7 +79,7 @@ def find_workspace(
         return Workspace(root)
     if not create:
         raise NotFoundError(
-            f"expected a workspace at {root or Path.cwd()} or above, found none",
+            f"no workspace at {root or Path.cwd()} or above",
             hint="run 'timonel convert' or 'timonel train' here first, or give --workspace",
         )
     return _make(root or Path.cwd() / FOLDER_NAME)
@@ -94,8 +88,8 @@ def find_workspace(
 def _local_root(location: str | os.PathLike[str]) -> Path:
     if not is_local(location):
         raise InputError(
-            f"expected a folder as the workspace, got {location}",
-            hint="the local engine works in a folder of this machine",
+            f"the workspace must be a local folder, got {location}",
+            hint="the local engine needs a folder on this machine",
         )
     return local_path(location)
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from timonel.tracking.artifacts import Artifact
-from timonel.tracking.records import RunRecord
+from timonel.tracking.records import Artifact, RunRecord
 
 ArtifactState = Literal["present", "changed", "missing"]
 Direction = Literal["upstream", "downstream", "both"]

@@ -65,7 +65,7 @@ def read_header(folder: Path) -> RunHeader:
     try:
         return RunHeader.model_validate(value)
     except (ValidationError, TypeError) as error:
-        raise CorruptError(f"expected a run record in {path}, got {first_line(error)}") from error
+        raise CorruptError(f"{path} is not a valid run record: {first_line(error)}") from error
 
 
 def require_readable(workspace: Workspace, ref: str) -> None:
@@ -106,7 +106,7 @@ def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
         try:
             header = read_header(path.parent)
         except TimonelError as error:
-            _logger.warning("left out a run record: %s", error)
+            _logger.warning("skipped a run record: %s", error)
             continue
         if kind in {None, header.kind}:
             headers.append(header)
@@ -125,14 +125,12 @@ def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
     if len(begun) > 1:
         some = ", ".join(header.id for header in begun[:3])
         raise SpecError(
-            f"expected the beginning of one {what}'s id, got {ref!r}, which fits {len(begun)}",
-            hint=f"give more of it: {some}",
+            f"{ref!r} matches {len(begun)} {what}s",
+            hint=f"give a longer prefix: {some}",
         )
     if not begun:
         raise NotFoundError(
-            f"expected a {what}, found none"
-            if ref == "last"
-            else f"expected a {what}, got {ref!r}",
+            f"no {what} recorded" if ref == "last" else f"no {what} matches {ref!r}",
             hint="'timonel runs' lists the runs of this workspace",
         )
     return begun[0]

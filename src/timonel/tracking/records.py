@@ -3,17 +3,73 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from timonel.errors import SpecError
-from timonel.tracking.artifacts import Artifact
+from timonel.storage import normalise
+from timonel.tracking.environment import is_gone
 from timonel.tracking.events import FILE_NAME, FINISH, RESUME, Event, decode_number, read_events
-from timonel.tracking.process import is_gone
+from timonel.tracking.redaction import redact_text, redact_value
+
+ArtifactType = Literal["files", "dataset", "source", "savedmodel", "model", "checkpoint", "report"]
+ARTIFACT_TYPES: tuple[str, ...] = get_args(ArtifactType)
+
+
+class Artifact(BaseModel):
+    """An input or output of a run.
+
+    Artifacts with equal digests are the same, regardless of location. Immutable. Credentials in the
+    URI or the metadata are redacted on creation, so that no record can contain them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: ArtifactType = Field(description="Type of the artifact.")
+    uri: str = Field(description="Path or URI when the run recorded it.")
+    digest: str | None = Field(default=None, description="Digest of its content, if known.")
+    name: str | None = Field(default=None, description="Display name.")
+    metadata: Mapping[str, Any] = Field(default_factory=dict, description="Further facts, as JSON.")
+
+    def __init__(  # - positional arguments, which pydantic does not take by itself
+        self,
+        type: ArtifactType,  # noqa: A002 - the field's name in every record
+        uri: str | os.PathLike[str],
+        digest: str | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **ignored: Any,
+    ) -> None:
+        super().__init__(
+            type=type, uri=uri, digest=digest, name=name, metadata=dict(metadata or {}), **ignored
+        )
+
+    @field_validator("uri", mode="before")
+    @classmethod
+    def _one_spelling(cls, uri: str | os.PathLike[str]) -> str:
+        return redact_text(normalise(uri))
+
+    @field_validator("metadata")
+    @classmethod
+    def _without_secrets(cls, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        redacted: Mapping[str, Any] = redact_value(metadata)
+        return redacted
+
+    @property
+    def label(self) -> str:
+        """Name, or the last part of the URI."""
+        return self.name or self.uri.rstrip("/").rpartition("/")[2] or self.uri
+
+    @property
+    def short_digest(self) -> str:
+        """First 12 digits of the digest; empty without a digest."""
+        return self.digest.rpartition(":")[2][:12] if self.digest else ""
+
 
 _logger = logging.getLogger(__name__)
 
@@ -29,50 +85,50 @@ class _Read(BaseModel):
 class MetricPoint(_Read):
     """A value of a metric."""
 
-    t: float = Field(description="When it was recorded, in Unix seconds.")
-    value: float = Field(description="The value; may be NaN or infinite.")
-    step: int | None = Field(default=None, description="The training step.")
-    epoch: int | None = Field(default=None, description="The epoch, from 0.")
+    t: float = Field(description="Time of recording, in Unix seconds.")
+    value: float = Field(description="Value; may be NaN or infinite.")
+    step: int | None = Field(default=None, description="Training step.")
+    epoch: int | None = Field(default=None, description="Epoch, from 0.")
 
 
 class RunHeader(_Read):
     """Content of ``run.json``: known at the start, never changed."""
 
-    id: str = Field(description="The run's id.")
-    kind: str = Field(alias="run_kind", description="What it does: convert, train, export, ...")
-    name: str | None = Field(default=None, description="What people call it.")
-    created_at: float = Field(description="When it began, in Unix seconds.")
+    id: str = Field(description="ID of the run.")
+    kind: str = Field(alias="run_kind", description="Kind of work: convert, train, export, ...")
+    name: str | None = Field(default=None, description="Display name.")
+    created_at: float = Field(description="Start time, in Unix seconds.")
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters at the start.")
-    inputs: tuple[Artifact, ...] = Field(default=(), description="Artifacts it reads.")
-    command: tuple[str, ...] = Field(default=(), description="The command line, redacted.")
-    environment: dict[str, Any] = Field(default_factory=dict, description="An allowlist of it.")
-    git: dict[str, Any] | None = Field(default=None, description="The state of the code.")
-    job_id: str | None = Field(default=None, description="The job that does the work.")
-    process: dict[str, Any] | None = Field(default=None, description="The process, without a job.")
-    timonel: str = Field(default="", description="The release that made the record.")
+    inputs: tuple[Artifact, ...] = Field(default=(), description="Artifacts that it reads.")
+    command: tuple[str, ...] = Field(default=(), description="Command line, redacted.")
+    environment: dict[str, Any] = Field(default_factory=dict, description="Machine and packages.")
+    git: dict[str, Any] | None = Field(default=None, description="Git state of the code.")
+    job_id: str | None = Field(default=None, description="ID of the job that does the work.")
+    process: dict[str, Any] | None = Field(default=None, description="Its process, without a job.")
+    timonel: str = Field(default="", description="Release that wrote the record.")
 
 
 class RunRecord(_Read):
     """Snapshot of a run: its header and its events, folded."""
 
-    header: RunHeader = Field(description="What run.json says.")
-    folder: Path = Field(description="The run's folder.")
-    status: RunStatus = Field(default="running", description="Running until a finish event.")
-    message: str | None = Field(default=None, description="Why it ended as it did.")
-    cause: str | None = Field(default=None, description="The same for programs.")
-    ended_at: float | None = Field(default=None, description="When it ended, in Unix seconds.")
-    last_event_at: float | None = Field(default=None, description="The time of the last event.")
+    header: RunHeader = Field(description="Content of run.json.")
+    folder: Path = Field(description="Folder of the run.")
+    status: RunStatus = Field(default="running", description="Status; final after a finish event.")
+    message: str | None = Field(default=None, description="Reason for its end, for people.")
+    cause: str | None = Field(default=None, description="Reason for its end, for programs.")
+    ended_at: float | None = Field(default=None, description="End time, in Unix seconds.")
+    last_event_at: float | None = Field(default=None, description="Time of the last event.")
     params: dict[str, Any] = Field(default_factory=dict, description="All parameters.")
     series: dict[str, tuple[MetricPoint, ...]] = Field(
-        default_factory=dict, description="Every metric's values; of one step, the last one."
+        default_factory=dict, description="Values of every metric; the last one of each step."
     )
-    inputs: tuple[Artifact, ...] = Field(default=(), description="What it has read.")
-    outputs: tuple[Artifact, ...] = Field(default=(), description="What it has made.")
+    inputs: tuple[Artifact, ...] = Field(default=(), description="Artifacts that it has read.")
+    outputs: tuple[Artifact, ...] = Field(default=(), description="Artifacts that it has created.")
     devices: dict[str, Any] = Field(
-        default_factory=dict, description="What its job computed on last, and how."
+        default_factory=dict, description="Devices that its job used last, and how."
     )
-    restarts: int = Field(default=0, description="How often it was started again.")
-    skipped_lines: int = Field(default=0, description="Lines of events that could not be used.")
+    restarts: int = Field(default=0, description="Number of restarts.")
+    skipped_lines: int = Field(default=0, description="Number of unusable event lines.")
 
     @property
     def id(self) -> str:
@@ -171,7 +227,7 @@ def _end(header: RunHeader, end: Event | None, last_at: float | None) -> dict[st
         }
     if header.process is not None and is_gone(header.process):
         ended = last_at if last_at is not None else header.created_at
-        return {"status": "lost", "ended_at": ended, "message": "its process ended without a word"}
+        return {"status": "lost", "ended_at": ended, "message": "its process died"}
     return {}
 
 
@@ -209,7 +265,7 @@ def event_artifacts(events: Iterable[Event], type_: str) -> Iterator[Artifact]:
             try:
                 yield Artifact.model_validate(event.get("artifact"))
             except (ValidationError, TypeError, SpecError) as error:
-                _logger.warning("left out an artifact: %s", first_line(error))
+                _logger.warning("skipped an invalid artifact: %s", first_line(error))
 
 
 def _distinct(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"run": "cyan", "artifact": "bold", "detail": "dim", "warning": "yellow"}
 _NOTES = {
-    "changed": "changed since: another content is there now",
-    "missing": "no longer there",
+    "changed": "changed since",
+    "missing": "missing",
 }
 
 

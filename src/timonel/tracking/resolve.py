@@ -10,7 +10,6 @@ from pathlib import Path
 from timonel.errors import NotFoundError, SpecError, TimonelError
 from timonel.storage import digest_file, is_local, normalise, read_document
 from timonel.storage.workspace import Workspace
-from timonel.tracking.artifacts import Artifact
 from timonel.tracking.graph import (
     ArtifactNode,
     ArtifactState,
@@ -20,6 +19,7 @@ from timonel.tracking.graph import (
     build_graph,
 )
 from timonel.tracking.reading import list_runs, require_readable
+from timonel.tracking.records import Artifact
 
 _MANIFEST = "manifest.json"
 _LEAST_DIGITS = 6
@@ -109,8 +109,8 @@ def _resolve(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGrap
             if found is not None:
                 return found
     raise NotFoundError(
-        f"expected a run, model, dataset, file or digest, got {ref!r}, which no record knows",
-        hint="'timonel runs' and 'timonel models' list what there is",
+        f"no run, model, dataset, file or digest matches {ref!r}",
+        hint="list them with 'timonel runs' and 'timonel models'",
     )
 
 
@@ -196,6 +196,6 @@ def _focused(graph: LineageGraph, key: str) -> LineageGraph:
 
 def _several(ref: str, found: list[str]) -> SpecError:
     return SpecError(
-        f"expected one thing, got {ref!r}, which fits {len(found)}",
-        hint=f"give more of it: {', '.join(found[:3])}",
+        f"{ref!r} matches {len(found)} runs or artifacts",
+        hint=f"give a longer prefix: {', '.join(found[:3])}",
     )

@@ -21,10 +21,9 @@ from timonel.errors import AlreadyExistsError, Interrupted, NotFoundError, SpecE
 from timonel.storage import document
 from timonel.storage.atomic import create_bytes
 from timonel.storage.workspace import Workspace
-from timonel.tracking.artifacts import Artifact
-from timonel.tracking.environment import environment, git_state
+from timonel.tracking.environment import environment, git_state, this_process
 from timonel.tracking.events import FILE_NAME, FINISH, append_event, encode_number
-from timonel.tracking.process import this_process
+from timonel.tracking.records import Artifact
 from timonel.tracking.redaction import redact_command, redact_params, redact_text, redact_value
 
 FinishStatus = Literal["succeeded", "failed", "stopped"]
@@ -96,7 +95,7 @@ def open_run(workspace: Workspace, run_id: str) -> RunWriter:
     """
     if not (workspace.runs / run_id / RECORD_NAME).is_file():
         raise NotFoundError(
-            f"expected a run {run_id} in {workspace.runs}, found none",
+            f"no run {run_id} in {workspace.runs}",
             hint="'timonel runs' lists the runs of this workspace",
         )
     return RunWriter(workspace, run_id)
@@ -198,20 +197,20 @@ class RunWriter:
 
 
 def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[str, Any]) -> str:
-    wanted = run_id or new_run_id(kind)
-    if not kind or not set(wanted) <= _ID_CHARACTERS or wanted.startswith("-"):
-        raise SpecError(f"expected a run id of lower-case letters, digits and '-', got {wanted!r}")
-    record = document("run", {"id": wanted, **body})
+    id_ = run_id or new_run_id(kind)
+    if not kind or not set(id_) <= _ID_CHARACTERS or id_.startswith("-"):
+        raise SpecError(f"expected a run id of lower-case letters, digits and '-', got {id_!r}")
+    record = document("run", {"id": id_, **body})
     content = orjson.dumps(
         record, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     )
     try:
-        create_bytes(workspace.runs / wanted / RECORD_NAME, content + b"\n")
+        create_bytes(workspace.runs / id_ / RECORD_NAME, content + b"\n")
     except AlreadyExistsError as error:
         if run_id is None:
             # Two runs of one kind started in the same second and drew the same four digits.
             return _create(workspace, kind, None, body)
         raise AlreadyExistsError(
-            f"expected a new run id, but {run_id} exists", hint="run records are never overwritten"
+            f"the run {run_id} already exists", hint="choose another run id"
         ) from error
-    return wanted
+    return id_

@@ -23,7 +23,7 @@ from timonel.engines.failures import Failure, TaskExit, fail, parse_report
 from timonel.errors import JobError
 from timonel.storage import Workspace, write_text
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
-from timonel.tracking.mirror import mirror_in_background
+from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.training.finish import finish_run, interruption
 from timonel.training.terminal import Output
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster

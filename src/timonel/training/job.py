@@ -53,8 +53,8 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         stall_timeout_s=request.settings.faults.stall_timeout,
         sidecars=(
             CommandSpec(
-                module="timonel.tracking.mirror",
-                args=(str(workspace.root), run_id, "--follow"),
+                module="timonel.tracking.mirrors.sidecar",
+                args=(str(workspace.root), run_id),
                 patience_s=_MIRROR_PATIENCE_S,
             ),
         ),

@@ -13,7 +13,7 @@ from typing import Any, Self
 from timonel.data import Dataset
 from timonel.errors import MissingExtraError, SpecError
 from timonel.storage.uris import filesystem
-from timonel.tracking.mirrors.registry import ENVIRONMENT_VARIABLE, named_mirrors
+from timonel.tracking.mirrors.base import ENVIRONMENT_VARIABLE, named_mirrors
 from timonel.training import functions
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from tests.data.conftest import MakeCsv
 from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, TableSchema
 from timonel.data.sources import Description, Scan, Source, SourceOptions, UnusableError
-from timonel.data.sources.column_types import Kinds
+from timonel.data.sources.columns import Kinds
 from timonel.data.sources.csv import CsvSource
 from timonel.errors import DataError, SpecError
 from timonel.storage import digest_file

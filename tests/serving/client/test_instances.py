@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.client.client_signature import ClientSignature, Input, Kind
+from timonel.serving.client.connection import ClientSignature, Input, Kind
 from timonel.serving.client.instances import check_files, instances
 
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from timonel.errors import NotFoundError, ServingError, SpecError
-from timonel.serving.client.http import HttpError
+from timonel.serving.client.connection import HttpError
 from timonel.serving.client.predict import predict
 
 SHAPE = {"unknown_rank": False, "dim": [{"size": "-1", "name": ""}]}

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.serving.tfserving import table
-from timonel.serving.tfserving.flags import Flag, parse, usage
+from timonel.serving.tfserving.flags import Flag, known_flags, parse, usage
 
 FLAGS = (
     Flag("port", "int32", 8500, "the port"),
@@ -33,8 +32,8 @@ FLAGS = (
 def test_values(arguments, expected):
     parsed = parse(arguments, FLAGS)
     assert expected.items() <= parsed.values.items()
-    assert parsed.left_over == ()
-    assert parsed.refusals == ()
+    assert parsed.unknown == ()
+    assert parsed.errors == ()
     assert not parsed.wants_usage
 
 
@@ -54,7 +53,7 @@ def test_values(arguments, expected):
 )
 def test_a_value_that_cannot_be_read_is_refused(argument, refusal):
     parsed = parse([argument, "--name=n"], FLAGS)
-    assert parsed.refusals[0].startswith(refusal)
+    assert parsed.errors[0].startswith(refusal)
     assert parsed.wants_usage
     assert parsed.values["name"] == "n"
 
@@ -71,7 +70,7 @@ def test_a_value_that_cannot_be_read_is_refused(argument, refusal):
 )
 def test_what_is_no_flag_is_left_over(arguments, left_over):
     parsed = parse(arguments, FLAGS)
-    assert parsed.left_over == left_over
+    assert parsed.unknown == left_over
     assert not parsed.wants_usage
 
 
@@ -90,7 +89,7 @@ def test_usage_is_asked_for_by_help_as_the_first_thing_that_is_no_flag():
 
 
 def test_every_flag_of_tensorflow_serving_has_its_default():
-    flags = {flag.name: flag.default for flag in table.flags(cores=2)}
+    flags = {flag.name: flag.default for flag in known_flags(cores=2)}
     assert flags == {
         "port": 8500,
         "grpc_socket_path": "",

@@ -2,19 +2,24 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, Transition
+from timonel.serving.settings import (
+    METRICS_PATH,
+    LoadSettings,
+    ModelSettings,
+    RuntimeSettings,
+    Transition,
+)
 from timonel.serving.settings.batching import BatchingParameters, NoBatching
 from timonel.serving.status import Code, StatusError
-from timonel.serving.tfserving import table
-from timonel.serving.tfserving.flags import parse
-from timonel.serving.tfserving.options import Files, translate
+from timonel.serving.tfserving.flags import MEANINGLESS, known_flags, parse
+from timonel.serving.tfserving.options import Files, metrics_path_from, translate
 
 CORES = 4
 BASE = "--model_base_path=/models/m"
 
 
 def translated(*arguments, **files):
-    return translate(parse(arguments, table.flags(CORES)), Files(**files), CORES)
+    return translate(parse(arguments, known_flags(CORES)), Files(**files), CORES)
 
 
 def settings(*arguments, **files):
@@ -180,9 +185,9 @@ def test_encryption_that_is_asked_for_is_never_left_out():
         settings(BASE, "--use_alts_credentials")
 
 
-@pytest.mark.parametrize("name", [*table.MEANINGLESS])
+@pytest.mark.parametrize("name", [*MEANINGLESS])
 def test_a_flag_that_changes_nothing_says_so(name):
-    flag = next(flag for flag in table.flags(CORES) if flag.name == name)
+    flag = next(flag for flag in known_flags(CORES) if flag.name == name)
     value = "true" if flag.kind == "bool" else "1"
     remarks = translated(BASE, "--enable_batching", f"--{name}={value}").remarks
     assert [r for r in remarks if r.startswith(f"--{name} has no effect")]
@@ -190,7 +195,7 @@ def test_a_flag_that_changes_nothing_says_so(name):
 
 def test_every_flag_does_something_or_says_that_it_does_not():
     """What is not in the tables of the mute changes the settings, or ends the program."""
-    said = {*table.MEANINGLESS}
+    said = {*MEANINGLESS}
     ends = {"version", "use_alts_credentials"}
     other = {
         "bool": lambda default: "false" if default else "true",
@@ -200,7 +205,7 @@ def test_every_flag_does_something_or_says_that_it_does_not():
         "string": lambda default: "a=1" if default == "" else "other",
     }
     models = (ModelSettings(name="a", base_path="/a"),)
-    for flag in table.flags(CORES):
+    for flag in known_flags(CORES):
         if flag.name in said | ends:
             continue
         if flag.name == "model_base_path":
@@ -221,3 +226,22 @@ def test_every_flag_does_something_or_says_that_it_does_not():
         else:
             changed = settings(BASE, f"--{flag.name}={other[flag.kind](flag.default)}")
         assert changed != settings(BASE), flag.name
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("prometheus_config { enable: true }", METRICS_PATH),
+        ('prometheus_config { enable: true path: "/metrics" }', "/metrics"),
+        ('prometheus_config { path: "/metrics" }', None),
+        ("", None),
+    ],
+)
+def test_the_file_says_where_metrics_are(text, path):
+    assert metrics_path_from(text, "m.txt") == path
+
+
+def test_what_is_no_text_proto_is_refused():
+    with pytest.raises(StatusError) as caught:
+        metrics_path_from("prometheus { }", "/etc/m.txt")
+    assert str(caught.value) == "INVALID_ARGUMENT: Invalid protobuf file: '/etc/m.txt'"

@@ -73,7 +73,7 @@ def test_a_lost_run_is_mirrored_as_one(workspace: Workspace) -> None:
 
 
 def test_an_unknown_run_is_said_so(workspace: Workspace) -> None:
-    with pytest.raises(NotFoundError, match="expected a run train-x"):
+    with pytest.raises(NotFoundError, match="no run train-x"):
         sync_run(workspace, "train-x", [MemoryMirror(workspace, {})])
 
 

@@ -131,7 +131,9 @@ def test_a_long_parameter_says_that_it_was_cut(workspace: Workspace) -> None:
     sync_run(workspace, run.run_id, [MlflowMirror(workspace)])
     (stored,) = found(workspace, run.run_id)
     assert len(stored.data.params["text"]) == 6000
-    assert stored.data.params["text"].endswith("[cut off by timonel: the run record has all of it]")
+    assert stored.data.params["text"].endswith(
+        "[truncated by timonel: the run record has the full value]"
+    )
 
 
 def test_a_deleted_experiment_comes_back_with_the_next_run(workspace: Workspace) -> None:

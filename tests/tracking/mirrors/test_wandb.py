@@ -18,8 +18,14 @@ from timonel.storage import Workspace
 from timonel.testing.mirrors import MirrorContract, MirroredRun, as_text
 from timonel.tracking import Artifact, read_run, start_run
 from timonel.tracking.mirrors import rebuild, sync_run
-from timonel.tracking.mirrors.wandb import STEP, WandbMirror
-from timonel.tracking.mirrors.wandb_login import described, is_logged_in, mode, offline_folder
+from timonel.tracking.mirrors.wandb import (
+    STEP,
+    WandbMirror,
+    describe_destination,
+    is_logged_in,
+    mode,
+    offline_folder,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -213,15 +219,15 @@ def test_who_is_logged_in(tmp_path: Path) -> None:
 def test_where_a_run_goes_is_said() -> None:
     folder = str(offline_folder({}, Path(".timonel")))
     said = {
-        text: described({"WANDB_MODE": text, "HOME": "/nowhere"}, folder, "train-1")
+        text: describe_destination({"WANDB_MODE": text, "HOME": "/nowhere"}, folder, "train-1")
         for text in ("", "offline", "online", "disabled")
     }
     kept = "wandb sync .timonel/wandb/offline-run-*-train-1"
     assert said == {
-        "": f"Weights & Biases: kept here, as nobody is logged in; {kept}",
-        "offline": f"Weights & Biases: kept here, as WANDB_MODE says; {kept}",
+        "": f"Weights & Biases: offline (no login found); upload with: {kept}",
+        "offline": f"Weights & Biases: offline (set by WANDB_MODE); upload with: {kept}",
         "online": "Weights & Biases: https://api.wandb.ai",
-        "disabled": "Weights & Biases: off, as WANDB_MODE says",
+        "disabled": "Weights & Biases: disabled by WANDB_MODE",
     }
     assert offline_folder({"WANDB_DIR": "/w"}, Path("x")) == Path("/w/wandb")
 

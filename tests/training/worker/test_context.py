@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from timonel.data import Dataset, load, session
+from timonel.data import Dataset, load, load_registry
 from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
 from timonel.training.worker import exporting
@@ -18,7 +18,7 @@ from timonel.training.worker.task.cluster import Cluster
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     yield
-    session.reset()
+    load_registry.reset()
     exporting._exported_by_script.clear()
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.data import Dataset, session
+from timonel.data import Dataset, load_registry
 from timonel.storage import Workspace
 from timonel.tracking import read_run, start_run
 from timonel.training.worker import managed
@@ -15,14 +15,14 @@ def test_rows_that_are_left_out_are_told(
     import timonel.data
 
     run = start_run(workspace, "train")
-    told: list[session.LoadRecord] = []
-    session.on_load.append(told.append)
-    session.configure(session.InputShard(0, 2))
+    told: list[load_registry.LoadRecord] = []
+    load_registry.on_load.append(told.append)
+    load_registry.configure(load_registry.InputShard(0, 2))
     try:
         timonel.data.load(dataset.uri, batch_size=batch_size)
     finally:
-        session.configure(session.InputShard())
-        session.on_load.remove(told.append)
+        load_registry.configure(load_registry.InputShard())
+        load_registry.on_load.remove(told.append)
     managed._report_load(run, told[0])
     (records,) = {record.records for record in told}
     assert records == 96

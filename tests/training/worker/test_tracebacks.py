@@ -22,7 +22,7 @@ def test_an_error_of_ours_below_the_scripts_call_is_one_line(tmp_path: Path) -> 
         run_script([str(script)])
     result = of_exception(caught.value, script=str(script), peers=0)
     assert result.traceback is not None
-    assert result.traceback.startswith("expected to write /dev/null/checkpoints/")
+    assert result.traceback.startswith("cannot write /dev/null/checkpoints/")
     assert len(result.traceback.splitlines()) == 1
 
 

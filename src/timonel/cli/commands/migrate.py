@@ -20,7 +20,7 @@ def migrate(
     If one document cannot be upgraded, nothing changes.
     """
     from timonel.cli.render.output import print_json
-    from timonel.storage.migrations import migrate_workspace
+    from timonel.storage.documents import migrate_workspace
 
     root = Settings.of(ctx).find().root
     upgraded = migrate_workspace(root)

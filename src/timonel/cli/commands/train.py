@@ -115,10 +115,10 @@ def train(
     remarks.print(f"job {run.id} started; follow it with 'timonel logs'.", soft_wrap=True)
     if options["wandb"]:
         from timonel.styles import from_here
-        from timonel.tracking.mirrors.wandb_login import described, offline_folder
+        from timonel.tracking.mirrors.wandb import describe_destination, offline_folder
 
         folder = from_here(offline_folder(os.environ, workspace.root))
-        remarks.print(described(os.environ, folder, run.id), soft_wrap=True)
+        remarks.print(describe_destination(os.environ, folder, run.id), soft_wrap=True)
     if not detach:
         try:
             _follow(run, workspace, remarks)

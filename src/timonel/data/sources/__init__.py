@@ -8,8 +8,9 @@ from timonel.data.sources.base import (
     Source,
     SourceOptions,
     UnusableError,
+    choose_source,
+    installed_sources,
 )
-from timonel.data.sources.registry import choose_source, installed_sources
 
 __all__ = [
     "Description",

@@ -1,4 +1,4 @@
-"""Interface of sources: locations of raw records with keys and labels.
+"""Interface and registry of sources: locations of raw records with keys and labels.
 
 A conversion scans the source once, to list the records without keeping them all in memory, divides
 them into splits, then reads each record exactly once, from several threads.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.data.examples import Feature
 from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
-from timonel.errors import DataError
+from timonel.errors import DataError, InputError, NotFoundError, SpecError
 
 
 class UnusableError(DataError):
@@ -30,7 +31,7 @@ class UnusableError(DataError):
     def __init__(self, key: str, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"{key}: {reason}",
-            hint=hint or "mend or remove it, or skip such records with --skip-bad",
+            hint=hint or "repair or remove it, or skip such records with --skip-bad",
         )
         self.key = key
         self.reason = reason
@@ -41,18 +42,14 @@ class SourceOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    label: str | None = Field(default=None, description="The column that holds the label.")
+    label: str | None = Field(default=None, description="Name of the label column.")
     columns: Mapping[str, ColumnType] = Field(
-        default_factory=dict, description="Types of columns, where the inferred one is wrong."
+        default_factory=dict, description="Column types that override the inferred ones."
     )
-    task: Task | None = Field(
-        default=None, description="The task, where the inferred one is wrong."
-    )
-    skip_bad: bool = Field(
-        default=False, description="Leave out what cannot be used, and count it."
-    )
+    task: Task | None = Field(default=None, description="Task that overrides the inferred one.")
+    skip_bad: bool = Field(default=False, description="Skip and count unusable records.")
     folders: Literal["auto", "labels", "splits"] = Field(
-        default="auto", description="What the folders at the top of a folder of images name."
+        default="auto", description="What the top-level folders name."
     )
 
 
@@ -180,3 +177,49 @@ class Source(abc.ABC):
             facts: Facts about every record that was read, by key.
             train: The records of the training split.
         """
+
+
+GROUP = "timonel.sources"
+
+
+def installed_sources() -> dict[str, type[Source]]:
+    """Return the classes of all installed sources by plug-in name, sorted."""
+    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return {point.name: point.load() for point in found}
+
+
+def choose_source(location: Path, kind: str = "auto") -> type[Source]:
+    """Return the source class for ``location``.
+
+    Args:
+        location: The folder or file.
+        kind: ``images``, ``table``, a plug-in's name, or ``auto`` for the one with the highest
+            precedence that recognises the location.
+
+    Raises:
+        NotFoundError: ``location`` does not exist.
+        SpecError: No installed source has that kind.
+        InputError: No installed source recognises the location.
+    """
+    if not location.exists():
+        raise NotFoundError(
+            f"no folder or file at {location}",
+            hint="check the path",
+        )
+    sources = installed_sources()
+    if kind != "auto":
+        sources = {name: source for name, source in sources.items() if kind in {name, source.kind}}
+        if not sources:
+            known = sorted({source.kind for source in installed_sources().values()})
+            raise SpecError(
+                f"expected one of the source kinds auto, {', '.join(known)}, got {kind!r}"
+            )
+    for source in sorted(sources.values(), key=lambda each: -each.precedence):
+        if source.recognises(location):
+            return source
+    what = "folder" if location.is_dir() else "file"
+    source_kind = "" if kind == "auto" else f" of kind {kind}"
+    raise InputError(
+        f"no installed source{source_kind} reads the {what} {location}",
+        hint="use a folder with one folder of images per label, or a .csv file",
+    )

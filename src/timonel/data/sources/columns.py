@@ -1,7 +1,14 @@
-"""Parse text columns as numbers or words with Arrow and NumPy."""
+"""Infer the role of table columns, and parse them with Arrow and NumPy.
+
+A column is numeric if at most a tenth of its values are not numbers: these count as missing, with a
+note. Dates, and words that hardly ever repeat, would become one category per row: such columns are
+dropped unless the user sets their type.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,11 +18,93 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timonel.data.schema import CategoricalColumn, NumericColumn
-from timonel.data.sources.column_types import Kinds, trim
+from timonel.data.schema import (
+    PLAIN_NUMBERS,
+    CategoricalColumn,
+    ColumnType,
+    NumericColumn,
+    split_named,
+)
+
+MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
+"""Lower-case words that stand for a missing value."""
+
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+FLOAT32_MAX = 3.4028235e38
+"""Larger numbers count as infinite, and so as missing."""
+
+FEW_ROWS = 20
+"""With fewer values than this, a lack of repetition proves nothing."""
 
 MAX_VOCABULARY = 1000
 """Vocabulary limit, to keep one-hot vectors short; rarer words are unknown."""
+
+_INFINITE = r"(?i)^[+-]?inf(inity)?$"
+_CODE = r"^0\d+$"
+_ALMOST = (
+    r"^[$€£¥]?\s?[+-]?[$€£¥]?"
+    r"(\d{1,3}([,' \x{2019}\x{a0}\x{202f}]?\d{3})*([.,]\d+)?|\d{1,3}(\.\d{3})+,\d+)\s?[$€£¥%]?$"
+)
+"""Numbers with a currency, percent sign, thousands separators or decimal comma."""
+_ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
+_DATE = (
+    r"^(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
+    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ,]+\d{4}|[A-Za-z]{3,9} \d{1,2},? \d{4})"
+    r"([T ,]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?$"
+)
+_TEXT_WORDS = 3
+_NUMBER = re.compile(NUMBER, re.ASCII)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """Inferred role of a column.
+
+    Args:
+        role: How to use the column.
+        note: The reason, or a problem to check; empty if obvious.
+        is_doubtful: Values are lost, so that the user should check.
+        bad: Number of values that are neither missing nor numbers.
+        first_bad: Row of the first bad value.
+        cure: How to turn bad values into numbers; empty if they are words.
+    """
+
+    role: ColumnType
+    note: str = ""
+    is_doubtful: bool = False
+    bad: int = 0
+    first_bad: int | None = None
+    cure: str = ""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Masks of a column's missing, numeric and infinite values."""
+
+    texts: Any
+    missing: Any
+    number: Any
+    infinite: Any
+
+    @classmethod
+    def of(cls, texts: Any) -> Kinds:
+        """Classify each value."""
+        trimmed = trim(texts)
+        lower = pc.utf8_lower(trimmed)
+        number = pc.match_substring_regex(trimmed, NUMBER)
+        size = pc.abs(pc.cast(pc.if_else(number, trimmed, None), pa.float64()))
+        too_large = pc.fill_null(pc.greater(size, FLOAT32_MAX), fill_value=False)
+        return cls(
+            trimmed,
+            pc.is_in(lower, value_set=pa.array(MISSING)),
+            pc.and_not(number, too_large),
+            pc.or_(too_large, pc.match_substring_regex(trimmed, _INFINITE)),
+        )
+
+    @property
+    def bad(self) -> Any:
+        """Mask of values that are neither missing nor numbers nor infinite."""
+        return pc.invert(pc.or_(pc.or_(self.missing, self.number), self.infinite))
 
 
 @dataclass(frozen=True)
@@ -86,3 +175,124 @@ class Words:
 
 
 Values = Numbers | Words
+
+
+def infer(kinds: Kinds, name: str = "") -> Inference:
+    """Return how to use a column.
+
+    Args:
+        kinds: The column's classified values.
+        name: The column's name: a column ``split`` with split names assigns the splits.
+    """
+    known = len(kinds.texts) - count(kinds.missing)
+    numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
+    if not numbers + bad:
+        return Inference("drop", "no finite values" if infinite else "no values", True)
+    if name.strip().lower() == "split" and not unassigned(kinds.texts):
+        return Inference("split", "the split of each row")
+    codes = count(pc.match_substring_regex(kinds.texts, _CODE))
+    if bad * 10 <= known and not codes and numbers:
+        return as_numeric(kinds)
+    return _words(kinds, known, numbers, codes)
+
+
+def is_row_id(kinds: Kinds, name: str) -> bool:
+    """Tell whether a column numbers its rows with distinct whole numbers.
+
+    They must be consecutive, unless the column has a name such as ``customer_id``. A named column
+    needs at least `FEW_ROWS` values.
+    """
+    least = FEW_ROWS if name.strip() else 1
+    if len(kinds.texts) < least or count(kinds.number) < len(kinds.texts):
+        return False
+    values = pc.cast(kinds.texts, pa.float64()).to_numpy()
+    if not np.all(values == np.floor(values)):
+        return False
+    if np.all(np.diff(values) == 1):
+        return True
+    return bool(_ID.search(name.strip())) and len(np.unique(values)) == len(values)
+
+
+def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
+    if count(pc.match_substring_regex(kinds.texts, _DATE)) * 10 >= known * 9:
+        return Inference("drop", "dates", True)
+    different = len(pc.unique(pc.filter(kinds.texts, pc.invert(kinds.missing))))
+    is_unrepeated = known >= FEW_ROWS and different * 2 > known
+    first = _first(kinds.bad)
+    cure = _cure(kinds)
+    if not codes and first is not None and (cure or numbers * 2 >= known):
+        value = shorten(kinds.texts[first].as_py())
+        note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
+        role: ColumnType = "drop" if is_unrepeated else "categorical"
+        return Inference(role, note, True, count(kinds.bad), first, cure)
+    if is_unrepeated:
+        return Inference("drop", _unrepeated(kinds, known, different), True)
+    return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
+
+
+def as_numeric(kinds: Kinds) -> Inference:
+    """Return the numeric inference of a column, counting its bad values."""
+    bad, infinite = count(kinds.bad), count(kinds.infinite)
+    first = _first(kinds.bad)
+    notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
+    if first is not None:
+        value = shorten(kinds.texts[first].as_py())
+        notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
+    return Inference("numeric", "; ".join(notes), bool(notes), bad, first, _cure(kinds))
+
+
+def unassigned(texts: Any) -> list[str]:
+    """Return the distinct values that are not split names.
+
+    Missing values, ``unassigned`` and ``discard`` are allowed.
+    """
+    different = pc.unique(trim(texts)).to_pylist()
+    known = {"unassigned", "discard", *MISSING}
+    return [word for word in different if split_named(word) is None and word.lower() not in known]
+
+
+def is_missing(text: str) -> bool:
+    """Tell whether a cell is empty or marks its value as missing."""
+    return text.strip().lower() in MISSING
+
+
+def parse_number(text: str) -> float:
+    """Return the number in a cell; NaN if missing or not finite."""
+    word = text.strip()
+    value = float(word) if _NUMBER.match(word) else math.nan
+    return value if abs(value) <= FLOAT32_MAX else math.nan
+
+
+def trim(texts: Any) -> Any:
+    """Return the values as one Arrow array, without surrounding spaces."""
+    combined = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return pc.utf8_trim_whitespace(combined)
+
+
+def count(mask: Any) -> int:
+    """Return the number of true values in a mask."""
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def shorten(value: str) -> str:
+    """Return a value quoted for a message, truncated after 40 characters."""
+    return repr(value if len(value) <= 40 else f"{value[:40]}...")
+
+
+def _cure(kinds: Kinds) -> str:
+    """Return a remedy if nine tenths of the bad values are formatted numbers, else ''."""
+    almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.texts, _ALMOST)))
+    if not almost or almost * 10 < count(kinds.bad) * 9:
+        return ""
+    return PLAIN_NUMBERS
+
+
+def _first(mask: Any) -> int | None:
+    row: int = pc.index(mask, True).as_py()
+    return None if row < 0 else row
+
+
+def _unrepeated(kinds: Kinds, known: int, different: int) -> str:
+    spaces = pc.sum(pc.count_substring_regex(kinds.texts, r"\s+")).as_py() or 0
+    what = "free text" if spaces / known >= _TEXT_WORDS - 1 else "identifiers or free text"
+    return f"{what}: {different:,} different in {known:,} values"

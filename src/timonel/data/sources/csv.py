@@ -20,11 +20,13 @@ from timonel.data.schema import (
     Task,
     split_named,
 )
-from timonel.data.sources import columns as arrow
 from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
-from timonel.data.sources.column_types import (
+from timonel.data.sources.columns import (
     Inference,
     Kinds,
+    Numbers,
+    Values,
+    Words,
     as_numeric,
     count,
     infer,
@@ -60,24 +62,24 @@ class CsvSource(Source):
         names = [name for name in file.table.column_names if name != label]
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
-        self._columns: dict[str, arrow.Values] = {}
+        self._columns: dict[str, Values] = {}
         row_ids: set[str] = set()
         for name in names:
             # One column at a time: masks and trimmed texts take as much memory as the column.
             kinds = Kinds.of(file.table[name])
             roles[name] = self._role(name, kinds)
             if roles[name].role == "numeric":
-                self._columns[name] = arrow.Numbers.of(kinds)
+                self._columns[name] = Numbers.of(kinds)
                 if name not in self.options.columns and is_row_id(kinds, name):
                     row_ids.add(name)
             elif roles[name].role == "categorical":
-                self._columns[name] = arrow.Words.of(kinds.texts)
+                self._columns[name] = Words.of(kinds.texts)
         if len(row_ids) < len(self._columns):
             self._drop_row_ids(roles, row_ids)
         if not self._columns:
             dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
             raise DataError(
-                f"no column to learn from besides the label {label!r} in {self.location}{dropped}",
+                f"{self.location} has no feature columns besides the label {label!r}{dropped}",
                 hint="add columns, or keep one with --columns NAME=categorical",
             )
         task, labels = self._labels(label)
@@ -118,13 +120,13 @@ class CsvSource(Source):
         label = self.options.label
         if label is None:
             raise SpecError(
-                f"expected the name of the column that holds the label of {self.location}",
-                hint=f"give it with --label; the columns are {', '.join(names)}",
+                f"the label column of {self.location} is not known",
+                hint=f"name it with --label; the columns are {', '.join(names)}",
             )
         if label not in names:
             raise DataError(
-                f"expected a column {label!r} in {self.location}, found {', '.join(names)}",
-                hint="give the name of the label's column with --label",
+                f"{self.location} has no column {label!r}",
+                hint=f"name the label column with --label; the columns are {', '.join(names)}",
             )
         return label
 
@@ -132,11 +134,11 @@ class CsvSource(Source):
         unknown = [name for name in self.options.columns if name not in names]
         if unknown:
             raise SpecError(
-                f"expected types for columns of {self.location}, got one for {unknown[0]!r}",
+                f"{self.location} has no column {unknown[0]!r}",
                 hint=f"the columns are {', '.join(names)}",
             )
         if not file.table.num_rows:
-            raise DataError(f"expected rows in {self.location}, found only a header")
+            raise DataError(f"{self.location} has a header but no rows")
 
     def _role(self, name: str, kinds: Kinds) -> ColumnRole:
         given = self.options.columns.get(name)
@@ -150,8 +152,9 @@ class CsvSource(Source):
             found = Inference(given)
         if found.role == "split" and (wrong := unassigned(kinds.texts)):
             raise DataError(
-                f"column {name!r} of {self.location} assigns no split with {shorten(wrong[0])}",
-                hint="use train, validation and test, or give the column another type",
+                f"expected train, validation or test in column {name!r} of {self.location}, "
+                f"got {shorten(wrong[0])}",
+                hint="correct it, or give the column another type",
             )
         note = found.note if given is None else "; ".join(filter(None, ["as given", found.note]))
         if found.first_bad is not None:
@@ -173,7 +176,7 @@ class CsvSource(Source):
         return DataError(
             f"expected numbers in column {name!r} of {self.location}, "
             f"got {value} in line {self._file.line_of(row)}",
-            hint="mend it, or let the column be categorical",
+            hint="correct it, or make the column categorical",
         )
 
     def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
@@ -203,13 +206,13 @@ class CsvSource(Source):
         )
         if self.options.task == "regression" and bad * 10 > filled:
             raise DataError(
-                f"expected numbers in the label column {name!r} for a regression, got words",
-                hint="choose another label, or the task classification",
+                f"a regression needs numbers, but the label column {name!r} has words",
+                hint="choose another --label, or --task classification",
             )
         if not numeric:
             self._check_words(kinds, name)
-            return "classification", list(arrow.Words.of(kinds.texts).texts())
-        numbers = arrow.Numbers.of(kinds).values
+            return "classification", list(Words.of(kinds.texts).texts())
+        numbers = Numbers.of(kinds).values
         known = numbers[~np.isnan(numbers)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
@@ -218,20 +221,20 @@ class CsvSource(Source):
             return task, ["" if np.isnan(number) else float(number) for number in numbers]
         if whole:
             return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
-        return task, list(arrow.Words.of(kinds.texts).texts())
+        return task, list(Words.of(kinds.texts).texts())
 
     def _check_words(self, kinds: Kinds, name: str) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""
         found = infer(kinds)
         if found.cure and self.options.task is None:
             raise DataError(
-                f"column {name!r} of {self.location} is no label: {found.note}",
-                hint=f"{found.cure}, or insist with --task classification",
+                f"column {name!r} of {self.location} is not usable as a label: {found.note}",
+                hint=f"{found.cure}, or force it with --task classification",
             )
         if found.role == "drop" and found.note != "no values" and self.options.task is None:
             raise DataError(
-                f"column {name!r} of {self.location} is no label: {found.note}",
-                hint="choose another --label, or insist with --task classification",
+                f"column {name!r} of {self.location} is not usable as a label: {found.note}",
+                hint="choose another --label, or force it with --task classification",
             )
 
     def _with_label(
@@ -257,8 +260,8 @@ class CsvSource(Source):
         if len(found) < 2:
             what = f"only {found.pop()!r}" if found else "none"
             raise DataError(
-                f"expected at least two labels in column {name!r} of {self.location}, found {what}",
-                hint="give the name of the label's column with --label",
+                f"column {name!r} of {self.location} needs at least two labels, found {what}",
+                hint="name the label column with --label",
             )
 
     def _key(self, row: int) -> str:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from timonel.data.sources.base import UnusableError
+from timonel.data.sources.columns import Kinds, is_row_id
 from timonel.errors import DataError
 
 _MAX_CELL_CHARACTERS = 1 << 20
@@ -90,7 +89,7 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     except pa.ArrowInvalid as error:
         _check_encoding(path)
         _check_quotes(path, len(names))
-        raise DataError(f"expected a CSV file at {path}, got: {error}") from error
+        raise DataError(f"{path} is not a valid CSV file: {error}") from error
     warnings = []
     if _lines(path) != table.num_rows + ragged + 1:
         # A quoted value, or an unclosed quote, spans several lines.
@@ -99,18 +98,11 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     separator = describe_separator(path)
     notes = [separator] if separator else []
     if not names[0].strip():
-        if not _is_index(table.column(0)):
+        if not is_row_id(Kinds.of(table.column(0)), ""):
             raise _unnamed(path, 1)
         table = table.remove_column(0)
         notes.append("row id: the first column has no name and numbers the rows; dropped")
     return CsvFile(path, table, skipped, len(names), notes, warnings)
-
-
-def _is_index(texts: Any) -> bool:
-    """Tell whether a column contains consecutive whole numbers."""
-    if not pc.all(pc.match_substring_regex(texts, r"^\d{1,15}$")).as_py():
-        return False
-    return bool(np.all(np.diff(pc.cast(texts, pa.int64()).to_numpy()) == 1))
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -129,7 +121,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             _check_quotes(path, len(names))  # as in `read_csv`
             is_checked = True
         if previous and len(values) != len(names):
-            raise _wrong_width(path, line, len(names), values, hint="mend or remove it")
+            raise _wrong_width(path, line, len(names), values, hint="repair or remove it")
         if previous:
             yield line, dict(zip(names, values, strict=True))
         previous = line
@@ -160,7 +152,7 @@ def _lines(path: Path) -> int:
 def _header(path: Path) -> list[str]:
     _, names = next(_rows(path), (0, []))
     if not names:
-        raise DataError(f"expected a CSV file with a header at {path}, found an empty file")
+        raise DataError(f"{path} is empty")
     # The first may be an index, see `read_csv`; `read_rows` passes it on, and models ignore it.
     unnamed = [index for index, name in enumerate(names, start=1) if not name.strip() and index > 1]
     if unnamed or names == [""]:
@@ -168,8 +160,7 @@ def _header(path: Path) -> list[str]:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DataError(
-            f"expected columns of different names in {path}, found {repeated[0]!r} "
-            f"{names.count(repeated[0])} times",
+            f"{path} has {names.count(repeated[0])} columns named {repeated[0]!r}",
             hint="rename or remove all but one",
         )
     return names
@@ -177,7 +168,7 @@ def _header(path: Path) -> list[str]:
 
 def _unnamed(path: Path, column: int) -> DataError:
     return DataError(
-        f"expected a name for each column of {path}, column {column} has none",
+        f"column {column} of {path} has no name",
         hint="name it in the first line",
     )
 
@@ -249,10 +240,10 @@ def _rows(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]
             reason = "a quote is not closed"
         raise DataError(
             f"cannot read the row that starts in line {start} of {path}: {reason}",
-            hint='close its quotes, and write "" for a quote inside of quotes',
+            hint='close its quotes, and write "" for a quote inside quotes',
         ) from error
     except OSError as error:
-        raise DataError(f"expected to read {path}, got {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     finally:
         csv.field_size_limit(limit)
 
@@ -266,7 +257,7 @@ def _check_encoding(path: Path) -> None:
                 raise DataError(
                     f"expected UTF-8 in {path}, got the byte {error.object[error.start]:#04x} "
                     f"in line {number}",
-                    hint="save the file as UTF-8, with 'iconv -t UTF-8' say",
+                    hint="save the file as UTF-8, for example with 'iconv -t UTF-8'",
                 ) from error
 
 

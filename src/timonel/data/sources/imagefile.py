@@ -89,7 +89,7 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
     """
     format_ = image_format(content)
     if format_ is None:
-        raise UnusableError(key, "expected an image, got a file that changed during the conversion")
+        raise UnusableError(key, "the file changed during the conversion")
     try:
         # Image.open() would warn about large photographs; only TensorFlow's own limit matters.
         with _READERS[format_](io.BytesIO(content)) as image:
@@ -109,9 +109,7 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
     except UnusableError:
         raise
     except Exception as error:  # decoders raise all kinds of exceptions on broken input
-        raise UnusableError(
-            key, f"expected a whole {format_.upper()} image, got: {error}"
-        ) from error
+        raise UnusableError(key, f"damaged {format_.upper()} image: {error}") from error
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     return ImageFacts(format_, height, width, channels, len(content), digest)
 
@@ -127,10 +125,10 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
             hint="make it smaller, or skip such files with --skip-bad",
         )
     if image.format == "WEBP" and getattr(image, "is_animated", False):
-        reason = "expected a WebP image, got an animation, which TensorFlow does not decode"
+        reason = "TensorFlow cannot decode animated WebP images"
         raise UnusableError(key, reason, hint=_TO_PNG)
     if image.format == "WEBP" and image.mode == "RGBA":
-        reason = "expected a WebP image without transparency, which load() cannot remove, got some"
+        reason = "a WebP image with transparency, which load() cannot remove"
         raise UnusableError(key, reason, hint=_TO_PNG)
     if image.format == "BMP" and (depth := struct.unpack_from("<H", content, 28)[0]) != 24:
         reason = f"expected a BMP image of 24 bits per pixel, got {depth}"
@@ -145,11 +143,11 @@ def _check_png(content: bytes) -> None:
     place, kind = len(_PNG_MAGIC), b""
     while kind != b"IEND":
         if place + 12 > len(content):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         length, kind = struct.unpack_from(">I4s", content, place)
         end = place + 8 + length
         if end + 4 > len(content):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         if not kind.isalpha():
             raise ValueError("a chunk without a name")
         is_optional = kind[0] & 0x20
@@ -184,7 +182,7 @@ def _check_gif(content: bytes, image: ImageFile) -> tuple[int, int]:
     try:
         first, *_ = frames = list(_gif_frames(content))
     except (IndexError, struct.error) as error:
-        raise ValueError("it is cut off") from error
+        raise ValueError("it is truncated") from error
     counts = image.crop(first.box).histogram()  # pixels of the first frame are indices, not colours
     if first.transparent is not None:
         counts[first.transparent] = 0

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from timonel.data.schema import ColumnRole, split_named
 from timonel.data.sources.base import Description, Entry, Scan, UnusableError
-from timonel.data.sources.column_types import shorten, unassigned
+from timonel.data.sources.columns import shorten, unassigned
 from timonel.data.sources.csvfile import CsvFile, peek, read_csv
 from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource, mark_duplicates
 from timonel.errors import DataError, InputError, SpecError
@@ -44,7 +44,7 @@ class ImageListSource(ImageFolderSource):
         names, rows = peek(location, _SAMPLE)
         if any(name.lower().endswith(IMAGE_ENDINGS) for name in names):
             raise DataError(
-                f"expected a header in the first line of {location}, got {','.join(names)}",
+                f"the first line of {location} is not a header: {','.join(names)}",
                 hint="add a first line such as split,image_uri,label",
             )
         column = _image_column(names, rows)
@@ -56,9 +56,7 @@ class ImageListSource(ImageFolderSource):
         names, rows = peek(self.location, _SAMPLE)
         image = _image_column(names, rows)
         if image is None:
-            raise DataError(
-                f"expected a column {_IMAGE_COLUMN!r} of image files in {self.location}"
-            )
+            raise DataError(f"{self.location} has no column {_IMAGE_COLUMN!r} of image files")
         roles = self._roles(file.table.column_names, image, file)
         column = {role.role: file.table[role.name].to_pylist() for role in roles}
         splits = column.get("split", [""] * file.table.num_rows)
@@ -101,7 +99,7 @@ class ImageListSource(ImageFolderSource):
 
     def _listed(self, key: str, uri: str, label: str) -> Entry:
         if not label:
-            raise UnusableError(key, f"expected a label in {self.location.name}, got none")
+            raise UnusableError(key, f"no label in {self.location.name}")
         try:
             path = local_path(uri) if "://" in uri else Path(uri.strip())
         except InputError as error:
@@ -109,10 +107,10 @@ class ImageListSource(ImageFolderSource):
         beside = self.location.parent / path
         path = beside if beside.exists() else path
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise UnusableError(key, "expected an image file, got something else")
+            raise UnusableError(key, "not a regular file")
         entry = self._entry(path, key, label, None)
         if entry is None:
-            raise UnusableError(key, "expected an image, got another format")
+            raise UnusableError(key, "not an image")
         return entry
 
     def _roles(self, names: Sequence[str], image: str, file: CsvFile) -> list[ColumnRole]:
@@ -123,8 +121,8 @@ class ImageListSource(ImageFolderSource):
             label = rest[0]
         if label is None or label not in names:
             raise SpecError(
-                f"expected the name of the column that holds the label of {self.location}",
-                hint=f"give it with --label; the columns are {', '.join(names)}",
+                f"the label column of {self.location} is not known",
+                hint=f"name it with --label; the columns are {', '.join(names)}",
             )
         given = self.options.columns
         if unknown := [name for name in given if name not in names]:
@@ -139,7 +137,7 @@ class ImageListSource(ImageFolderSource):
             raise DataError(
                 f"expected train, validation or test in column {split!r} of {self.location}, "
                 f"got {shorten(wrong[0])}",
-                hint=f"correct it, or divide anew with --columns {split}=drop",
+                hint=f"correct it, or ignore the column with --columns {split}=drop",
             )
         roles = {image: "image", label: "label", split: "split"}
         return [

@@ -28,7 +28,7 @@ IMAGE_ENDINGS = (
 )
 _END_BYTES = 4096
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini"})
-_HINT = "convert it to one of them, or skip such files with --skip-bad"
+_HINT = "convert it to JPEG or PNG, or skip such files with --skip-bad"
 
 
 class ImageFolderSource(Source):
@@ -77,7 +77,7 @@ class ImageFolderSource(Source):
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise UnusableError(entry.key, f"expected to read it, got {error.strerror}") from error
+            raise UnusableError(entry.key, f"cannot read it: {error.strerror}") from error
         return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
 
     def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - sizes are of all splits
@@ -109,7 +109,7 @@ class ImageFolderSource(Source):
                 raise DataError(
                     f"folder {_readable(folder.name)!r} beside the split folders of "
                     f"{self.location} names no split",
-                    hint="move it away, or give --folders labels if the folders name labels",
+                    hint="move it away, or use --folders labels if the folders name labels",
                 )
             loose: list[str] = []
             labels = self._folders(folder, loose)
@@ -149,12 +149,11 @@ class ImageFolderSource(Source):
                 start = file.read(16)
                 size = os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise UnusableError(key, f"expected to read it, got {error.strerror}") from error
+            raise UnusableError(key, f"cannot read it: {error.strerror}") from error
         if image_format(start) is not None:
             return Entry(key, label, size, path, split)
         if path.suffix.lower() in IMAGE_ENDINGS:
-            what = "an empty file" if not start else "another format"
-            reason = f"expected a JPEG, PNG, GIF, BMP or WebP image, got {what}"
+            reason = "not a JPEG, PNG, GIF, BMP or WebP image" if start else "an empty file"
             raise UnusableError(key, reason, hint=_HINT)
         return None
 
@@ -166,15 +165,15 @@ class ImageFolderSource(Source):
         if not entries:
             found = f"{len(ignored)} other files or folders" if ignored else "nothing"
             raise DataError(
-                f"expected one folder of images per label in {self.location}, found {found}",
-                hint="put the images into folders named after their labels",
+                f"{self.location} has no folders of images: found {found}",
+                hint="put the images into one folder per label, named after the label",
             )
         if len(labels) < 2:
             hint = "put the images of each label into a folder of its own"
             if split_named(str(labels[0])) and self.options.folders == "auto":
                 hint = f"convert {self.location / str(labels[0])} if its folders are the labels"
             raise DataError(
-                f"expected at least two labels in {self.location}, found only {labels[0]!r}",
+                f"{self.location} needs at least two labels, found only {labels[0]!r}",
                 hint=hint,
             )
 

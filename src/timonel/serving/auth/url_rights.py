@@ -36,7 +36,7 @@ STATIC = {
 The page asks for a key, so it loads without one; its data does not.
 """
 _VIEWS = frozenset({"/openapi.json", "/page/live"})
-_ABOUT_MODEL = re.compile(r"/(?:page/models|openapi/examples)/([^/]+)/\d+(?:/[^/]+)?\Z", re.ASCII)
+_ABOUT_MODEL = re.compile(r"/page/models/([^/]+)/\d+\Z", re.ASCII)
 # As in TensorFlow Serving, the query string is part of the text and thus of a model's name.
 _TARGET = r"/([^/:]+)(?:/versions/\d+|/labels/[^/:]+)?"
 _COMPUTE = re.compile(rf"/v1/models{_TARGET}:(?:predict|classify|regress)\Z", re.IGNORECASE)

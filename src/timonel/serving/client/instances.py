@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from timonel.data import cells
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.client.client_signature import ClientSignature, Input, Kind
+from timonel.serving.client.connection import ClientSignature, Input, Kind
 from timonel.serving.signature import STRING
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
@@ -26,7 +25,7 @@ _FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".w
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Instance:
 
 
 def instances(
-    inputs: object, wanted: ClientSignature, tell: Tell = lambda _line: None
+    inputs: object, signature: ClientSignature, notify: Notify = lambda _line: None
 ) -> list[Instance]:
     """Return one instance per image, row or tensor in ``inputs``.
 
@@ -46,22 +45,22 @@ def instances(
         inputs: Paths of images, a CSV or JSON; encoded images as bytes; rows as dicts; JSON text; a
             pandas DataFrame; an array or nested lists. Cells of a CSV that `convert` treats as
             missing numbers become NaN.
-        wanted: The model's signature.
-        tell: Called with a line on how a CSV was read, if that is not obvious.
+        signature: The model's signature.
+        notify: Called with a line on how a CSV was read, if that is not obvious.
 
     Raises:
         NotFoundError: A file does not exist.
         DataError: A file is not an image, CSV or JSON.
         InputError: The model takes another kind of input, or other columns.
     """
-    if wanted.kind is Kind.IMAGE:
-        found = [_image(item, wanted) for item in _as_list(inputs)]
-    elif wanted.kind is Kind.ROW:
-        found = list(_rows(inputs, wanted, tell))
+    if signature.kind is Kind.IMAGE:
+        found = [_image(item, signature) for item in _as_list(inputs)]
+    elif signature.kind is Kind.ROW:
+        found = list(_rows(inputs, signature, notify))
     else:
-        found = _tensors(inputs, wanted)
+        found = _tensors(inputs, signature)
     if not found:
-        raise InputError("expected something to predict, got nothing", hint=_hint(wanted))
+        raise InputError("nothing to predict", hint=_hint(signature))
     return found
 
 
@@ -83,85 +82,86 @@ def check_files(inputs: object) -> None:
             raise _missing(path)
 
 
-def _image(item: object, wanted: ClientSignature) -> Instance:
+def _image(item: object, signature: ClientSignature) -> Instance:
     if isinstance(item, bytes):
         source, content = "bytes", item
     elif isinstance(item, str | os.PathLike):
         source, content = os.fspath(item), _read(Path(item))
     else:
-        raise _mismatch(item, wanted)
+        raise _mismatch(item, signature)
     is_webp = content[:4] == b"RIFF" and content[8:12] == b"WEBP"
     if not is_webp and not content.startswith(_IMAGE_STARTS):
         raise DataError(
-            f"expected an image as PNG, JPEG, GIF, BMP or WebP, got {source}",
-            hint=f"{wanted.model} takes {Kind.IMAGE.value}",
+            f"{source} is not a PNG, JPEG, GIF, BMP or WebP image",
+            hint=f"{signature.model} takes {Kind.IMAGE.value}",
         )
     return Instance(source, {"b64": base64.b64encode(content).decode()})
 
 
-def _rows(inputs: object, wanted: ClientSignature, tell: Tell) -> Iterator[Instance]:
+def _rows(inputs: object, signature: ClientSignature, notify: Notify) -> Iterator[Instance]:
     for item in _as_list(inputs):
         if isinstance(item, Mapping):
-            yield _row("row", item, wanted, strict=True)
+            yield _row("row", item, signature, strict=True)
         elif isinstance(item, str | os.PathLike):
-            yield from _rows_of_text(item, wanted, tell)
+            yield from _rows_of_text(item, signature, notify)
         elif hasattr(item, "to_dict") and hasattr(item, "columns"):  # a DataFrame
             for index, row in enumerate(item.to_dict("records"), start=1):
-                yield _row(f"row {index}", row, wanted, strict=False)
+                yield _row(f"row {index}", row, signature, strict=False)
         else:
-            raise _mismatch(item, wanted)
+            raise _mismatch(item, signature)
 
 
 def _rows_of_text(
-    item: str | os.PathLike[str], wanted: ClientSignature, tell: Tell
+    item: str | os.PathLike[str], signature: ClientSignature, notify: Notify
 ) -> Iterator[Instance]:
     text = os.fspath(item)
     if _is_json(text):
-        rows = enumerate(_json_rows(text, "the JSON given"), start=1)
-        yield from (_row(f"row {i}", row, wanted, strict=True) for i, row in rows)
+        rows = enumerate(_json_rows(text, "the given JSON"), start=1)
+        yield from (_row(f"row {i}", row, signature, strict=True) for i, row in rows)
         return
     path = Path(text)
     if path.suffix.lower() in _CSV_SUFFIXES:
-        yield from _rows_of_csv(path, wanted, tell)
+        yield from _rows_of_csv(path, signature, notify)
         return
     if path.suffix.lower() not in _TABLE_SUFFIXES and path.is_file():
-        raise _mismatch(item, wanted)
+        raise _mismatch(item, signature)
     content = _read(path)
     try:
         decoded = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"expected text in UTF-8 in {path}, got {error.reason}") from error
+        raise DataError(f"{path} is not UTF-8 text: {error.reason}") from error
     for index, row in enumerate(_json_rows(decoded, str(path)), start=1):
-        yield _row(f"{path}, row {index}", row, wanted, strict=True)
+        yield _row(f"{path}, row {index}", row, signature, strict=True)
 
 
-def _rows_of_csv(path: Path, wanted: ClientSignature, tell: Tell) -> Iterator[Instance]:
+def _rows_of_csv(path: Path, signature: ClientSignature, notify: Notify) -> Iterator[Instance]:
     # Arrow takes 100 ms to import: import it only to read a CSV.
+    from timonel.data.sources.columns import is_missing, parse_number  # noqa: PLC0415
     from timonel.data.sources.csvfile import describe_separator, read_rows  # noqa: PLC0415
 
     if not path.exists():
         raise _missing(path)
     if separator := describe_separator(path):
-        tell(f"{path}: {separator}")
-    floats = [spec.name for spec in wanted.inputs if spec.dtype in _FLOATS]
+        notify(f"{path}: {separator}")
+    floats = [spec.name for spec in signature.inputs if spec.dtype in _FLOATS]
     missing: Counter[str] = Counter()
     first_bad: dict[str, str] = {}
     for line, row in read_rows(path):
         values: dict[str, Any] = dict(row)
         for name in values.keys() & set(floats):
-            values[name] = cells.number(row[name])
+            values[name] = parse_number(row[name])
             if math.isnan(values[name]):
                 missing[name] += 1
-                if not cells.is_missing(row[name]):
+                if not is_missing(row[name]):
                     first_bad.setdefault(name, f", such as {row[name]!r} in line {line}")
-        yield _row(f"{path}, line {line}", values, wanted, strict=False)
+        yield _row(f"{path}, line {line}", values, signature, strict=False)
     if missing:
         counts = "; ".join(
             f"{name}: {missing[name]:,}{first_bad.get(name, '')}"
             for name in floats
             if missing[name]
         )
-        tell(f"{path}: {missing.total():,} cells without a number count as missing ({counts})")
+        notify(f"{path}: {missing.total():,} cells without a number treated as missing ({counts})")
 
 
 def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
@@ -172,20 +172,22 @@ def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
         try:
             value = [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError:
-            raise DataError(f"expected JSON in {origin}, got {error}") from error
+            raise DataError(f"{origin} is not valid JSON: {error}") from error
     if isinstance(value, dict) and isinstance(value.get("instances"), list):
         value = value["instances"]
     rows = value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
         raise InputError(
-            f"expected JSON objects in {origin}, got something else",
-            hint='give rows such as {"column": 1.0}',
+            f"{origin} must contain JSON objects",
+            hint='use rows such as {"column": 1.0}',
         )
     return rows
 
 
-def _row(source: str, row: Mapping[str, Any], wanted: ClientSignature, *, strict: bool) -> Instance:
-    names = [spec.name for spec in wanted.inputs]
+def _row(
+    source: str, row: Mapping[str, Any], signature: ClientSignature, *, strict: bool
+) -> Instance:
+    names = [spec.name for spec in signature.inputs]
     missing = [name for name in names if name not in row]
     extra = [str(name) for name in row if name not in names]
     if missing or (strict and extra):
@@ -195,7 +197,7 @@ def _row(source: str, row: Mapping[str, Any], wanted: ClientSignature, *, strict
             hint=f"correct the columns: {problem}",
         )
     return Instance(
-        source, {spec.name: _cell(row[spec.name], spec, source) for spec in wanted.inputs}
+        source, {spec.name: _cell(row[spec.name], spec, source) for spec in signature.inputs}
     )
 
 
@@ -227,40 +229,40 @@ def _convert(value: Any, dtype: str) -> Any:
     return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
 
 
-def _tensors(inputs: object, wanted: ClientSignature) -> list[Instance]:
-    value = _array_like(inputs, wanted)
-    rank = len(wanted.inputs[0].shape or ())
-    array = np.asarray(value, dtype=object) if wanted.inputs[0].dtype == STRING else None
+def _tensors(inputs: object, signature: ClientSignature) -> list[Instance]:
+    value = _array_like(inputs, signature)
+    rank = len(signature.inputs[0].shape or ())
+    array = np.asarray(value, dtype=object) if signature.inputs[0].dtype == STRING else None
     depth = array.ndim if array is not None else _depth(value)
     if rank and depth == rank - 1:
         value = [value]
     elif rank and depth != rank:
         raise InputError(
             f"expected arrays of {rank - 1} dimensions, or a batch of them, got {depth} dimensions",
-            hint=_hint(wanted),
+            hint=_hint(signature),
         )
     return [Instance(f"instance {i}", each) for i, each in enumerate(value, start=1)]
 
 
-def _array_like(inputs: object, wanted: ClientSignature) -> Any:
+def _array_like(inputs: object, signature: ClientSignature) -> Any:
     if isinstance(inputs, np.ndarray | np.generic):
         return inputs.tolist()
     if isinstance(inputs, str | os.PathLike):
         text = os.fspath(inputs)
         if not _is_json(text):
             if Path(text).suffix.lower() != ".json":
-                raise _mismatch(inputs, wanted)
+                raise _mismatch(inputs, signature)
             text = _read(Path(text)).decode(errors="replace")
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise DataError(f"expected JSON, got {error}") from error
+            raise DataError(f"invalid JSON: {error}") from error
         return value["instances"] if isinstance(value, dict) and "instances" in value else value
     if isinstance(inputs, list | tuple) and not any(
         isinstance(item, str | bytes | os.PathLike | Mapping) for item in inputs
     ):
         return [item.tolist() if isinstance(item, np.ndarray) else item for item in inputs]
-    raise _mismatch(inputs, wanted)
+    raise _mismatch(inputs, signature)
 
 
 def _depth(value: Any) -> int:
@@ -287,7 +289,7 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise _missing(path) from None
     except OSError as error:
-        raise InputError(f"expected to read {path}, got {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _is_json(text: str) -> bool:
@@ -295,19 +297,19 @@ def _is_json(text: str) -> bool:
 
 
 def _missing(path: Path) -> NotFoundError:
-    return NotFoundError(f"expected a file, found nothing at {path}", hint="check the path")
+    return NotFoundError(f"no file at {path}", hint="check the path")
 
 
-def _mismatch(item: object, wanted: ClientSignature) -> InputError:
+def _mismatch(item: object, signature: ClientSignature) -> InputError:
     got = os.fspath(item) if isinstance(item, str | os.PathLike) else type(item).__name__
     return InputError(
-        f"expected {wanted.kind.value} for {wanted.model}, got {got!s}", hint=_hint(wanted)
+        f"{signature.model} takes {signature.kind.value}, got {got!s}", hint=_hint(signature)
     )
 
 
-def _hint(wanted: ClientSignature) -> str:
-    if wanted.kind is Kind.IMAGE:
+def _hint(signature: ClientSignature) -> str:
+    if signature.kind is Kind.IMAGE:
         return "give image files"
-    if wanted.kind is Kind.ROW:
-        return f"give a CSV, JSON or dicts with {', '.join(i.name for i in wanted.inputs)}"
-    return f"give an array or nested lists for {wanted.description}"
+    if signature.kind is Kind.ROW:
+        return f"give a CSV, JSON or dicts with {', '.join(i.name for i in signature.inputs)}"
+    return f"give an array or nested lists for {signature.description}"

@@ -16,8 +16,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import NotFoundError, ServingError
-from timonel.serving.client.client_signature import ClientSignature, wanted_from
-from timonel.serving.client.http import Connection, HttpError, model_path
+from timonel.serving.client.connection import (
+    ClientSignature,
+    Connection,
+    HttpError,
+    model_path,
+    parse_signature,
+)
 from timonel.serving.client.instances import Instance, check_files, instances
 from timonel.serving.credentials import Credentials
 from timonel.serving.handle import launch
@@ -100,18 +105,18 @@ def predict(
         DataError: A file is not an image, or cannot be read as CSV or JSON.
         ServingError: The server cannot be reached, or rejected the request.
     """
-    tell = notify or (lambda line: _LOG.info("%s", line))
+    inform = notify or (lambda line: _LOG.info("%s", line))
 
     def before_loading(line: str) -> None:
         # Loading takes seconds: check for missing files first.
         check_files(inputs)
-        tell(line)
+        inform(line)
 
     caller = Credentials.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
     place = _target(model_or_url, workspace, version, before_loading, caller)
-    with place as target, Connection(target.url, caller) as link:
+    with place as target, Connection(target.url, caller) as connection:
         # Missing values are worth a warning in a script, which has no `notify`.
-        return _ask(link, target, inputs, notify or (lambda line: _LOG.warning("%s", line)))
+        return _ask(connection, target, inputs, notify or (lambda line: _LOG.warning("%s", line)))
 
 
 @contextlib.contextmanager
@@ -119,7 +124,7 @@ def _target(
     model_or_url: str | os.PathLike[str],
     workspace: Workspace | str | os.PathLike[str] | None,
     version: int | None,
-    tell: Notify,
+    notify: Notify,
     caller: Credentials,
 ) -> Iterator[_Target]:
     text = os.fspath(model_or_url)
@@ -135,7 +140,7 @@ def _target(
         return
     settings = resolve(text, place, version)
     which = f"version {version} of {settings.name}" if version is not None else settings.name
-    tell(f"no server of this workspace serves {which}: loading it for this call")
+    notify(f"no server of this workspace serves {which}: loading it for this call")
     temporary = ServerSettings(models=(settings,), rest_port=0, grpc_port=None, drain_s=5.0)
     with launch(temporary, place) as server:
         yield _Target(server.rest_url, settings.name, version)
@@ -143,8 +148,8 @@ def _target(
 
 def _serves(url: str, model: str, version: int | None, caller: Credentials) -> bool:
     try:
-        with Connection(url, caller) as link:
-            link.get(f"{model_path(model, version)}/metadata")
+        with Connection(url, caller) as connection:
+            connection.get(f"{model_path(model, version)}/metadata")
     except ServingError as error:
         if isinstance(error, HttpError) and error.status in {401, 403}:
             # Loading the model here would bypass the server's access control.
@@ -161,17 +166,17 @@ def _from_url(url: str, version: int | None, caller: Credentials) -> _Target:
     found = _URL_PATH.match(parts.path)
     if found is None:
         raise NotFoundError(
-            f"expected a server's address, got {url}",
-            hint="give it as http://HOST:PORT/v1/models/NAME",
+            f"{url} is not the address of a model",
+            hint="use http://HOST:PORT/v1/models/NAME",
         )
     named = int(found[2]) if found[2] else None
     return _Target(server, unquote(found[1]), named if version is None else version)
 
 
 def _only_model(server: str, caller: Credentials) -> str:
-    with Connection(server, caller) as link:
+    with Connection(server, caller) as connection:
         try:
-            names = [model["name"] for model in link.get("/v1/models")["models"]]
+            names = [model["name"] for model in connection.get("/v1/models")["models"]]
         except HttpError as error:
             if error.status == 401:
                 raise
@@ -181,81 +186,87 @@ def _only_model(server: str, caller: Credentials) -> str:
         return str(names[0])
     known = f"it serves {', '.join(names)}" if names else "it does not list its models"
     raise NotFoundError(
-        f"expected the model's name after {server}, got none",
-        hint=f"{known}: give {server}/v1/models/NAME",
+        f"the address {server} names no model",
+        hint=f"{known}: use {server}/v1/models/NAME",
     )
 
 
-def _ask(link: Connection, target: _Target, inputs: object, tell: Notify) -> list[Prediction]:
+def _ask(
+    connection: Connection, target: _Target, inputs: object, notify: Notify
+) -> list[Prediction]:
     for attempt in range(_SWAPS):
-        wanted = _wanted(link, target)
-        things = instances(inputs, wanted, tell)
+        signature = _signature_of(connection, target)
+        items = instances(inputs, signature, notify)
         try:
-            rows = _post(link, wanted, things)
+            rows = _post(connection, signature, items)
         except HttpError as error:
             # The version was replaced after its metadata was read. Retry, as all answers must come
             # from one version.
             if error.status == 404 and target.version is None and attempt < _SWAPS - 1:
                 continue
             raise
-        labels = _labels(link, wanted)
+        labels = _labels(connection, signature)
         return [
-            _prediction(thing, row, wanted, labels) for thing, row in zip(things, rows, strict=True)
+            _prediction(item, row, signature, labels) for item, row in zip(items, rows, strict=True)
         ]
     raise AssertionError("the last attempt returns or raises")
 
 
-def _wanted(link: Connection, target: _Target) -> ClientSignature:
+def _signature_of(connection: Connection, target: _Target) -> ClientSignature:
     try:
-        return wanted_from(link.get(f"{model_path(target.model, target.version)}/metadata"))
+        return parse_signature(
+            connection.get(f"{model_path(target.model, target.version)}/metadata")
+        )
     except HttpError as error:
         if error.status != 404:
             raise
         which = f"version {target.version} of " if target.version is not None else ""
         raise NotFoundError(
-            f"expected {which}{target.model} at {target.url}, it is not served there",
-            hint=f"see {target.url}/v1/models for what is",
+            f"{target.url} does not serve {which}{target.model}",
+            hint=f"see {target.url}/v1/models",
         ) from error
 
 
-def _post(link: Connection, wanted: ClientSignature, things: Sequence[Instance]) -> list[Any]:
-    path = f"{model_path(wanted.model, wanted.version)}:predict"
+def _post(
+    connection: Connection, signature: ClientSignature, items: Sequence[Instance]
+) -> list[Any]:
+    path = f"{model_path(signature.model, signature.version)}:predict"
     rows: list[Any] = []
-    for start in range(0, len(things), _BATCH):
-        batch = [thing.value for thing in things[start : start + _BATCH]]
-        rows += link.post(path, {"instances": batch})["predictions"]
-    if len(rows) != len(things):
+    for start in range(0, len(items), _BATCH):
+        batch = [item.value for item in items[start : start + _BATCH]]
+        rows += connection.post(path, {"instances": batch})["predictions"]
+    if len(rows) != len(items):
         raise ServingError(
-            f"expected one prediction for each of {len(things)} inputs, got {len(rows)}",
-            hint="the model does not keep its batch apart; ask it with a client of your own",
+            f"expected one prediction for each of {len(items)} inputs, got {len(rows)}",
+            hint="the model mixes the rows of a batch: use a client of your own",
         )
     return rows
 
 
-def _labels(link: Connection, wanted: ClientSignature) -> Sequence[str]:
+def _labels(connection: Connection, signature: ClientSignature) -> Sequence[str]:
     """Return the class names; none from TensorFlow Serving, which lacks them."""
     try:
-        models = link.get("/v1/models")["models"]
+        models = connection.get("/v1/models")["models"]
     except HttpError:
         return ()
     for model in models:
         for version in model["versions"]:
-            if (model["name"], version["version"]) == (wanted.model, str(wanted.version)):
+            if (model["name"], version["version"]) == (signature.model, str(signature.version)):
                 return [str(label) for label in version.get("labels", ())]
     return ()
 
 
 def _prediction(
-    thing: Instance, row: Any, wanted: ClientSignature, labels: Sequence[str]
+    item: Instance, row: Any, signature: ClientSignature, labels: Sequence[str]
 ) -> Prediction:
-    outputs = row if len(wanted.outputs) > 1 else {wanted.outputs[0]: row}
+    outputs = row if len(signature.outputs) > 1 else {signature.outputs[0]: row}
     scores = _scores(outputs.get("scores"), labels)
     label = outputs.get("label")
     value = outputs.get("value")
     return Prediction(
-        source=thing.source,
-        model=wanted.model,
-        version=wanted.version,
+        source=item.source,
+        model=signature.model,
+        version=signature.version,
         label=label if isinstance(label, str) else next(iter(scores), None),
         scores=scores,
         value=float(value) if isinstance(value, int | float) else None,

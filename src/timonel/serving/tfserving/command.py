@@ -24,10 +24,8 @@ from timonel.serving.manager.model_config import TextProtoError, read_models, re
 from timonel.serving.manager.reload import UnservableError, unavailable
 from timonel.serving.server import run
 from timonel.serving.status import StatusError
-from timonel.serving.tfserving import table
-from timonel.serving.tfserving.flags import Parsed, parse, usage
-from timonel.serving.tfserving.monitoring_config import metrics_path_from
-from timonel.serving.tfserving.options import Files, Translation, translate
+from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage
+from timonel.serving.tfserving.options import Files, Translation, metrics_path_from, translate
 
 _PROGRAM = "timonel-model-server"
 _FAILED = 255
@@ -41,18 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    flags = table.flags(cores or 1)
+    flags = known_flags(cores or 1)
     parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
-    for refusal in parsed.refusals:
-        _say(refusal, sys.stderr)
+    for error in parsed.errors:
+        _say(error, sys.stderr)
     if parsed.wants_usage:
         _say(usage(_PROGRAM, flags))
         return _FAILED
     if parsed.values["version"]:
         _say(_versions())
         return 0
-    if parsed.left_over:
-        _say(f"unknown argument: {parsed.left_over[0]}\n{usage(_PROGRAM, flags)}")
+    if parsed.unknown:
+        _say(f"unknown argument: {parsed.unknown[0]}\n{usage(_PROGRAM, flags)}")
     return _serve(parsed, cores or 1)
 
 

@@ -1,7 +1,7 @@
-"""Parse command-line flags in TensorFlow's way. Pure.
+"""Flags of ``tensorflow_model_server``, timonel's own flags, and their parser. Pure.
 
-A flag is ``--name=value``; a boolean also ``--name`` alone. Unknown arguments are collected and do
-not stop the program; a known flag with an invalid value does.
+A flag is ``--name=value``; a boolean also ``--name`` alone. As in TensorFlow, unknown arguments are
+collected and do not stop the program; a known flag with an invalid value does.
 """
 
 from __future__ import annotations
@@ -44,19 +44,37 @@ class Parsed:
     Args:
         values: The value of every flag, given or default.
         given: The names of the flags given.
-        left_over: Arguments that are not known flags, in order.
-        refusals: Messages for invalid values.
+        unknown: Arguments that are not known flags, in order.
+        errors: Messages for invalid values.
     """
 
     values: Mapping[str, Value]
     given: frozenset[str]
-    left_over: tuple[str, ...]
-    refusals: tuple[str, ...]
+    unknown: tuple[str, ...]
+    errors: tuple[str, ...]
+
+    def integer(self, name: str) -> int:
+        """Return the value of an integer flag."""
+        value = self.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def truth(self, name: str) -> bool:
+        """Return the value of a boolean flag."""
+        return self.values[name] is True
+
+    def text(self, name: str) -> str:
+        """Return the value of a flag as text."""
+        return str(self.values[name])
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """Return the value of a flag, split at commas."""
+        return tuple(filter(None, self.text(name).split(",")))
 
     @property
     def wants_usage(self) -> bool:
         """Whether the program prints its usage and exits."""
-        return bool(self.refusals) or self.left_over[:1] == ("--help",)
+        return bool(self.errors) or self.unknown[:1] == ("--help",)
 
 
 def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
@@ -69,25 +87,25 @@ def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
     known = {flag.name: flag for flag in flags}
     values: dict[str, Value] = {flag.name: flag.default for flag in flags}
     given: set[str] = set()
-    left_over: list[str] = []
-    refusals: list[str] = []
+    unknown: list[str] = []
+    errors: list[str] = []
     for position, argument in enumerate(arguments):
         if argument == "--":
-            left_over += arguments[position:]
+            unknown += arguments[position:]
             break
         name, equals, text = argument.removeprefix("--").partition("=")
         flag = known.get(name) if argument.startswith("--") else None
         if flag is None or not (equals or flag.kind == "bool"):
-            left_over.append(argument)
+            unknown.append(argument)
             continue
-        value = _read(flag, equals + text if flag.kind == "bool" else text)
+        content = equals + text if flag.kind == "bool" else text
+        value = _read(flag, content)
         if value is None:
-            shown = equals + text if flag.kind == "bool" else text
-            refusals.append(f"Couldn't interpret value {shown} for flag {name}.")
+            errors.append(f"Couldn't interpret value {content} for flag {name}.")
             continue
         values[name] = value
         given.add(name)
-    return Parsed(values, frozenset(given), tuple(left_over), tuple(refusals))
+    return Parsed(values, frozenset(given), tuple(unknown), tuple(errors))
 
 
 def usage(program: str, flags: Sequence[Flag]) -> str:
@@ -118,3 +136,185 @@ def _shown(flag: Flag) -> str:
     if isinstance(flag.default, str):
         return f'"{flag.default}"'
     return f"{flag.default:f}" if isinstance(flag.default, float) else str(flag.default)
+
+
+_NO_GPU = "models run on the CPU"
+
+MEANINGLESS: Mapping[str, str] = {
+    "rest_api_num_threads": "one event loop serves REST",
+    "grpc_max_threads": "one event loop serves gRPC",
+    "flush_filesystem_caches": "the operating system manages file caches",
+    "platform_config_file": "the only platform is tensorflow; batching and session flags apply",
+    "tensorflow_session_config_file": "session options have flags of their own",
+    "per_process_gpu_memory_fraction": _NO_GPU,
+    "remove_unused_fields_from_bundle_metagraph": "unneeded parts of a model are never kept",
+    "num_tflite_interpreters_per_pool": "one interpreter computes a request",
+    "xla_cpu_compilation_enabled": "models run as they were exported",
+    "xla_gpu_compilation_enabled": _NO_GPU,
+    "enable_profiler": "ProfilerService is not available",
+    "thread_pool_factory_config_file": "TensorFlow's own threads are used",
+    "mixed_precision": "models run as they were exported",
+    "skip_initialize_tpu": "TPUs are not supported",
+}
+"""Flags that are accepted without effect, and the reasons."""
+
+
+def known_flags(cores: int) -> tuple[Flag, ...]:
+    """Return all flags.
+
+    Args:
+        cores: The processors of this machine; some defaults depend on them.
+    """
+    return (
+        Flag("port", "int32", 8500, "TCP port for gRPC; 0 disables it"),
+        Flag("grpc_socket_path", "string", "", "Unix socket for gRPC"),
+        Flag("rest_api_port", "int32", 0, "TCP port for REST; 0 disables it"),
+        Flag("rest_api_num_threads", "int32", 4 * cores, "threads for REST"),
+        Flag("rest_api_timeout_in_ms", "int32", 30000, "time limit of a REST request"),
+        Flag("rest_api_enable_cors_support", "bool", False, "send CORS headers"),
+        Flag("enable_batching", "bool", False, "batch requests"),
+        Flag(
+            "allow_version_labels_for_unavailable_models",
+            "bool",
+            False,
+            "allow new labels for versions that are not loaded",
+        ),
+        Flag("batching_parameters_file", "string", "", "BatchingParameters as text proto"),
+        Flag(
+            "enable_per_model_batching_parameters",
+            "bool",
+            False,
+            "read batching_params.pbtxt of each version",
+        ),
+        Flag("model_config_file", "string", "", "ModelServerConfig as text proto"),
+        Flag(
+            "model_config_file_poll_wait_seconds",
+            "int32",
+            0,
+            "interval for polling model_config_file; 0 reads it once",
+        ),
+        Flag("model_name", "string", "default", "model name, without model_config_file"),
+        Flag("model_base_path", "string", "", "folder with the model's versions"),
+        Flag("num_load_threads", "int32", 0, "parallel loads of versions; 0: the number of cores"),
+        Flag("num_unload_threads", "int32", 0, "parallel unloads of versions; 0: one"),
+        Flag("max_num_load_retries", "int32", 5, "retries after a failed load"),
+        Flag("load_retry_interval_micros", "int64", 60_000_000, "interval between retries"),
+        Flag(
+            "file_system_poll_wait_seconds",
+            "int32",
+            1,
+            "interval for polling new versions; 0 polls once",
+        ),
+        Flag("flush_filesystem_caches", "bool", True, "flush file system caches after loading"),
+        Flag("tensorflow_session_parallelism", "int64", 0, "threads of a session, of both kinds"),
+        Flag("tensorflow_session_config_file", "string", "", "ConfigProto as text proto"),
+        Flag("tensorflow_intra_op_parallelism", "int64", 0, "threads within an operation"),
+        Flag("tensorflow_inter_op_parallelism", "int64", 0, "operations in parallel"),
+        Flag("use_alts_credentials", "bool", False, "secure gRPC with Google's ALTS"),
+        Flag("ssl_config_file", "string", "", "SSLConfig as text proto, for gRPC"),
+        Flag("platform_config_file", "string", "", "PlatformConfigMap as text proto"),
+        Flag("per_process_gpu_memory_fraction", "float", 0.0, "fraction of GPU memory to use"),
+        Flag("saved_model_tags", "string", "serve", "tags of the graph to load, comma-separated"),
+        Flag("grpc_channel_arguments", "string", "", "name=value, comma-separated"),
+        Flag("grpc_max_threads", "int32", 4 * cores, "threads for gRPC"),
+        Flag("enable_model_warmup", "bool", True, "replay a version's warm-up requests"),
+        Flag(
+            "num_request_iterations_for_warmup",
+            "int32",
+            0,
+            "replays of each warm-up request; 0: one",
+        ),
+        Flag("version", "bool", False, "print versions and exit"),
+        Flag("monitoring_config_file", "string", "", "MonitoringConfig as text proto"),
+        Flag(
+            "remove_unused_fields_from_bundle_metagraph",
+            "bool",
+            True,
+            "drop unneeded parts of a model's metadata",
+        ),
+        Flag("prefer_tflite_model", "bool", False, "use model.tflite if present"),
+        Flag("num_tflite_pools", "int32", cores, "interpreters of a TensorFlow Lite model"),
+        Flag("num_tflite_interpreters_per_pool", "int32", 1, "interpreters in a pool"),
+        Flag(
+            "enable_signature_method_name_check",
+            "bool",
+            False,
+            "reject signatures declared for another method",
+        ),
+        Flag("xla_cpu_compilation_enabled", "bool", False, "compile with XLA"),
+        Flag("xla_gpu_compilation_enabled", "bool", False, "compile with XLA for GPUs"),
+        Flag("enable_profiler", "bool", True, "provide ProfilerService"),
+        Flag("thread_pool_factory_config_file", "string", "", "ThreadPoolFactoryConfig"),
+        Flag("mixed_precision", "string", "", 'only "bfloat16"'),
+        Flag("skip_initialize_tpu", "bool", False, "do not initialise a TPU"),
+        Flag("enable_grpc_healthcheck_service", "bool", False, "provide grpc.health.v1"),
+        Flag(
+            "enable_serialization_as_tensor_content",
+            "bool",
+            False,
+            "use tensor_content in gRPC Predict responses",
+        ),
+        Flag(
+            "resource_preserving_models",
+            "string",
+            "",
+            "timonel only: models to unload before their next version, comma-separated; *: all",
+        ),
+        Flag(
+            "runtime",
+            "string",
+            "tensorflow",
+            "timonel only: runtime; model=runtime for one model, comma-separated",
+        ),
+        Flag(
+            "safe_loading",
+            "bool",
+            False,
+            "timonel only: reject models with unsafe operations",
+        ),
+        Flag(
+            "allow_python",
+            "string",
+            "",
+            "timonel only: models that may contain Python, comma-separated; *: all",
+        ),
+        Flag(
+            "hooks",
+            "string",
+            "",
+            "timonel only: files with Python hooks, comma-separated; model=file for one model",
+        ),
+        Flag(
+            "allow_ops",
+            "string",
+            "",
+            "timonel only: operations that safe loading allows, comma-separated; model=operation "
+            "for one model",
+        ),
+        Flag(
+            "rest_api_enable_page",
+            "bool",
+            False,
+            "timonel only: serve a web page at / and /openapi.json on the REST port",
+        ),
+        Flag(
+            "model_cache",
+            "string",
+            "",
+            "timonel only: folder for versions from buckets; default: the user's cache",
+        ),
+        Flag(
+            "model_cache_mib",
+            "int64",
+            20480,
+            "timonel only: size limit of unused versions in the cache",
+        ),
+        Flag(
+            "hang_timeout_seconds",
+            "int32",
+            0,
+            "timonel only: restart a version's process if it has pending requests and sends "
+            "nothing for this long; 0: never",
+        ),
+        Flag("drain_seconds", "int32", 30, "timonel only: drain time after SIGTERM"),
+    )

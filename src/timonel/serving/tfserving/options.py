@@ -1,15 +1,20 @@
-"""Translate flags to a server's settings. Pure: files were read before."""
+"""Translate flags and the files they name to a server's settings. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from timonel.serving.auth import tensorflow_serving_access
-from timonel.serving.manager.model_config import check_base_path
+from timonel.serving.manager.model_config import check_base_path, parse_text_proto
 from timonel.serving.protocols.tfs_grpc.options import parse_channel_arguments
 from timonel.serving.runtimes.python.options import python_settings
 from timonel.serving.settings import (
+    METRICS_PATH,
     TENSORFLOW,
     GrpcSettings,
     LoadSettings,
@@ -22,8 +27,7 @@ from timonel.serving.settings import (
 from timonel.serving.settings.batching import BatchingParameters, BatchingSettings, NoBatching
 from timonel.serving.settings.runtime import ComputeSettings, by_model, runtime_choice
 from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.tfserving.flags import Parsed, Value
-from timonel.serving.tfserving.table import MEANINGLESS
+from timonel.serving.tfserving.flags import MEANINGLESS, Parsed
 
 _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - where TensorFlow Serving listens
 _ANY_ADDRESS_V6 = "::"
@@ -70,68 +74,49 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         StatusError: TensorFlow Serving would fail to start, or the server would be less secure than
             requested.
     """
-    values = _Values(parsed.values)
-    _check(values)
-    port, rest_port = values.integer("port"), values.integer("rest_api_port")
-    mute = MEANINGLESS
-    remarks = [f"--{name} has no effect: {mute[name]}" for name in mute if name in parsed.given]
+    _check(parsed)
+    port, rest_port = parsed.integer("port"), parsed.integer("rest_api_port")
+    remarks = [
+        f"--{name} has no effect: {reason}"
+        for name, reason in MEANINGLESS.items()
+        if name in parsed.given
+    ]
     if rest_port == port and rest_port:
         remarks.append(
             "--rest_api_port cannot be same as --port. Please use a different port for HTTP/REST "
             "API. Skipped exporting HTTP/REST API."
         )
         rest_port = 0
-    models = _single(values) if files.models is None else tuple(files.models)
-    period = values.integer("model_config_file_poll_wait_seconds")
+    models = _single(parsed) if files.models is None else tuple(files.models)
+    period = parsed.integer("model_config_file_poll_wait_seconds")
     settings = ServerSettings(
         models=models,
-        config_file=values.text("model_config_file") or None,
+        config_file=parsed.text("model_config_file") or None,
         config_poll_s=max(0, period),
         dialect="tensorflow-serving",
         host=_ANY_ADDRESS,
         rest_host=_ANY_ADDRESS_V6,
         rest_port=rest_port or None,
         rest_is_optional=True,
-        rest=_rest(values),
+        rest=_rest(parsed),
         grpc_port=port or None,
-        grpc=_grpc(values),
+        grpc=_grpc(parsed),
         compute_threads=min(_MOST_THREADS, max(2, cores)),
-        drain_s=max(0, values.integer("drain_seconds")),
+        drain_s=max(0, parsed.integer("drain_seconds")),
         isolation="none",
         compute=ComputeSettings(
-            hang_timeout_s=max(0, values.integer("hang_timeout_seconds")) or None
+            hang_timeout_s=max(0, parsed.integer("hang_timeout_seconds")) or None
         ),
-        load=_load(values, cores),
-        runtime=_runtime(values, files.batching),
+        load=_load(parsed, cores),
+        runtime=_runtime(parsed, files.batching),
         monitoring=MonitoringSettings(metrics_path=files.metrics_path),
-        python=python_settings(values.items("allow_python"), values.items("hooks")),
-        access=tensorflow_serving_access(values.text("ssl_config_file")),
+        python=python_settings(parsed.items("allow_python"), parsed.items("hooks")),
+        access=tensorflow_serving_access(parsed.text("ssl_config_file")),
     )
     return Translation(settings, tuple(remarks))
 
 
-class _Values:
-    """Typed access to flags."""
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = values
-
-    def integer(self, name: str) -> int:
-        value = self._values[name]
-        assert isinstance(value, int)
-        return value
-
-    def truth(self, name: str) -> bool:
-        return self._values[name] is True
-
-    def text(self, name: str) -> str:
-        return str(self._values[name])
-
-    def items(self, name: str) -> tuple[str, ...]:
-        return tuple(filter(None, self.text(name).split(",")))
-
-
-def _check(values: _Values) -> None:
+def _check(values: Parsed) -> None:
     if values.integer("port") == 0 and not values.text("grpc_socket_path"):
         raise invalid_argument(
             "At least one of server_options.grpc_port or server_options.grpc_socket_path must be "
@@ -160,13 +145,13 @@ def _check(values: _Values) -> None:
         raise StatusError(Code.UNIMPLEMENTED, "ALTS is not available; gRPC would not be encrypted.")
 
 
-def _single(values: _Values) -> tuple[ModelSettings, ...]:
+def _single(values: Parsed) -> tuple[ModelSettings, ...]:
     name, base_path = values.text("model_name"), values.text("model_base_path")
     check_base_path(name, base_path)
     return (ModelSettings(name=name, base_path=base_path),)
 
 
-def _rest(values: _Values) -> RestSettings:
+def _rest(values: Parsed) -> RestSettings:
     timeout_ms = values.integer("rest_api_timeout_in_ms")
     return RestSettings(
         page=values.truth("rest_api_enable_page"),
@@ -177,7 +162,7 @@ def _rest(values: _Values) -> RestSettings:
     )
 
 
-def _grpc(values: _Values) -> GrpcSettings:
+def _grpc(values: Parsed) -> GrpcSettings:
     try:
         arguments = parse_channel_arguments(values.text("grpc_channel_arguments"))
     except ValueError as error:
@@ -192,7 +177,7 @@ def _grpc(values: _Values) -> GrpcSettings:
     )
 
 
-def _load(values: _Values, cores: int) -> LoadSettings:
+def _load(values: Parsed, cores: int) -> LoadSettings:
     poll_s = max(0, values.integer("file_system_poll_wait_seconds"))
     return LoadSettings(
         poll_s=poll_s,
@@ -215,7 +200,7 @@ def _load(values: _Values, cores: int) -> LoadSettings:
     )
 
 
-def _runtime(values: _Values, parameters: BatchingParameters | None) -> RuntimeSettings:
+def _runtime(values: Parsed, parameters: BatchingParameters | None) -> RuntimeSettings:
     both = max(0, values.integer("tensorflow_session_parallelism"))
     return RuntimeSettings(
         **runtime_choice(values.items("runtime"), default=TENSORFLOW),
@@ -230,10 +215,54 @@ def _runtime(values: _Values, parameters: BatchingParameters | None) -> RuntimeS
     )
 
 
-def _batching(values: _Values, parameters: BatchingParameters | None) -> BatchingSettings:
+def _batching(values: Parsed, parameters: BatchingParameters | None) -> BatchingSettings:
     if not values.truth("enable_batching"):
         return NoBatching()
     chosen = parameters or BatchingParameters(thread_pool_name="model_server_batch_threads")
     return chosen.model_copy(
         update={"per_model": values.truth("enable_per_model_batching_parameters")}
+    )
+
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_PACKAGE = "tensorflow.serving"
+
+
+def metrics_path_from(text: str, path: str) -> str | None:
+    """Return the metrics path from a ``--monitoring_config_file``; None if disabled.
+
+    Args:
+        text: The file's text: a MonitoringConfig as text proto.
+        path: The file, for the error message.
+
+    Raises:
+        TextProtoError: The text is not such a proto.
+    """
+    config = parse_text_proto(text, _config_class()(), path)
+    if not config.prometheus_config.enable:
+        return None
+    return config.prometheus_config.path or METRICS_PATH
+
+
+@functools.cache
+def _config_class() -> type[Any]:
+    """Return the class of MonitoringConfig, which no package on PyPI provides."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="timonel/monitoring_config.proto", package=_PACKAGE, syntax="proto3"
+    )
+    prometheus = file.message_type.add(name="PrometheusConfig")
+    prometheus.field.add(name="enable", number=1, type=_FIELD.TYPE_BOOL, label=1)
+    prometheus.field.add(name="path", number=2, type=_FIELD.TYPE_STRING, label=1)
+    file.message_type.add(name="MonitoringConfig").field.add(
+        name="prometheus_config",
+        number=1,
+        type=_FIELD.TYPE_MESSAGE,
+        label=1,
+        type_name=f".{_PACKAGE}.PrometheusConfig",
+    )
+    # Use a separate pool: the default pool may get this message some day.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName(f"{_PACKAGE}.MonitoringConfig")
     )

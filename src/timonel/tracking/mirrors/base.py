@@ -1,18 +1,21 @@
-"""Base class of mirrors, which copy run records to another tracker."""
+"""Base class and registry of mirrors, which copy run records to other trackers."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import functools
+import importlib.metadata
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import ClassVar
 
+from timonel.errors import NotFoundError, TimonelError
 from timonel.storage.workspace import Workspace
-from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import Event
 from timonel.tracking.graph import build_graph
 from timonel.tracking.reading import list_runs
-from timonel.tracking.records import RunRecord
+from timonel.tracking.records import Artifact, RunRecord
 
 DEFAULT_SUBJECT = "timonel"
 
@@ -88,3 +91,63 @@ def _upstream(workspace: Workspace, run: RunRecord) -> tuple[Artifact, ...]:
         return ()
     graph = build_graph(list_runs(workspace)).around(f"run:{run.id}", "upstream")
     return tuple(node.artifact for node in reversed(graph.artifacts))
+
+
+GROUP = "timonel.mirrors"
+ENVIRONMENT_VARIABLE = "TIMONEL_MIRRORS"
+
+
+@functools.cache
+def known_mirrors() -> Mapping[str, type[Mirror] | Exception]:
+    """Return each mirror's class, or its import error, by name.
+
+    A broken mirror must not break timonel; its error is raised if a user names the mirror, and
+    shown by ``timonel doctor``.
+    """
+    return {point.name: _load(point) for point in importlib.metadata.entry_points(group=GROUP)}
+
+
+def mirror_class(name: str) -> type[Mirror]:
+    """Return the class of a mirror.
+
+    Raises:
+        NotFoundError: No mirror has this name.
+        TimonelError: The mirror could not be imported.
+    """
+    known = known_mirrors()
+    if name not in known:
+        raise NotFoundError(f"expected one of the mirrors {', '.join(known)}, got {name!r}")
+    found = known[name]
+    if isinstance(found, Exception):
+        raise TimonelError(f"cannot import the mirror {name}: {found!r}") from found
+    return found
+
+
+def installed_mirrors(workspace: Workspace) -> list[Mirror]:
+    """Return an instance of each mirror whose package is installed.
+
+    The environment variable ``TIMONEL_MIRRORS`` restricts them to a comma-separated list of names;
+    ``none`` disables all of them.
+    """
+    selected = named_mirrors()
+    return [
+        found(workspace)
+        for name, found in known_mirrors().items()
+        if (selected is None or name in selected)
+        and not isinstance(found, Exception)
+        and found.is_available()
+    ]
+
+
+def named_mirrors() -> frozenset[str] | None:
+    """Return the names in ``TIMONEL_MIRRORS``; None if it is not set."""
+    names = os.environ.get(ENVIRONMENT_VARIABLE)
+    return None if names is None else frozenset(name.strip() for name in names.split(","))
+
+
+def _load(point: importlib.metadata.EntryPoint) -> type[Mirror] | Exception:
+    try:
+        loaded: type[Mirror] = point.load()
+    except Exception as error:  # noqa: BLE001 - a third-party package; stored and raised on use
+        return error
+    return loaded

@@ -9,15 +9,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from timonel.errors import NotFoundError, TimonelError
 from timonel.storage import append_line, exclusive, read_document, write_document
 from timonel.storage.workspace import Workspace
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader, is_over
-from timonel.tracking.mirrors.base import Mirror
-from timonel.tracking.mirrors.registry import installed_mirrors
+from timonel.tracking.mirrors.base import Mirror, installed_mirrors
 from timonel.tracking.reading import list_runs, read_run
 from timonel.tracking.records import RunRecord
 from timonel.tracking.redaction import redact_text
@@ -27,7 +26,7 @@ _LOCK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Fed:
+class SyncResult:
     """Result of feeding a run to a mirror.
 
     Attributes:
@@ -45,6 +44,12 @@ class Fed:
     error: str | None = None
 
 
+@dataclass(frozen=True)
+class _Position:
+    offset: int = 0
+    is_complete: bool = False
+
+
 class Feed:
     """Feeds a run to a mirror from the saved position on.
 
@@ -55,23 +60,24 @@ class Feed:
         self._workspace = workspace
         self._run_id = run_id
         self._mirror = mirror
+        self._events = workspace.runs / run_id / FILE_NAME
         self._folder = workspace.runs / run_id / "mirrors"
         self._has_begun = False
 
-    def sync(self) -> Fed:
+    def sync(self) -> SyncResult:
         """Send new events to the mirror. Blocks.
 
         Never raises the mirror's errors.
         """
-        given = _Given()
+        result = SyncResult(self._run_id, self._mirror.name)
         try:
             with exclusive(self._file("lock"), timeout_s=_LOCK_TIMEOUT_S):
-                self._sync(given)
+                count, is_complete = self._sync()
         except Exception as error:  # noqa: BLE001 - a mirror may raise anything; it is logged
             self._has_begun = False
             self._log(error)
-            return self._fed(given, error=f"{type(error).__name__}: {error}")
-        return self._fed(given)
+            return replace(result, error=f"{type(error).__name__}: {error}")
+        return replace(result, events=count, is_complete=is_complete)
 
     def restart(self) -> None:
         """Reset the mirror's position: the next sync sends all events again."""
@@ -81,33 +87,33 @@ class Feed:
     def is_behind(self) -> bool:
         """Return whether the mirror lacks events, judging by the saved position."""
         position = self._position()
-        events = self._workspace.runs / self._run_id / FILE_NAME
-        size = events.stat().st_size if events.is_file() else 0
+        size = self._events.stat().st_size if self._events.is_file() else 0
         return not position.is_complete or position.offset < size
 
-    def _sync(self, given: _Given) -> None:
-        position = self._position()
+    def _sync(self) -> tuple[int, bool]:
+        """Return the number of events sent, and whether the mirror has the run's end."""
+        position, count = self._position(), 0
         if not self._has_begun and not self._mirror.begin(self._run()):
             position = _Position()
         self._has_begun = True
-        given.is_complete = position.is_complete
-        reader = EventReader(self._workspace.runs / self._run_id / FILE_NAME, position.offset)
+        reader = EventReader(self._events, position.offset)
         while True:
-            before = reader.offset
             batch = reader.read(_BATCH_BYTES)
-            if reader.offset == before:
+            if reader.offset == position.offset:
                 break
             self._mirror.events(batch)
-            given.events += len(batch)
-            given.is_complete = is_over(batch, given.is_complete)
-            self._keep(_Position(reader.offset, given.is_complete))
-        if not given.events and not given.is_complete and (run := self._run()).status == "lost":
-            self._mirror.events([_loss(run)])
-            given.is_complete = True
-            self._keep(_Position(reader.offset, is_complete=True))
-        if given.is_complete:
+            count += len(batch)
+            position = _Position(reader.offset, is_over(batch, position.is_complete))
+            self._save(position)
+        if not count and not position.is_complete and (run := self._run()).status == "lost":
+            lost = {"t": run.ended_at, "type": FINISH, "status": "lost", "message": run.message}
+            self._mirror.events([lost])
+            position = _Position(reader.offset, is_complete=True)
+            self._save(position)
+        if position.is_complete:
             self._mirror.end()
             self._has_begun = False
+        return count, position.is_complete
 
     def _run(self) -> RunRecord:
         return read_run(self._workspace, self._run_id)
@@ -120,9 +126,8 @@ class Feed:
             # Lost or corrupt: mirrors tolerate repeated events.
             return _Position()
 
-    def _keep(self, position: _Position) -> None:
-        body = {"offset": position.offset, "is_complete": position.is_complete}
-        write_document(self._file("json"), "mirror", body)
+    def _save(self, position: _Position) -> None:
+        write_document(self._file("json"), "mirror", asdict(position))
 
     def _log(self, error: Exception) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -133,32 +138,17 @@ class Feed:
     def _file(self, ending: str) -> Path:
         return self._folder / f"{self._mirror.name}.{ending}"
 
-    def _fed(self, given: _Given, error: str | None = None) -> Fed:
-        return Fed(self._run_id, self._mirror.name, given.events, given.is_complete, error)
-
-
-@dataclass(frozen=True)
-class _Position:
-    offset: int = 0
-    is_complete: bool = False
-
-
-@dataclass
-class _Given:
-    events: int = 0
-    is_complete: bool = False
-
 
 def sync_run(
     workspace: Workspace, run_id: str, mirrors: Sequence[Mirror] | None = None
-) -> list[Fed]:
+) -> list[SyncResult]:
     """Feed a run to mirrors, by default to all installed and interested.
 
     Raises:
         NotFoundError: The run does not exist.
     """
     if not (workspace.runs / run_id).is_dir():
-        raise NotFoundError(f"expected a run {run_id} in {workspace.runs}, found none")
+        raise NotFoundError(f"no run {run_id} in {workspace.runs}")
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors
     run = read_run(workspace, run_id)
     return [Feed(workspace, run_id, mirror).sync() for mirror in chosen if mirror.wants(run)]
@@ -168,7 +158,7 @@ def sync_pending(
     workspace: Workspace,
     mirrors: Sequence[Mirror] | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> list[Fed]:
+) -> list[SyncResult]:
     """Feed the ended runs that are not completely mirrored yet, oldest first.
 
     Args:
@@ -189,8 +179,8 @@ def sync_pending(
 def rebuild(
     workspace: Workspace,
     mirrors: Sequence[Mirror] | None = None,
-    progress: Callable[[Fed], None] | None = None,
-) -> list[Fed]:
+    progress: Callable[[SyncResult], None] | None = None,
+) -> list[SyncResult]:
     """Send all events of all runs to mirrors again, oldest run first.
 
     Runs that a mirror already has are completed, not duplicated.
@@ -210,7 +200,3 @@ def rebuild(
             if progress is not None:
                 progress(results[-1])
     return results
-
-
-def _loss(run: RunRecord) -> dict[str, object]:
-    return {"t": run.ended_at, "type": FINISH, "status": "lost", "message": run.message}

@@ -1,6 +1,4 @@
-"""Mirror that shows runs in MLflow.
-
-It copies runs with their parameters, metrics, inputs and results.
+"""Mirror that copies runs to MLflow: parameters, metrics, inputs and results.
 
 A run goes to the server in ``MLFLOW_TRACKING_URI``, else to ``mlflow.db`` (SQLite) in the
 workspace: ``mlflow ui --backend-store-uri sqlite:///<workspace>/mlflow.db`` shows it.
@@ -10,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import logging
 import os
+import posixpath
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -19,13 +20,13 @@ from typing import Any, ClassVar
 from timonel.errors import MissingExtraError
 from timonel.storage import exclusive
 from timonel.storage.workspace import Workspace
-from timonel.tracking.artifacts import Artifact
-from timonel.tracking.events import FINISH, Event
-from timonel.tracking.mirrors import mlflow_values as values
+from timonel.tracking.events import FINISH, Event, decode_number
 from timonel.tracking.mirrors.base import Mirror, subject
-from timonel.tracking.records import RunRecord, event_artifacts
+from timonel.tracking.records import Artifact, RunRecord, event_artifacts
 
 RUN_ID_TAG = "timonel.run_id"
+_Metric = tuple[str, float, int, int]
+"""Key, value, time in milliseconds, step."""
 _STATUS = {
     "running": "RUNNING",
     "succeeded": "FINISHED",
@@ -33,6 +34,14 @@ _STATUS = {
     "stopped": "KILLED",
     "lost": "FAILED",
 }
+# Limits of MLflow's stores: mlflow/utils/validation.py.
+_METRICS_PER_BATCH = 1000
+_PARAMS_PER_BATCH = 100
+_PARAM_LENGTH = 6000
+_TAG_LENGTH = 8000
+_KEY_LENGTH = 250
+_CUT_MARK = "… [truncated by timonel: the run record has the full value]"
+_NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
 # Creating or migrating the tables takes seconds; two processes must not do it at once.
 _TABLES_TIMEOUT_S = 120.0
 
@@ -59,10 +68,7 @@ class MlflowMirror(Mirror):
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._database}"
 
     def begin(self, run: RunRecord) -> bool:
-        """Find the run by its timonel ID, or create it.
-
-        The ID is stored in a tag. Parameters and inputs are copied in both cases.
-        """
+        """Find the run by the tag with its timonel ID, or create it."""
         client = self._connect()
         found = self._find(run.id)
         known = found is not None
@@ -109,10 +115,7 @@ class MlflowMirror(Mirror):
         return self.tracking_uri == f"sqlite:///{self._database}"
 
     def _connect(self) -> Any:
-        """Return MLflow's client; the first call prepares the database.
-
-        It creates or migrates the tables.
-        """
+        """Return MLflow's client; the first call creates or migrates the tables."""
         if self._client is None:
             with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_TABLES_TIMEOUT_S):
                 with _quietly():
@@ -144,20 +147,24 @@ class MlflowMirror(Mirror):
         return str(experiment.experiment_id)
 
     def _log(
-        self, metrics: Sequence[values.MetricValue] = (), params: Mapping[str, Any] | None = None
+        self, metrics: Sequence[_Metric] = (), params: Mapping[str, Any] | None = None
     ) -> None:
         from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415 - takes seconds
 
-        new, changed = values.new_params(params or {}, self._params)
-        points = [Metric(*metric) for metric in metrics]
-        params_ = [Param(*item) for item in sorted(new.items())]
-        tags = [RunTag(values.key(f"timonel.param.{name}"), text) for name, text in changed.items()]
-        for chunk in values.chunks(points, values.METRICS_PER_BATCH):
-            self._client.log_batch(self._mlflow_id, metrics=chunk)
-        for chunk in values.chunks(params_, values.PARAMS_PER_BATCH):
-            self._client.log_batch(self._mlflow_id, params=chunk)
-        for chunk in values.chunks(tags, values.PARAMS_PER_BATCH):
-            self._client.log_batch(self._mlflow_id, tags=chunk)
+        texts = {_key(n): _shortened(_text(v), _PARAM_LENGTH) for n, v in (params or {}).items()}
+        new = {name: text for name, text in texts.items() if name not in self._params}
+        # MLflow's parameters never change, so changed values become tags.
+        tags = [
+            RunTag(_key(f"timonel.param.{name}"), text)
+            for name, text in texts.items()
+            if self._params.get(name, text) != text
+        ]
+        for metric_batch in _batches([Metric(*metric) for metric in metrics], _METRICS_PER_BATCH):
+            self._client.log_batch(self._mlflow_id, metrics=metric_batch)
+        for param_batch in _batches([Param(*item) for item in sorted(new.items())]):
+            self._client.log_batch(self._mlflow_id, params=param_batch)
+        for tag_batch in _batches(tags):
+            self._client.log_batch(self._mlflow_id, tags=tag_batch)
         self._params.update(new)
 
     def _input(self, artifact: Artifact) -> None:
@@ -169,14 +176,14 @@ class MlflowMirror(Mirror):
                 name=artifact.label[:500],
                 digest=artifact.digest.rpartition(":")[2][:36],
                 source_type="local" if "://" not in artifact.uri else artifact.uri.split(":")[0],
-                source=values.source(artifact),
-                profile=values.profile(artifact),
+                source=json.dumps({"uri": artifact.uri}),
+                profile=json.dumps({"digest": artifact.digest, **artifact.metadata}, default=str),
             )
             tag = InputTag("mlflow.data.context", artifact.type)
             self._client.log_inputs(self._mlflow_id, [DatasetInput(entity, [tag])])
 
     def _artifact_tag(self, way: str, artifact: Artifact) -> None:
-        name = values.key(f"timonel.{way}.{artifact.type}.{artifact.label}")
+        name = _key(f"timonel.{way}.{artifact.type}.{artifact.label}")
         self._tag(name, " ".join(filter(None, (artifact.uri, artifact.digest))))
 
     def _finish(self, event: Event) -> None:
@@ -187,7 +194,7 @@ class MlflowMirror(Mirror):
         self._client.set_terminated(self._mlflow_id, status, _ms(event["t"]))
 
     def _tag(self, name: str, text: str) -> None:
-        self._client.set_tag(self._mlflow_id, name, values.shortened(text, values.TAG_LENGTH))
+        self._client.set_tag(self._mlflow_id, name, _shortened(text, _TAG_LENGTH))
 
 
 def _client_class() -> Any:
@@ -217,8 +224,18 @@ def _quietly() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _metrics(event: Event) -> list[values.MetricValue]:
-    return values.metric_values(event) if event["type"] == "metrics" else []
+def _metrics(event: Event) -> list[_Metric]:
+    """Return the values of a metrics event; the step is the training step, else the epoch."""
+    metrics = event.get("metrics")
+    if event["type"] != "metrics" or not isinstance(metrics, Mapping):
+        return []
+    step = next((event[name] for name in ("step", "epoch") if isinstance(event.get(name), int)), 0)
+    decoded = {name: decode_number(value) for name, value in metrics.items()}
+    return [
+        (_key(name), value, _ms(event["t"]), step)
+        for name, value in decoded.items()
+        if value is not None
+    ]
 
 
 def _header_tags(run: RunRecord) -> dict[str, str]:
@@ -236,10 +253,30 @@ def _header_tags(run: RunRecord) -> dict[str, str]:
         "mlflow.source.git.commit": git.get("commit"),
         "mlflow.source.git.repoURL": git.get("remote"),
     }
-    return {
-        name: values.shortened(str(text), values.TAG_LENGTH) for name, text in tags.items() if text
-    }
+    return {name: _shortened(str(text), _TAG_LENGTH) for name, text in tags.items() if text}
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def _key(name: str) -> str:
+    """Return the closest name to ``name`` that MLflow accepts."""
+    cleaned = _NOT_IN_KEYS.sub("_", name).strip("/ ")[:_KEY_LENGTH].rstrip("/ ") or "_"
+    is_plain = posixpath.normpath(cleaned) == cleaned and not cleaned.startswith("..")
+    return cleaned if is_plain and cleaned != "." else cleaned.replace("/", "_").replace(".", "_")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+
+
+def _shortened(value: str, limit: int) -> str:
+    return value if len(value) <= limit else value[: limit - len(_CUT_MARK)] + _CUT_MARK
+
+
+def _batches(items: Sequence[Any], size: int = _PARAMS_PER_BATCH) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

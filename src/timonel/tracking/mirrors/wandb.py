@@ -11,23 +11,35 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import netrc
 import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import orjson
 
 from timonel.errors import MissingExtraError
 from timonel.storage.workspace import Workspace
-from timonel.tracking.artifacts import Artifact
 from timonel.tracking.events import FINISH, Event, decode_number
-from timonel.tracking.mirrors.base import Mirror, subject
-from timonel.tracking.mirrors.registry import named_mirrors
-from timonel.tracking.mirrors.wandb_login import mode, offline_folder
-from timonel.tracking.records import RunRecord, event_artifacts
+from timonel.tracking.mirrors.base import Mirror, named_mirrors, subject
+from timonel.tracking.records import Artifact, RunRecord, event_artifacts
+
+Mode = Literal["online", "offline", "disabled"]
+
+_SERVER = "https://api.wandb.ai"
+_MODES: Mapping[str, Mode] = {
+    "offline": "offline",
+    "dryrun": "offline",
+    "online": "online",
+    "run": "online",
+    "shared": "online",
+    "disabled": "disabled",
+}
+
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +89,7 @@ class WandbMirror(Mirror):
         self._run: Any = None
         self._exit_code = 0
         self._numbers: dict[bytes, int] = {}
-        self._given: set[bytes] = set()
+        self._sent: set[bytes] = set()
 
     @classmethod
     def is_available(cls) -> bool:
@@ -91,8 +103,8 @@ class WandbMirror(Mirror):
 
     def wants(self, run: RunRecord) -> bool:
         """Return whether to copy the run: with ``--wandb``, or if all are."""
-        asked = bool(run.header.params.get(PARAM)) and not self._is_disabled
-        return asked or self.wants_all
+        is_requested = bool(run.header.params.get(PARAM)) and not self._is_disabled
+        return is_requested or self.wants_all
 
     @property
     def folder(self) -> Path:
@@ -102,7 +114,7 @@ class WandbMirror(Mirror):
     def begin(self, run: RunRecord) -> bool:
         """Open the run under its timonel ID, and copy its header."""
         self._exit_code = 0
-        self._given = set()
+        self._sent = set()
         self._numbers = {}
         events = run.events()
         for event in events:
@@ -121,15 +133,17 @@ class WandbMirror(Mirror):
         if known:
             self.events(events)
         else:
-            _logger.info("%s is kept offline: wandb sync %s", run.id, Path(self._run.dir).parent)
+            _logger.info(
+                "%s is offline; upload with: wandb sync %s", run.id, Path(self._run.dir).parent
+            )
         return known
 
     def events(self, batch: Sequence[Event]) -> None:
         """Copy parameters, metrics, inputs, outputs and the end."""
         for event in batch:
             key = _key(event)
-            if event["type"] in _COPIED and key not in self._given:
-                self._given.add(key)
+            if event["type"] in _COPIED and key not in self._sent:
+                self._sent.add(key)
                 self._copy(event)
 
     def end(self) -> None:
@@ -178,7 +192,7 @@ class WandbMirror(Mirror):
 
     def _open(self, run: RunRecord, chosen: str) -> Any:
         wandb = _wandb()
-        wanted = {
+        values = {
             **_SETTINGS,
             "mode": chosen,
             "project": self._project(run),
@@ -191,7 +205,7 @@ class WandbMirror(Mirror):
         }
         known = type(wandb.Settings()).model_fields
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = {name: value for name, value in wanted.items() if name in known}
+        settings = {name: value for name, value in values.items() if name in known}
         _open_runs[run.id] = wandb.init(settings=wandb.Settings(**settings))
         return _open_runs[run.id]
 
@@ -216,6 +230,54 @@ class WandbMirror(Mirror):
         if event["type"] != "metrics":
             return -1
         return self._numbers.setdefault(_key(event), len(self._numbers))
+
+
+def mode(environ: Mapping[str, str]) -> Mode:
+    """Return the mode from ``WANDB_MODE``, else online with a login."""
+    named = _MODES.get(environ.get("WANDB_MODE", "").lower())
+    return named or ("online" if is_logged_in(environ) else "offline")
+
+
+def describe_destination(environ: Mapping[str, str], folder: str, run_id: str) -> str:
+    """Return a line that describes where a run goes.
+
+    Args:
+        environ: The environment.
+        folder: The folder of offline runs.
+        run_id: The run.
+    """
+    chosen = mode(environ)
+    if chosen == "disabled":
+        return "Weights & Biases: disabled by WANDB_MODE"
+    if chosen == "online":
+        return f"Weights & Biases: {environ.get('WANDB_BASE_URL') or _SERVER}"
+    why = "set by WANDB_MODE" if environ.get("WANDB_MODE") else "no login found"
+    upload = f"wandb sync {folder}/offline-run-*-{run_id}"
+    return f"Weights & Biases: offline ({why}); upload with: {upload}"
+
+
+def offline_folder(environ: Mapping[str, str], root: Path) -> Path:
+    """Return the folder of offline runs: below ``WANDB_DIR``, else below ``root``."""
+    return Path(environ.get("WANDB_DIR") or root) / "wandb"
+
+
+def is_logged_in(environ: Mapping[str, str]) -> bool:
+    """Return whether the environment or the netrc file has a login for W&B's server."""
+    if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(environ.get("WANDB_BASE_URL") or _SERVER).netloc
+    try:
+        return netrc.netrc(_netrc_file(environ)).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _netrc_file(environ: Mapping[str, str]) -> Path:
+    if environ.get("NETRC"):
+        return Path(environ["NETRC"]).expanduser()
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    usual = home / ".netrc"
+    return usual if usual.exists() else home / "_netrc"
 
 
 def _wandb() -> Any:

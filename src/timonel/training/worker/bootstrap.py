@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timonel.data import session
+from timonel.data import load_registry
 from timonel.engines.base import FailureCause
 from timonel.errors import TimonelError
 from timonel.storage import Workspace, find_workspace
@@ -96,7 +96,7 @@ def _run_to_outcome(task: Task) -> Outcome:
         termination.ignore_more()
         result = exit_report.of_exception(
             exit_report.explained(
-                error, session.faults, is_served=task.spec.settings.uses_parameter_servers
+                error, load_registry.faults, is_served=task.spec.settings.uses_parameter_servers
             ),
             script=task.spec.script,
             peers=task.peers,

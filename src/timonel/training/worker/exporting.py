@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, session
+from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, load_registry
 from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
 from timonel.errors import DataError, ModelError, SpecError
@@ -55,7 +55,7 @@ def export_own(
     labels: Sequence[str] | None,
 ) -> None:
     """Export a model chosen by the script; the last one is kept."""
-    record = session.loads[-1] if session.loads else None
+    record = load_registry.loads[-1] if load_registry.loads else None
     _exported_by_script.append(model)
     with surrounding(model), redirected_saves.suspended():
         if own is None:
@@ -101,7 +101,7 @@ def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
 def _export(
     folder: Path,
     model: Any,
-    record: session.LoadRecord | None,
+    record: load_registry.LoadRecord | None,
     spec: Any,
     labels: Sequence[str] | None,
 ) -> None:
@@ -133,7 +133,7 @@ def _export(
     )
 
 
-def _reference_or_none(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
+def _reference_or_none(model: Any, record: load_registry.LoadRecord) -> dict[str, Any] | None:
     """Return reference predictions, or None if the held-out records are damaged."""
     try:
         return _reference(model, record)
@@ -157,7 +157,7 @@ def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str
     }
 
 
-def _reference(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
+def _reference(model: Any, record: load_registry.LoadRecord) -> dict[str, Any] | None:
     """Return the training pipeline's predictions for held-out records, for the export check."""
     dataset = Dataset.open(record.uri)
     split = next((name for name in ("test", "validation") if dataset.count(name)), None)
@@ -184,7 +184,7 @@ def _reference(model: Any, record: session.LoadRecord) -> dict[str, Any] | None:
 
 
 def _predict(
-    model: Any, record: session.LoadRecord, split: str, count: int
+    model: Any, record: load_registry.LoadRecord, split: str, count: int
 ) -> tuple[Any, Any] | tuple[None, None]:
     scores, labels, seen = [], [], 0
     for x, y in _load_again(record, split):
@@ -200,10 +200,10 @@ def _predict(
     return np.concatenate(scores)[:count], np.concatenate(labels)[:count]
 
 
-def _load_again(record: session.LoadRecord, split: str) -> Any:
+def _load_again(record: load_registry.LoadRecord, split: str) -> Any:
     """Load a whole split with the script's own `load` options."""
-    shard = session.input_shard()
-    session.configure(session.InputShard())
+    shard = load_registry.input_shard()
+    load_registry.configure(load_registry.InputShard())
     try:
         return load(
             record.uri,
@@ -214,7 +214,7 @@ def _load_again(record: session.LoadRecord, split: str) -> Any:
             **_options(record.preprocessing),
         )
     finally:
-        session.configure(shard)
+        load_registry.configure(shard)
 
 
 def _options(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from timonel.data import session
+from timonel.data import load_registry
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
 from timonel.training.settings import Settings, StrategyName
@@ -72,8 +72,8 @@ def prepared(
     served = settings.uses_parameter_servers
     # With parameter servers only the chief runs the script; it distributes all data itself.
     workers = 1 if served else len(context.cluster.trainers)
-    session.configure(
-        session.InputShard(
+    load_registry.configure(
+        load_registry.InputShard(
             0 if served else context.cluster.rank,
             workers,
             max(1, replicas // workers),
@@ -142,7 +142,7 @@ def prepared(
     if run is not None:
         # Remove a partial export from before the chief was killed.
         sweep(context.job_dir)
-        session.on_load.append(lambda record: _report_load(run, record))
+        load_registry.on_load.append(lambda record: _report_load(run, record))
     if strategy is None:
         yield fits
         return
@@ -218,7 +218,7 @@ def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[
         dealt = sharding.distribute(
             strategy,
             dataset,
-            sharded=workers > 1 and session.is_sharded(dataset),
+            sharded=workers > 1 and load_registry.is_sharded(dataset),
             fill=takes_training_data(),
         )
         return original(dataset, options) if dealt is None else dealt
@@ -227,7 +227,7 @@ def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[
     strategy.experimental_distribute_dataset = distribute
 
 
-def _report_load(run: RunWriter, record: session.LoadRecord) -> None:
+def _report_load(run: RunWriter, record: load_registry.LoadRecord) -> None:
     run.event(
         "dataset-loaded",
         uri=record.uri,

@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from timonel.serving.console.openapi.document import Model, Version, document, example_path
-from timonel.serving.console.openapi.server import Facts
-from timonel.serving.console.openapi.signatures import examples, request_schema, verbs
-from timonel.serving.console.openapi.tensors import TooLargeError, title
+from timonel.serving.console.openapi.document import Facts, Model, Version, document
+from timonel.serving.console.openapi.schemas import (
+    TooLargeError,
+    examples,
+    request_schema,
+    title,
+    verbs,
+)
 from timonel.serving.protocols.tfs_rest.request_body import decode, parse_request
 from timonel.serving.protocols.tfs_rest.response_body import encode
 from timonel.serving.signature import NUMPY_TYPES, STRING, Signature, TensorSpec
@@ -73,7 +77,7 @@ def test_a_document_of_many_models_is_valid():
     )
     paths = content["paths"]
     assert set(paths["/v1/models/dense:predict"]) == {"post"}
-    assert {path for path in paths if "dense" in path} == {
+    assert {path for path in paths if path.startswith("/v1/models/dense")} == {
         "/v1/models/dense",
         "/v1/models/dense:predict",
         "/v1/models/dense/metadata",
@@ -87,7 +91,7 @@ def test_a_document_of_many_models_is_valid():
     }
     assert "/v1/models/a%2Fb%3A%C3%BC%20c:classify" in paths
     assert "/v1/models/a%2Fb%3A%C3%BC%20c:regress" in paths
-    assert [path for path in paths if "empty" in path] == ["/v1/models/empty"]
+    assert [path for path in paths if "/empty" in path] == ["/v1/models/empty"]
     assert content["security"] == [{"bearer": []}, {"apiKey": []}]
     assert json.loads(json.dumps(content)) == content
 
@@ -170,14 +174,11 @@ def test_answers_fit_their_schema(each):
         jsonschema.validate(json.loads(encode(outputs, by_row=by_row)), schema)
 
 
-def test_a_large_tensor_has_its_example_elsewhere():
+def test_a_large_tensor_has_no_example():
     large = signature({"x": spec(shape=(-1, 224, 224, 3))})
     content = validated(made(Model("a b", [Version(3, of(large))])))
     operation = content["paths"]["/v1/models/a%20b:predict"]["post"]
-    found = operation["requestBody"]["content"]["application/json"]["examples"]
-    assert found == {
-        "serving_default": {"externalValue": example_path("a b", 3, "serving_default")}
-    }
+    assert "examples" not in operation["requestBody"]["content"]["application/json"]
     assert len(json.dumps(content)) < 20_000
     with pytest.raises(TooLargeError):
         examples("predict", large, 100)
@@ -192,9 +193,8 @@ def test_shapes_in_words():
     jsonschema.validate(examples("predict", free, 9)["rows"], request_schema("predict", free))
 
 
-def test_the_open_inference_protocol_is_described_where_it_is_spoken():
-    facts = Facts("1.0", open_inference=True)
-    content = validated(made(Model("m", [Version(1, of(TABLE, SCALAR))]), facts=facts))
+def test_the_open_inference_protocol_is_described():
+    content = validated(made(Model("m", [Version(1, of(TABLE, SCALAR))])))
     found = {path for path in content["paths"] if path.startswith("/v2/")}
     assert found == {
         "/v2/models/m",
@@ -214,4 +214,3 @@ def test_the_open_inference_protocol_is_described_where_it_is_spoken():
     wrong = {"inputs": [{"name": "age", "datatype": "FP32", "shape": [1], "data": [1]}] * 2}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, described["schema"])
-    assert not [path for path in made(Model("m", [Version(1, of(TABLE))]))["paths"] if "v2" in path]

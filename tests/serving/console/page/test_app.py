@@ -12,12 +12,10 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from timonel.serving.auth.policy import VIEWER, Principal, Resource, Scope
 from timonel.serving.auth.url_rights import resource_of
-from timonel.serving.console.openapi.server import Facts
-from timonel.serving.console.page.app import PageApp
-from timonel.serving.console.page.description import Description
-from timonel.serving.console.page.files import static_files
-from timonel.serving.console.page.sampler import LINGER_S, Sampler
-from timonel.serving.console.page.wiring import with_page
+from timonel.serving.console.openapi.document import Facts
+from timonel.serving.console.page.app import PageApp, static_files, with_page
+from timonel.serving.console.page.history import LINGER_S, Sampler
+from timonel.serving.console.page.views import Description
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import State, VersionStatus
@@ -217,7 +215,7 @@ def test_live_tells_states_errors_and_what_is_away(rig):
 
 
 def test_points_are_taken_while_somebody_looks(rig, monkeypatch):
-    monkeypatch.setattr("timonel.serving.console.page.sampler.PERIOD_S", 0)
+    monkeypatch.setattr("timonel.serving.console.page.history.PERIOD_S", 0)
     asked = rig()
 
     async def look():
@@ -253,24 +251,14 @@ def test_the_form_has_an_example_for_each_signature(rig):
     assert asked.json("/page/models/nope/1")[0] == 404
 
 
-def test_the_description_is_valid_and_large_examples_are_apart(rig):
+def test_the_description_is_valid_and_has_no_large_examples(rig):
     asked = rig()
     status, content = asked.json("/openapi.json")
     assert status == 200
     OpenAPIV31SpecValidator(content).validate()
     assert content["info"]["version"] == "1.2.3"
     body = content["paths"]["/v1/models/a%2Fb/versions/1:predict"]["post"]["requestBody"]
-    at = body["content"]["application/json"]["examples"]["serving_default"]["externalValue"]
-    status, example = asked.json(at)
-    assert status == 200
-    assert [len(example["instances"][0]), len(example["instances"][0][0])] == [100, 100]
-    for strange in (
-        at + "x",
-        at.replace("/1/", "/2/"),
-        at.replace("/1/", "/9/"),
-        at.replace("a%2Fb", "z"),
-    ):
-        assert asked.json(strange)[0] == 404
+    assert "examples" not in body["content"]["application/json"]
 
 
 def test_a_principal_sees_its_models_only(rig):
@@ -297,7 +285,6 @@ def test_a_principal_sees_its_models_only(rig):
         ("/page/live", Scope.VIEW),
         ("/openapi.json", Scope.VIEW),
         ("/page/models/a%2Fb/3", ("a/b",)),
-        ("/openapi/examples/a%2Fb/3/serving_default", ("a/b",)),
         ("/page/models/a/b/3", None),
         ("/page/models/m/3/x/y", None),
         ("/page/else", None),

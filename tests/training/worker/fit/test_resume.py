@@ -20,7 +20,7 @@ import tensorflow as tf
 import tf_keras
 
 from timonel.data import Dataset as Converted
-from timonel.data import load, session
+from timonel.data import load, load_registry
 from timonel.errors import TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.agreement import Agreement, Wish
@@ -163,9 +163,9 @@ def helpers(flavour: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _original_fits() -> Iterator[None]:
-    session.reset()
+    load_registry.reset()
     yield
-    session.reset()
+    load_registry.reset()
     for flavour, fit in FITS.items():
         flavour.Model.fit = fit
 
@@ -307,7 +307,7 @@ def test_callbacks_of_kerases_that_save_and_count(
 
 def test_a_dataset_of_ours(dataset: Converted, start: Callable[..., Training]) -> None:
     def data() -> dict[str, Any]:
-        session.reset()
+        load_registry.reset()
         train = load(dataset.uri, batch_size=8).map(
             lambda x, y: (tf.reshape(x, (-1, 64))[:, :6], y)
         )
@@ -326,8 +326,8 @@ def test_more_workers_have_one_step_less(
     workers = 1
 
     def data() -> dict[str, Any]:
-        session.reset()
-        session.configure(session.InputShard(0, workers))
+        load_registry.reset()
+        load_registry.configure(load_registry.InputShard(0, workers))
         train = load(dataset.uri, batch_size=40)  # of 96: two whole batches, and a rest
         return {"x": train.map(lambda x, y: (tf.reshape(x, (-1, 64))[:, :6], y)), **VALID}
 

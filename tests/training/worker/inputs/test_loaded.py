@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from timonel.data import Dataset, load, session
+from timonel.data import Dataset, load, load_registry
 from timonel.training.worker.inputs import building
 from timonel.training.worker.inputs.loaded import find_loaded
 
@@ -14,7 +14,7 @@ from timonel.training.worker.inputs.loaded import find_loaded
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     yield
-    session.reset()
+    load_registry.reset()
 
 
 def test_a_load_is_found_through_what_the_user_does_to_it(dataset: Dataset) -> None:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from timonel.serving.console.openapi import signatures as asked
-from timonel.serving.console.openapi.open_inference import infer_paths, infer_schemas
-from timonel.serving.console.openapi.parts import (
+from timonel.serving.client.connection import is_image
+from timonel.serving.console.openapi.schemas import (
+    VERBS,
+    Schema,
+    TooLargeError,
+    answer_schema,
     any_of,
     errors,
+    example,
+    examples,
+    has_json,
     identifier,
     post,
     read,
     record,
     ref,
+    request_schema,
+    verbs,
 )
-from timonel.serving.console.openapi.server import METADATA, STATUS, Facts, server_paths
-from timonel.serving.console.openapi.tensors import TooLargeError
-from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
+from timonel.serving.protocols.v2.request import BASE64, CONTENT_TYPE
+from timonel.serving.protocols.v2.tensors import datatype_named
+from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 
 INLINE: Final = 4096
-"""Largest tensor in an inline example, in elements."""
+"""Largest tensor in an example, in elements."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Model:
 
 def document(models: Sequence[Model], facts: Facts) -> dict[str, Any]:
     """Build the OpenAPI document of a server with the given models."""
-    writer = _Writer(open_inference=facts.open_inference)
+    writer = _Writer()
     for model in models:
         writer.add(model)
     security: dict[str, Any] = {}
@@ -80,14 +90,13 @@ def document(models: Sequence[Model], facts: Facts) -> dict[str, Any]:
 class _Writer:
     """Collector of paths and components."""
 
-    def __init__(self, *, open_inference: bool) -> None:
-        self._open_inference = open_inference
+    def __init__(self) -> None:
         self.paths: dict[str, Any] = {}
         self.schemas: dict[str, Any] = {
             "Error": record({"error": {"type": "string"}}),
             "Status": STATUS,
             "Metadata": METADATA,
-            **(infer_schemas() if open_inference else {}),
+            **infer_schemas(),
         }
         self.components: dict[str, Any] = {
             "schemas": self.schemas,
@@ -117,14 +126,13 @@ class _Writer:
 
     def _version(self, base: str, name: str, version: Version, which: str) -> None:
         self._reads(base, name, "Metadata", "/metadata", f"The signatures of {which}")
-        for verb in asked.VERBS:
+        for verb in VERBS:
             component = _component(name, version.number, verb)
             if f"{component}.request" not in self.schemas:
                 continue
             content: dict[str, Any] = {"schema": ref("schemas", f"{component}.request")}
-            examples = self._examples(name, version, verb)
-            if examples:
-                content["examples"] = examples
+            if shown := _examples(version, verb):
+                content["examples"] = shown
             path = f"{base}:{verb}"
             summary = f"{verb.capitalize()} with {which}"
             answer = ref("schemas", f"{component}.answer")
@@ -132,44 +140,34 @@ class _Writer:
 
     def _infer(self, suffix: str, name: str, version: Version, which: str) -> None:
         signature = version.signatures.get(DEFAULT_SIGNATURE)
-        if self._open_inference and signature is not None and signature.inputs:
+        if signature is not None and signature.inputs:
             base = f"/v2/models/{quote(name, safe='')}{suffix}"
             self.paths.update(infer_paths(base, name, signature, which, INLINE))
 
     def _define(self, name: str, version: Version) -> None:
-        for verb in asked.VERBS:
-            fit = [each for each in _ordered(version.signatures) if verb in asked.verbs(each)]
-            if not fit:
-                continue
-            component = _component(name, version.number, verb)
-            requests = [asked.request_schema(verb, each) for each in fit]
-            answers = [asked.answer_schema(verb, each) for each in fit]
-            self.schemas[f"{component}.request"] = any_of(requests)
-            self.schemas[f"{component}.answer"] = any_of(answers)
-
-    def _examples(self, name: str, version: Version, verb: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for signature in _ordered(version.signatures):
-            if verb not in asked.verbs(signature):
-                continue
-            try:
-                made = asked.examples(verb, signature, INLINE)
-            except TooLargeError:
-                at = example_path(name, version.number, signature.name)
-                found[signature.name] = {"externalValue": at}
-            else:
-                for form, value in made.items():
-                    found[f"{signature.name}, {form}"] = {"value": value}
-        return found
+        for verb in VERBS:
+            fit = [each for each in _ordered(version.signatures) if verb in verbs(each)]
+            if fit:
+                component = _component(name, version.number, verb)
+                self.schemas[f"{component}.request"] = any_of(
+                    [request_schema(verb, s) for s in fit]
+                )
+                self.schemas[f"{component}.answer"] = any_of([answer_schema(verb, s) for s in fit])
 
     def _reads(self, base: str, name: str, schema: str, suffix: str, summary: str) -> None:
         path = base + suffix
         self.paths[path] = read(path, name, summary, ref("schemas", schema))
 
 
-def example_path(name: str, version: int, signature: str) -> str:
-    """Return the path of an example too large for the document."""
-    return f"/openapi/examples/{quote(name, safe='')}/{version}/{quote(signature, safe='')}"
+def _examples(version: Version, verb: str) -> dict[str, Any]:
+    """Return the example requests of a version's signatures that are small enough."""
+    found: dict[str, Any] = {}
+    for signature in _ordered(version.signatures):
+        if verb in verbs(signature):
+            with contextlib.suppress(TooLargeError):
+                for form, value in examples(verb, signature, INLINE).items():
+                    found[f"{signature.name}, {form}"] = {"value": value}
+    return found
 
 
 def _ordered(signatures: Mapping[str, Signature]) -> list[Signature]:
@@ -179,3 +177,222 @@ def _ordered(signatures: Mapping[str, Signature]) -> list[Signature]:
 
 def _component(name: str, version: int, verb: str) -> str:
     return f"{identifier(name)}.v{version}.{verb}"
+
+
+_SIZES: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_DATA: Final = {
+    "type": "array",
+    "description": "The elements in row-major order, flat or nested; omitted if they follow the "
+    "JSON as binary data.",
+}
+_TENSOR: Final = record(
+    {
+        "name": {"type": "string"},
+        "datatype": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+    }
+)
+
+
+def infer_paths(
+    base: str, name: str, signature: Signature, which: str, most: int
+) -> dict[str, Any]:
+    """Return the paths of a version below ``base``.
+
+    Args:
+        base: The path of the model, or of one of its versions.
+        name: The model's name.
+        signature: The version's default signature.
+        which: A description of the version, for summaries.
+        most: The largest tensor, in elements, in an example.
+    """
+    content: dict[str, Any] = {"schema": _request(signature)}
+    made = _example(signature, most)
+    if made is not None:
+        content["example"] = made
+    path = f"{base}/infer"
+    summary = f"Infer with {which} (Open Inference Protocol)"
+    infer = post(path, name, summary, content, ref("schemas", "InferAnswer"))
+    metadata = read(base, name, f"The tensors of {which}", ref("schemas", "InferModel"))
+    return {base: metadata, path: infer}
+
+
+def infer_schemas() -> dict[str, Schema]:
+    """Return the component schemas that `infer_paths` refers to."""
+    output = record({**_TENSOR["properties"]})
+    output["properties"]["data"] = {"type": "array"}
+    return {
+        "InferAnswer": record(
+            {
+                "model_name": {"type": "string"},
+                "model_version": {"type": "string"},
+                "outputs": {"type": "array", "items": output},
+            }
+        ),
+        "InferModel": record(
+            {
+                "name": {"type": "string"},
+                "versions": {"type": "array", "items": {"type": "string"}},
+                "platform": {"type": "string"},
+                "inputs": {"type": "array", "items": _TENSOR},
+                "outputs": {"type": "array", "items": _TENSOR},
+            }
+        ),
+    }
+
+
+def _request(signature: Signature) -> Schema:
+    inputs = [_input(name, spec) for name, spec in signature.inputs.items()]
+    listed: Schema = {"type": "array", "items": {"anyOf": inputs}}
+    listed["minItems"] = len(inputs) - len(signature.defaults)
+    listed["maxItems"] = len(inputs)
+    wanted = {"type": "array", "items": record({"name": {"enum": list(signature.outputs)}})}
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "inputs": listed,
+            "outputs": wanted,
+            "parameters": {"type": "object"},
+        },
+        "required": ["inputs"],
+    }
+
+
+def _input(name: str, spec: TensorSpec) -> Schema:
+    shape: Schema = dict(_SIZES)
+    if spec.shape is not None:
+        shape |= {"minItems": len(spec.shape), "maxItems": len(spec.shape)}
+    properties = {
+        "name": {"const": name},
+        "datatype": {"const": datatype_named(spec.dtype)},
+        "shape": shape,
+        "data": _DATA,
+        "parameters": {"type": "object"},
+    }
+    return {
+        "type": "object",
+        "title": name,
+        "properties": properties,
+        "required": ["name", "datatype", "shape"],
+    }
+
+
+def _example(signature: Signature, most: int) -> dict[str, Any] | None:
+    """Return an example request.
+
+    None if it is too large, or JSON cannot carry its types.
+    """
+    specs = signature.inputs.items()
+    if not all(has_json(spec) for _, spec in specs):
+        return None
+    try:
+        return {"inputs": [_input_example(name, spec, most) for name, spec in specs]}
+    except TooLargeError:
+        return None
+
+
+def _input_example(name: str, spec: TensorSpec, most: int) -> dict[str, Any]:
+    declared = (-1,) if spec.shape is None else spec.shape
+    sizes = [1 if size < 0 else size for size in declared]
+    flat = TensorSpec("", spec.dtype, (math.prod(sizes),))
+    described = {"name": name, "datatype": datatype_named(spec.dtype), "shape": sizes}
+    data = example(name, flat, most=most)
+    if not is_image(name, spec.dtype):
+        return {**described, "data": data}
+    texts = [each["b64"] for each in data]
+    return {**described, "data": texts, "parameters": {CONTENT_TYPE: BASE64}}
+
+
+_REASON: Final = record({"error_code": {"type": "string"}, "error_message": {"type": "string"}})
+_VERSION: Final = {
+    "version": {"type": "string", "pattern": "^[0-9]+$"},
+    "state": {"enum": ["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]},
+    "status": _REASON,
+}
+STATUS: Final = record({"model_version_status": {"type": "array", "items": record(_VERSION)}})
+_LABELS: Final = {"type": "array", "items": {"type": "string"}, "description": "Class names."}
+MODELS: Final = record(
+    {
+        "models": {
+            "type": "array",
+            "items": record(
+                {
+                    "name": {"type": "string"},
+                    "versions": {
+                        "type": "array",
+                        "items": record({**_VERSION, "labels": _LABELS}),
+                    },
+                }
+            ),
+        }
+    }
+)
+METADATA: Final = record(
+    {
+        "model_spec": record(
+            {
+                "name": {"type": "string"},
+                "signature_name": {"type": "string"},
+                "version": {"type": "string"},
+            }
+        ),
+        "metadata": {"type": "object"},
+    }
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Server facts in a document, besides its models.
+
+    Args:
+        release: The server's version.
+        is_closed: Whether credentials are required.
+        lists: Whether the server lists its models and their configuration.
+        metrics_path: The path of the metrics; None for no metrics.
+    """
+
+    release: str
+    is_closed: bool = False
+    lists: bool = True
+    metrics_path: str | None = None
+
+
+def server_paths(facts: Facts) -> dict[str, Any]:
+    """Return the paths that are not about a single model."""
+    paths: dict[str, Any] = {}
+    for path, summary in {
+        "/livez": "Whether the process is alive",
+        "/readyz": "Whether every model is ready",
+    }.items():
+        text = {"text/plain": {"schema": {"type": "string"}}}
+        paths[path] = {
+            "get": {
+                "operationId": identifier(path),
+                "summary": summary,
+                "tags": ["server"],
+                "security": [],
+                "responses": {
+                    "200": {"description": "Yes.", "content": text},
+                    "503": {"description": "No, with the reason.", "content": text},
+                },
+            }
+        }
+    if facts.lists:
+        paths["/v1/models"] = read("/v1/models", "server", "The models and their versions", MODELS)
+        config = {"type": "object", "description": "A ModelServerConfig."}
+        paths["/v1/config"] = read(
+            "/v1/config", "server", "The configuration of the models", config
+        )
+    if facts.metrics_path is not None:
+        content = {"text/plain": {"schema": {"type": "string"}}}
+        paths[facts.metrics_path] = {
+            "get": {
+                "operationId": "metrics",
+                "summary": "Metrics, in Prometheus' text format",
+                "tags": ["server"],
+                "responses": {"200": {"description": "OK", "content": content}},
+            }
+        }
+    return paths

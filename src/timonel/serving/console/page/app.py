@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import importlib.resources
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 import orjson
 
+from timonel._version import __version__
 from timonel.serving.asgi import App, Receive, Scope, Send
 from timonel.serving.auth.policy import viewer_may
-from timonel.serving.console.openapi.tensors import TooLargeError
-from timonel.serving.console.page.description import Description
-from timonel.serving.console.page.files import static_files
-from timonel.serving.console.page.history import ALL
-from timonel.serving.console.page.sampler import Sampler
-from timonel.serving.console.page.views import form_view, model_view
+from timonel.serving.auth.url_rights import STATIC
+from timonel.serving.console.openapi.document import Facts
+from timonel.serving.console.page.history import ALL, Sampler
+from timonel.serving.console.page.views import Description, form_view, model_view
+from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.dialect import DIALECTS
 from timonel.serving.settings.auth import Action
 from timonel.serving.settings.base import EVERY_MODEL
-from timonel.serving.status import Code, StatusError, not_found
+from timonel.serving.status import Code, StatusError
+from timonel.serving.telemetry.monitor import Monitor
 
 Headers = list[tuple[bytes, bytes]]
 
 _FORM: Final = re.compile(r"/page/models/([^/]+)/(\d{1,19})\Z", re.ASCII)
-_EXAMPLE: Final = re.compile(r"/openapi/examples/([^/]+)/(\d{1,19})/([^/]+)\Z", re.ASCII)
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     b"img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,6 +46,38 @@ _SAFE: Final = [
 ]
 _JSON: Final = b"application/json"
 _STATUS: Final = {Code.NOT_FOUND: 404, Code.INVALID_ARGUMENT: 400}
+
+
+def with_page(
+    app: App,
+    settings: ServerSettings,
+    plane: DataPlane,
+    monitor: Monitor,
+    pool: Executor,
+    *,
+    is_draining: Callable[[], bool],
+) -> App:
+    """Add the page and ``/openapi.json`` to a REST application, if enabled.
+
+    Args:
+        app: Application for all other requests.
+        settings: The server's settings.
+        plane: Data plane with the models.
+        monitor: Source of the plots' data.
+        pool: Executor for large responses.
+        is_draining: Whether the server has been asked to stop.
+    """
+    lists = DIALECTS[settings.dialect].lists_models
+    if not (lists or settings.rest.page):
+        return app
+    facts = Facts(
+        release=__version__,
+        is_closed=settings.access.is_closed,
+        lists=lists,
+        metrics_path=settings.monitoring.metrics_path,
+    )
+    sampler = Sampler(monitor) if settings.rest.page else None
+    return PageApp(app, Description(plane, facts), pool, sampler, is_draining)
 
 
 class _Answer(NamedTuple):
@@ -110,34 +146,23 @@ class PageApp:
             if _has(scope["headers"], b"if-none-match", file.etag):
                 return _Answer(304, b"", file.content_type, headers)
             return _Answer(200, file.content, file.content_type, headers)
-        run = asyncio.get_running_loop().run_in_executor
         if path == "/openapi.json":
             seen = self._description.seen(Action.METADATA)
+            run = asyncio.get_running_loop().run_in_executor
             return _fresh(await run(self._pool, self._description.document, seen))
-        if found := _EXAMPLE.match(path):
-            name, version, signature = unquote(found[1]), int(found[2]), unquote(found[3])
-            try:
-                made = await run(self._pool, self._description.example, name, version, signature)
-            except TooLargeError as error:
-                raise not_found(str(error)) from None
-            return _fresh(made)
-        return await self._of_page(path, scope["query_string"].decode("latin-1"))
-
-    async def _of_page(self, path: str, query: str) -> _Answer | None:
-        if self._sampler is None:
-            return None
-        if path == "/page/live":
-            return _fresh(orjson.dumps(self._live(parse_qs(query), self._sampler)))
-        if found := _FORM.match(path):
+        if self._sampler is not None and path == "/page/live":
+            query = parse_qs(scope["query_string"].decode("latin-1"))
+            return _fresh(orjson.dumps(self._live(query, self._sampler)))
+        if self._sampler is not None and (found := _FORM.match(path)):
             return _fresh(orjson.dumps(self._form(unquote(found[1]), int(found[2]))))
         return None
 
-    def _live(self, asked: dict[str, list[str]], sampler: Sampler) -> dict[str, Any]:
+    def _live(self, query: dict[str, list[str]], sampler: Sampler) -> dict[str, Any]:
         sampler.look()
         seen = self._description.seen(Action.STATUS)
         sees_all = viewer_may(Action.STATUS, EVERY_MODEL, is_closed=self._description.is_closed)
         names = {*seen, ALL} if sees_all else set(seen)
-        wanted = asked.get("model", [ALL])[0]
+        chosen = query.get("model", [ALL])[0]
         history = sampler.history
         plane = self._description.plane
         live: dict[str, Any] = {
@@ -153,8 +178,8 @@ class PageApp:
                 for name in seen
             ],
         }
-        if wanted in names:
-            live["history"] = history.since(wanted, asked.get("after", [""])[0])
+        if chosen in names:
+            live["history"] = history.since(chosen, query.get("after", [""])[0])
         return live
 
     def _form(self, name: str, version: int) -> dict[str, Any]:
@@ -169,3 +194,29 @@ def _fresh(body: bytes) -> _Answer:
 
 def _has(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) -> bool:
     return any(key == name and value in content for key, content in headers)
+
+
+_TYPES: Final = {
+    "html": b"text/html; charset=utf-8",
+    "css": b"text/css; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+}
+
+
+class StaticFile(NamedTuple):
+    """A static file with its HTTP headers."""
+
+    content: bytes
+    content_type: bytes
+    etag: bytes
+
+
+def static_files() -> Mapping[str, StaticFile]:
+    """Read the page's files, by path."""
+    folder = importlib.resources.files("timonel.serving.console.page") / "static"
+    files = {}
+    for path, name in STATIC.items():
+        content = (folder / name).read_bytes()
+        etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'.encode()
+        files[path] = StaticFile(content, _TYPES[name.rpartition(".")[2]], etag)
+    return files

@@ -5,10 +5,13 @@ Recorded only while someone views the page; other servers have no cost.
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import logging
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -197,3 +200,43 @@ def _milliseconds(seconds: float | None) -> float | None:
 def _rounded(value: float) -> float:
     # Precise enough for a plot, and short in JSON.
     return float(f"{value:.4g}")
+
+
+PERIOD_S: Final = 1.0
+LINGER_S: Final = 600.0
+"""Seconds of sampling after the last view, for pages that are reopened."""
+_LOG = logging.getLogger(__name__)
+
+
+class Sampler:
+    """Record a history while it is viewed.
+
+    For one event loop; the sampling task ends with it.
+
+    Args:
+        monitor: Source of the counts.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:
+        self.history = History(monitor)
+        self._clock = clock
+        self._looked = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Note a view of the history; the first one starts sampling."""
+        self._looked = self._clock()
+        if self._task is None or self._task.done():
+            self.history.begin(self._clock())
+            self._task = asyncio.get_running_loop().create_task(self._sample())
+
+    async def _sample(self) -> None:
+        while self._clock() - self._looked < LINGER_S:
+            await asyncio.sleep(PERIOD_S)
+            try:
+                # Takes at most a millisecond in the event loop; another thread would delay it more.
+                self.history.take(self._clock(), time.time())
+            except Exception:  # noqa: BLE001 - logged; the next view restarts sampling
+                _LOG.exception("stopped recording the page's plots")
+                return

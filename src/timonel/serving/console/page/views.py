@@ -1,21 +1,77 @@
-"""JSON views for the page. Pure."""
+"""Data of the page and the OpenAPI document, from the data plane."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from timonel.serving.client.client_signature import is_image
-from timonel.serving.console.openapi.signatures import examples, verbs
-from timonel.serving.console.openapi.tensors import has_json, title
+import orjson
+
+from timonel.serving.auth.policy import viewer_may
+from timonel.serving.client.connection import is_image
+from timonel.serving.console.openapi.document import Facts, Model, Version, document
+from timonel.serving.console.openapi.schemas import examples, has_json, title, verbs
 from timonel.serving.console.page.history import Point
 from timonel.serving.inference import DataPlane, Metadata
+from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.settings.auth import Action
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
+from timonel.serving.status import StatusError
+
+
+class Description:
+    """Description of a server.
+
+    Thread-safe except for `seen`, which belongs to a request's task.
+
+    Args:
+        plane: Data plane with the models.
+        facts: Server facts besides the models.
+    """
+
+    def __init__(self, plane: DataPlane, facts: Facts) -> None:
+        self.plane = plane
+        self._facts = facts
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether credentials are required."""
+        return self._facts.is_closed
+
+    @property
+    def release(self) -> str:
+        """The server's version."""
+        return self._facts.release
+
+    def seen(self, action: Action) -> tuple[str, ...]:
+        """Return the models on which the current request's sender may do ``action``."""
+        names = self.plane.models()
+        return tuple(name for name in names if viewer_may(action, name, is_closed=self.is_closed))
+
+    def labels(self, name: str) -> dict[str, int]:
+        """Return a model's version numbers by label."""
+        return dict(self.plane.version_labels(name))
+
+    def document(self, names: Sequence[str]) -> bytes:
+        """Return the OpenAPI document of the given models."""
+        models = [Model(name, self._versions(name), self.labels(name)) for name in names]
+        return orjson.dumps(document(models, self._facts))
+
+    def _versions(self, name: str) -> list[Version]:
+        found = []
+        for status in self.plane.models().get(name, ()):
+            try:
+                metadata = self.plane.metadata(ModelSpec(name, status.number))
+            except StatusError:
+                continue  # not loaded, or no longer
+            found.append(Version(status.number, metadata.signatures))
+        return found
+
 
 _WRITTEN_OUT: Final = 256
 """Largest tensor, in elements, that the form writes out."""
-_NOT_IN_JSON: Final = "has a data type that JSON cannot carry; ask it over gRPC"
-_ONE_SIDED: Final = "takes or gives nothing"
+_NOT_IN_JSON: Final = "has a data type that JSON cannot represent; use gRPC"
+_ONE_SIDED: Final = "has no inputs or no outputs"
 
 
 def model_view(

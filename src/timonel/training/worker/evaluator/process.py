@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timonel.data import session
+from timonel.data import load_registry
 from timonel.storage import find_workspace
 from timonel.storage.atomic import write_text
 from timonel.tracking import open_run
@@ -56,7 +56,7 @@ def run(task: Task, termination: Termination) -> None:
     termination.install()
     context = bootstrap.context_of(task, None)
     enter(context)
-    session.configure(session.InputShard())
+    load_registry.configure(load_registry.InputShard())
     run_ = open_run(find_workspace(task.spec.workspace, create=False), task.spec.run_id)
     report = Report(run_, task.cluster.task_id, Summaries(context.tensorboard_dir))
     records = Records(task.job_dir)

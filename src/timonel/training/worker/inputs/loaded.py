@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.data import session
+from timonel.data import load_registry
 
 # Datasets that change which elements come and when, not their content.
 _HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Shard", "Model")
@@ -21,11 +21,11 @@ class Loaded:
         is_changed: Whether the user has transformed the loaded data.
     """
 
-    stream: session.Stream
+    stream: load_registry.Stream
     is_changed: bool
 
     @property
-    def record(self) -> session.LoadRecord:
+    def record(self) -> load_registry.LoadRecord:
         """The loaded dataset and its preprocessing."""
         return self.stream.record
 
@@ -40,7 +40,7 @@ def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
     from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - imports TensorFlow
 
     try:
-        stream = session.stream_of(dataset)
+        stream = load_registry.stream_of(dataset)
     except TypeError:  # not hashable, like arrays
         return
     if stream is not None:

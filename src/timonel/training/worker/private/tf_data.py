@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.data import session
+from timonel.data import load_registry
 from timonel.training.worker.private import keras_fit
 
 _ONE_TO_ONE = ("Map", "ParallelMap", "Prefetch", "Options")
@@ -55,7 +55,7 @@ class Memory:
     """
 
     shuffles: int
-    streams: tuple[session.Stream, ...]
+    streams: tuple[load_registry.Stream, ...]
     must_be_read: bool
     has_random_functions: bool
 
@@ -78,7 +78,7 @@ def memory_of(dataset: Any) -> Memory:
     )
 
 
-def stream_behind_maps(dataset: Any) -> session.Stream | None:
+def stream_behind_maps(dataset: Any) -> load_registry.Stream | None:
     """Return the stream whose steps are the pipeline's, one to one."""
     while _kind(dataset) in _ONE_TO_ONE or _stream_of(dataset) is not None:
         stream = _stream_of(dataset)
@@ -115,8 +115,8 @@ def _kind(dataset: Any) -> str:
     return type(dataset).__name__.lstrip("_").removesuffix("Dataset")
 
 
-def _stream_of(dataset: Any) -> session.Stream | None:
-    return session.stream_of(dataset)
+def _stream_of(dataset: Any) -> load_registry.Stream | None:
+    return load_registry.stream_of(dataset)
 
 
 def _reshuffles(dataset: Any) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from timonel.data.load_registry import Stream
 from timonel.data.loader import steps_of
 from timonel.data.schedule import Indices, Schedule, permutation
-from timonel.data.session import Stream
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 
 _DEFAULT_BATCH_SIZE = 32

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from timonel.data.session import Stream
+from timonel.data.load_registry import Stream
 
 
 class Feed:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from timonel.data.load_registry import Stream
 from timonel.data.loader import steps_of
 from timonel.data.schedule import Schedule
-from timonel.data.session import Stream
 from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.elements import Elements, can_be_elements

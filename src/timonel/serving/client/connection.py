@@ -1,14 +1,19 @@
-"""Client connection to a REST server, with the standard library only."""
+"""Client connection to a REST server, and the model signature that it reports."""
 
 from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from timonel.errors import ServingError, SpecError
 from timonel.serving.credentials import ANONYMOUS, Credentials
+from timonel.serving.protocols.tfs_rest.tensors import display_name
+from timonel.serving.signature import DEFAULT_SIGNATURE, STRING
 
 _TIMEOUT_S = 120.0
 
@@ -22,7 +27,7 @@ class HttpError(ServingError):
     """
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"expected an answer, the server said: {message}")
+        super().__init__(f"the server answered with an error: {message}")
         self.status = status
 
 
@@ -39,7 +44,7 @@ class Connection:
         self._headers = {"Content-Type": "application/json", **caller.headers}
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise SpecError(f"expected a server such as http://127.0.0.1:8501, got {url}")
+            raise SpecError(f"expected an address such as http://127.0.0.1:8501, got {url}")
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             self._connection = http.client.HTTPSConnection(
@@ -82,7 +87,7 @@ class Connection:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise ServingError(
-                f"expected a server at {self._url}, got {_reason(error)}",
+                f"cannot reach a server at {self._url}: {_reason(error)}",
                 hint="start one with 'timonel serve NAME', or check the address",
             ) from error
         return self._parse(response.status, answer)
@@ -112,3 +117,94 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
+
+
+_IMAGE_NAMES = ("_bytes", "image")
+
+
+class Kind(Enum):
+    """Kind of instance that a model expects."""
+
+    IMAGE = "an encoded image"
+    ROW = "a row of named values"
+    TENSOR = "a tensor"
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a signature.
+
+    Unknown sizes of the shape are -1; the shape is None for an unknown rank.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+    @property
+    def instance_shape(self) -> tuple[int, ...]:
+        """The shape without the batch dimension."""
+        return self.shape[1:] if self.shape else ()
+
+    def __str__(self) -> str:
+        sizes = ["?" if size < 0 else str(size) for size in self.shape or ()]
+        return f"{self.name} ({display_name(self.dtype)} [{', '.join(sizes)}])"
+
+
+@dataclass(frozen=True)
+class ClientSignature:
+    """Default signature of a version."""
+
+    model: str
+    version: int
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of instance that the model expects."""
+        if len(self.inputs) > 1:
+            return Kind.ROW
+        only = self.inputs[0]
+        if is_image(only.name, only.dtype):
+            return Kind.IMAGE
+        return Kind.TENSOR if only.shape is None or len(only.shape) > 1 else Kind.ROW
+
+    @property
+    def description(self) -> str:
+        """The inputs as text, for messages."""
+        return ", ".join(map(str, self.inputs))
+
+
+def is_image(name: str, dtype: str) -> bool:
+    """Guess by dtype and name whether an input takes encoded images."""
+    return dtype == STRING and any(part in name for part in _IMAGE_NAMES)
+
+
+def parse_signature(metadata: Mapping[str, Any]) -> ClientSignature:
+    """Parse the response to ``GET /v1/models/<name>/metadata``.
+
+    Raises:
+        ServingError: The model has no default signature with inputs.
+    """
+    spec = metadata["model_spec"]
+    signatures = metadata["metadata"]["signature_def"]["signature_def"]
+    default = signatures.get(DEFAULT_SIGNATURE, {})
+    if not default.get("inputs"):
+        raise ServingError(
+            f"{spec['name']} has no signature {DEFAULT_SIGNATURE} with inputs; "
+            f"its signatures: {', '.join(sorted(signatures)) or 'none'}",
+            hint="use a client of your own, and name the signature",
+        )
+    return ClientSignature(
+        model=spec["name"],
+        version=int(spec["version"]),
+        inputs=tuple(_input(name, info) for name, info in sorted(default["inputs"].items())),
+        outputs=tuple(sorted(default["outputs"])),
+    )
+
+
+def _input(name: str, info: Mapping[str, Any]) -> Input:
+    shape = info["tensor_shape"]
+    sizes = None if shape["unknown_rank"] else tuple(int(dim["size"]) for dim in shape["dim"])
+    return Input(name, info["dtype"], sizes)

@@ -12,10 +12,9 @@ import pytest
 
 from timonel.storage import Workspace, exclusive
 from timonel.testing.mirrors import MemoryMirror, assert_same
-from timonel.tracking import mirror as sidecar
 from timonel.tracking import read_run, start_run
-from timonel.tracking.mirror import LOCK, LOG
-from timonel.tracking.mirrors import known_mirrors
+from timonel.tracking.mirrors import known_mirrors, sidecar
+from timonel.tracking.mirrors.sidecar import LOCK, LOG
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 
@@ -124,7 +123,7 @@ def test_the_process_is_nice_and_ends_with_the_run(
         pass
     run = start_run(workspace, "train", job_id="job")
     run.metrics({"loss": 1.0}, step=1)
-    process = subprocess.Popen([*program, run.run_id, "--follow", "--interval", "0.05"])
+    process = subprocess.Popen([*program, run.run_id, "--interval", "0.05"])
     mirrored(workspace, 1)
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
     run.finish("succeeded")
@@ -137,7 +136,7 @@ def test_the_process_is_nice_and_ends_with_the_run(
 def test_the_process_ends_when_it_is_told_to(workspace: Workspace, program: list[str]) -> None:
     run = start_run(workspace, "train", job_id="job")
     run.metrics({"loss": 1.0}, step=1)
-    process = subprocess.Popen([*program, run.run_id, "--follow", "--interval", "600"])
+    process = subprocess.Popen([*program, run.run_id, "--interval", "600"])
     mirrored(workspace, 1)
     run.metrics({"loss": 0.5}, step=2)
     process.send_signal(signal.SIGTERM)
@@ -148,7 +147,7 @@ def test_the_process_ends_when_it_is_told_to(workspace: Workspace, program: list
 def test_the_process_ends_when_its_parent_is_gone(workspace: Workspace, program: list[str]) -> None:
     run = start_run(workspace, "train", job_id="job")
     run.metrics({"loss": 1.0}, step=1)
-    command = [*program, run.run_id, "--follow", "--interval", "0.05"]
+    command = [*program, run.run_id, "--interval", "0.05"]
     code = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
     # The pipe closes when its last holder, the sidecar, has ended.
     parent = subprocess.Popen([sys.executable, "-c", code, *command], stdout=subprocess.PIPE)

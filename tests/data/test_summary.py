@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data.conversion import convert
-from timonel.data.report import summarise
+from timonel.data.summary import summarise
 from timonel.storage import Workspace
 
 

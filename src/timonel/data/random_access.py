@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from timonel.data import session
+from timonel.data import load_registry
 from timonel.data.dataset import Dataset
 from timonel.data.records import FRAME_BYTES, Span, check_payload, read_index
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
@@ -96,7 +96,7 @@ class _Reader:
         try:
             return check_payload(framed, span, self._paths[shard])
         except CorruptError as error:
-            session.faults.append(error)
+            load_registry.faults.append(error)
             raise
 
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from timonel.data.sources.column_types import Kinds, infer
+from timonel.data.sources.columns import Kinds, Numbers, infer, is_missing, parse_number
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,36 @@ def test_mixed_columns_are_named_with_their_first_word() -> None:
     found = infer(Kinds.of(pa.array(["1", "2", "x", "3", "4"])))
     assert (found.role, found.first_bad, found.is_doubtful) == ("categorical", 2, True)
     assert found.note == "1 of 5 values are not numbers, such as 'x'"
+
+
+TEXTS = [
+    *(
+        "",
+        " ",
+        "NA",
+        "n/a",
+        "?",
+        "None",
+        "-NaN",
+        "1",
+        " 1.5\t",
+        "+.5",
+        "5.",
+        "-2e3",
+        "1e39",
+        "1e999",
+    ),
+    *("-inf", "Infinity", "1_000", "1,234", "0x1", "$1", "x", "1 2", "1\n", "\u0661", "\u00a01"),
+]
+
+
+def test_a_cell_is_read_as_its_column_is() -> None:
+    kinds = Kinds.of(pa.array(TEXTS))
+    np.testing.assert_array_equal([parse_number(text) for text in TEXTS], Numbers.of(kinds).values)
+    assert [is_missing(text) for text in TEXTS] == kinds.missing.to_pylist()
+
+
+@given(st.text(alphabet="0123456789+-.eE ?,naif", max_size=8))
+def test_any_text_is_read_as_in_a_column(text: str) -> None:
+    found, expected = parse_number(text), float(Numbers.of(Kinds.of(pa.array([text]))).values[0])
+    assert found == expected or (math.isnan(found) and math.isnan(expected))

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from timonel.errors import ServingError
-from timonel.serving.client.client_signature import ClientSignature, Input, wanted_from
-from timonel.serving.client.examples import curl_line
+from timonel.serving.client.connection import ClientSignature, Input, parse_signature
+from timonel.serving.client.curl import curl_line
 
 SPEC = {"model_spec": {"name": "m", "version": "3"}}
 
@@ -18,7 +18,7 @@ def metadata(signatures):
 
 def test_a_signature_is_read_from_metadata():
     shape = {"unknown_rank": False, "dim": [{"size": "-1"}, {"size": "2"}]}
-    found = wanted_from(
+    found = parse_signature(
         metadata(
             {
                 "serving_default": {
@@ -42,7 +42,7 @@ def test_a_signature_is_read_from_metadata():
 
 def test_a_model_without_the_default_signature_is_told():
     with pytest.raises(ServingError, match="to have the signature serving_default, it has other"):
-        wanted_from(metadata({"other": {"inputs": {"x": {}}}}))
+        parse_signature(metadata({"other": {"inputs": {"x": {}}}}))
 
 
 def sent(line, tmp_path):

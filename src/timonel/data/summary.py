@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timonel.data.cells import PLAIN_NUMBERS
 from timonel.data.dataset import Dataset
-from timonel.data.schema import SPLITS, Column, ImageSchema, NumericColumn
+from timonel.data.schema import PLAIN_NUMBERS, SPLITS, Column, ImageSchema, NumericColumn
 from timonel.units import format_bytes
 
 _NAMED = 5
@@ -95,8 +94,8 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
         target = manifest.target
         facts.append(("target", f"{target.minimum:g} to {target.maximum:g}, mean {target.mean:g}"))
     if manifest.given_splits:
-        taken = "" if "validation" in manifest.given_splits else "; validation is taken from train"
-        facts.append(("splits", f"as the source assigns them{taken}"))
+        taken = "" if "validation" in manifest.given_splits else "; validation taken from train"
+        facts.append(("splits", f"assigned by the source{taken}"))
     facts += [("source", note) for note in manifest.source.notes]
     return (*facts, ("digest", manifest.digest))
 
@@ -135,7 +134,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         # Columns of formatted numbers need new values: another column type does not help.
         usable = [column.name for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
         if usable:
-            line += f": keep one with --columns {usable[0]}=categorical, or =float for numbers"
+            line += f": keep a column with --columns {usable[0]}=categorical, or =float for numbers"
         warnings.append(line)
     warnings += [
         f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
@@ -143,14 +142,16 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     if source.contradiction_count:
         twins = source.duplicates[0].keys
         warnings.append(
-            f"{_counted(source.contradiction_count, 'image')} with more than one label, "
+            f"{_counted(source.contradiction_count, 'image')} with contradictory labels, "
             f"the first: {twins[0]} and {twins[1]}: correct the labels"
         )
     agreeing = source.duplicate_count - source.contradiction_count
     if agreeing:
         named = [group.keys for group in source.duplicates if len(group.labels) == 1]
         example = f", the first: {named[0][0]} and {named[0][1]}" if named else ""
-        warnings.append(f"{_counted(agreeing, 'image')} more than once{example}; each in one split")
+        warnings.append(
+            f"{_counted(agreeing, 'duplicate image')}{example}; copies stay in one split"
+        )
     if source.skipped_count:
         first = source.skipped[0]
         warnings.append(f"{source.skipped_count} skipped, the first: {first.key}: {first.reason}")

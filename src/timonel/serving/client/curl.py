@@ -7,8 +7,14 @@ import math
 import shlex
 from typing import Any
 
-from timonel.serving.client.client_signature import ClientSignature, Input, Kind, wanted_from
-from timonel.serving.client.http import Connection, model_path
+from timonel.serving.client.connection import (
+    ClientSignature,
+    Connection,
+    Input,
+    Kind,
+    model_path,
+    parse_signature,
+)
 from timonel.serving.credentials import Credentials
 from timonel.serving.handle import Server
 from timonel.serving.signature import STRING
@@ -37,33 +43,33 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
         url, caller = server, Credentials.of()
     else:
         url, caller = server.rest_url, server.caller
-    with Connection(url, caller) as link:
-        wanted = wanted_from(link.get(f"{model_path(model)}/metadata"))
+    with Connection(url, caller) as connection:
+        signature = parse_signature(connection.get(f"{model_path(model)}/metadata"))
     target = f"{url}{model_path(model)}:predict"
-    return curl_line(target, wanted, image=image, options=caller.curl_options)
+    return curl_line(target, signature, image=image, options=caller.curl_options)
 
 
 def curl_line(
-    url: str, wanted: ClientSignature, *, image: str = "some_image.png", options: str = ""
+    url: str, signature: ClientSignature, *, image: str = "some_image.png", options: str = ""
 ) -> str:
-    """Return a command that sends an example for ``wanted`` to ``url``.
+    """Return a command that sends an example for ``signature`` to ``url``.
 
     ``options`` are options of curl.
     """
-    if wanted.kind is Kind.IMAGE:
+    if signature.kind is Kind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.
         file = shlex.quote(image)
         return (
             """(printf '{"instances": [{"b64": "'; base64 -w0 < """
             f"""{file}; printf '"}}]}}') | curl -s {options}-d @- {shlex.quote(url)}"""
         )
-    if wanted.kind is Kind.TENSOR:
-        only = wanted.inputs[0]
+    if signature.kind is Kind.TENSOR:
+        only = signature.inputs[0]
         if math.prod(_sizes(only)) > _INLINE_VALUES:
             return _large_tensor(url, only, options)
         instance = _value(only)
     else:
-        instance = {spec.name: _value(spec) for spec in wanted.inputs}
+        instance = {spec.name: _value(spec) for spec in signature.inputs}
     body = json.dumps({"instances": [instance]}, ensure_ascii=False)
     return f"curl -s {options}-d {shlex.quote(body)} {shlex.quote(url)}"
 
