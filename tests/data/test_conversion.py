@@ -191,13 +191,13 @@ def test_a_label_without_a_usable_record(
 
 
 def test_no_such_source(tmp_path: Path, out: Path, workspace: Workspace) -> None:
-    with pytest.raises(NotFoundError, match=r"found nothing: check the path"):
+    with pytest.raises(NotFoundError, match=r"no folder or file at .*: check the path"):
         convert(tmp_path / "nowhere", out, workspace=workspace)
 
 
 def test_an_empty_folder(tmp_path: Path, out: Path, workspace: Workspace) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"found nothing: put the images into folders"):
+    with pytest.raises(DataError, match=r"found nothing: put the images into one folder"):
         convert(tmp_path / "empty", out, workspace=workspace)
     assert nothing_is_left(out)
     assert list_runs(workspace) == []
@@ -205,14 +205,14 @@ def test_an_empty_folder(tmp_path: Path, out: Path, workspace: Workspace) -> Non
 
 def test_a_file_that_no_source_reads(tmp_path: Path, out: Path, workspace: Workspace) -> None:
     (tmp_path / "notes.txt").write_text("text")
-    with pytest.raises(InputError, match=r"got a file that no installed source reads"):
+    with pytest.raises(InputError, match=r"no installed source reads the file"):
         convert(tmp_path / "notes.txt", out, workspace=workspace)
 
 
 def test_a_kind_that_is_none(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
     with pytest.raises(SpecError, match="among auto, images, table, got 'videos'"):
         convert(make_images(), out, kind="videos", workspace=workspace)
-    with pytest.raises(InputError, match=r"a source of kind table at .*, got a folder"):
+    with pytest.raises(InputError, match=r"no installed source of kind table reads the folder"):
         convert(out.parent.parent / "raw", out, kind="table", workspace=workspace)
 
 
@@ -222,7 +222,7 @@ def test_source_and_destination_must_be_apart(
 ) -> None:
     root = make_images()
     before = digest_tree(root)
-    with pytest.raises(InputError, match="expected source and destination apart"):
+    with pytest.raises(InputError, match="overlap"):
         convert(root, tmp_path / place, overwrite=True, workspace=workspace)
     assert digest_tree(root) == before
 
@@ -267,7 +267,7 @@ def test_no_dataset_inside_another(
         (out / "manifest.json").write_text(text.replace('"format": 1', '"format": 99'))
     before = contents(out)
     for place in (out / "sub", out / "sub" / "sub"):
-        with pytest.raises(InputError, match=re.escape(f"got {place} inside of {out}")):
+        with pytest.raises(InputError, match=re.escape(f"{place} is inside the dataset {out}")):
             convert(root, place, overwrite=True, workspace=workspace)
     assert contents(out) == before
 
@@ -327,8 +327,8 @@ def test_fewer_records_than_splits(
     ("options", "message"),
     [
         ({"splits": (0.5, 0.1)}, "add up to 1"),
-        ({"shards": 0}, "expected a positive number of shards, got 0"),
-        ({"shard_bytes": "0B"}, "expected a positive number of bytes per shard, got 0"),
+        ({"shards": 0}, "the number of shards must be positive, got 0"),
+        ({"shard_bytes": "0B"}, "the number of bytes per shard must be positive, got 0"),
         ({"shard_bytes": "many"}, "expected a size such as 64MB"),
     ],
 )
@@ -448,7 +448,7 @@ def test_a_data_frame_is_refused_with_the_cure(out: Path, workspace: Workspace) 
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InputError, match=r"got a DataFrame: save it with to_csv"):
         convert(pandas.DataFrame({"a": [1]}), out, workspace=workspace)
-    with pytest.raises(InputError, match="expected a path as source, got list"):
+    with pytest.raises(InputError, match="source must be a path, got list"):
         convert([1, 2], out, workspace=workspace)  # type: ignore[arg-type] # what it refuses
 
 

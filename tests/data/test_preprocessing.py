@@ -32,7 +32,7 @@ def test_it_goes_through_json(value: Preprocessing) -> None:
 
 @pytest.mark.parametrize("value", ["{}", "no json", {"kind": "sound"}, {"kind": "image"}])
 def test_other_values_are_refused(value: str | dict[str, str]) -> None:
-    with pytest.raises(CorruptError, match="expected the preprocessing of images or a table"):
+    with pytest.raises(CorruptError, match="invalid preprocessing"):
         parse_preprocessing(value)
 
 

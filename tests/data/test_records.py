@@ -40,8 +40,8 @@ def test_the_mask_is_that_of_the_format() -> None:
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        (2, "a length whose checksum does not fit at byte 0"),
-        (16 + 13, "a payload whose checksum does not fit at byte 16"),
+        (2, "a length with a wrong checksum at byte 0"),
+        (16 + 13, "a payload with a wrong checksum at byte 16"),
     ],
 )
 def test_a_changed_byte_is_found(shard: Path, position: int, message: str) -> None:
@@ -55,7 +55,7 @@ def test_a_changed_byte_is_found(shard: Path, position: int, message: str) -> No
 
 @pytest.mark.parametrize(
     ("cut", "message"),
-    [(500, "a record that is cut off at byte 35"), (1011, "a header that is cut off at byte 35")],
+    [(500, "a truncated record at byte 35"), (1011, "a truncated header at byte 35")],
 )
 def test_a_shard_that_is_cut_off_is_found(shard: Path, cut: int, message: str) -> None:
     shard.write_bytes(shard.read_bytes()[:-cut])
@@ -72,5 +72,5 @@ def test_a_length_beyond_the_file_is_found(tmp_path: Path) -> None:
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match=r"expected a shard at .*gone, got No such file"):
+    with pytest.raises(CorruptError, match=r"cannot read the shard .*gone: No such file"):
         list(read_records(tmp_path / "gone"))

@@ -121,17 +121,17 @@ def test_the_order_has_no_pattern() -> None:
 
 @pytest.mark.parametrize("batch", [0, -2, 3])
 def test_a_batch_that_replicas_cannot_share(batch: int) -> None:
-    with pytest.raises(InputError, match=f"that 2 replicas can share, got {batch}"):
+    with pytest.raises(InputError, match=f"{batch} cannot be divided among 2 replicas"):
         Schedule(10, batch, InputShard(0, 2))
 
 
 def test_fewer_records_than_replicas() -> None:
-    with pytest.raises(InputError, match="at least one record for each of 4 replicas, got 3"):
+    with pytest.raises(InputError, match="3 records are too few for 4 replicas"):
         Schedule(3, 8, InputShard(0, 2, replicas=2))
 
 
 def test_a_remainder_that_a_strategy_cannot_split() -> None:
-    with pytest.raises(InputError, match="expected enough records for 4 replicas, got 5"):
+    with pytest.raises(InputError, match="5 records are too few for 4 replicas"):
         Schedule(5, 8, InputShard(0, 1, replicas=4))
 
 

@@ -71,7 +71,7 @@ def test_fewer_records_than_splits() -> None:
 
 def test_one_record_of_each_label() -> None:
     strata = {label: items(label, 1) for label in "abcd"}
-    with pytest.raises(DataError, match="expected enough records for a validation split"):
+    with pytest.raises(DataError, match="too few for a validation split"):
         divide(strata, (0.8, 0.1, 0.1), 0)
 
 

@@ -47,7 +47,7 @@ def test_a_port_in_use_is_told_at_once_with_another_one(workspace, model, option
         port = taken.getsockname()[1]
         with pytest.raises(ServingError) as caught:
             start(workspace, **{option: port})
-    assert f"expected port {port} to be free for {purpose}" in caught.value.message
+    assert f"port {port} for {purpose} is already in use" in caught.value.message
     assert "choose another port, such as " in str(caught.value.hint)
     assert not running_servers(workspace.servers)
     (log,) = (workspace.servers / "logs").iterdir()
@@ -88,9 +88,9 @@ def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nope", "expected a model in .*, got nope: it has empty"),
-        ("empty", "expected numbered versions of empty in .*, found none"),
-        ("./nowhere", "expected a folder of model versions, found nothing at"),
+        ("nope", "no model nope in .*: it has empty"),
+        ("empty", "empty has no numbered versions in"),
+        ("./nowhere", "no folder at"),
     ],
 )
 def test_an_unknown_model_starts_nothing(workspace, name, message):

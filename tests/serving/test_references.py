@@ -50,10 +50,10 @@ def test_what_is_not_there(workspace, tmp_path):
     (workspace.models / ".tmp-1-x-digits").mkdir()
     loose = make(tmp_path, "loose") / "loose"
     for reference, message in [
-        ("cats", "expected a model in .*, got cats: it has digits$"),
-        ("digits/2", "expected version 2 of digits in .*, found none: it has 1, 3"),
+        ("cats", "no model cats in .*: it has digits$"),
+        ("digits/2", "digits has no version 2 in .*: it has 1, 3"),
         (loose, "expected a SavedModel in a folder with a number for a name"),
-        (tmp_path / "nope", "found nothing at"),
+        (tmp_path / "nope", "no folder at"),
     ]:
         with pytest.raises(NotFoundError, match=message):
             resolve(reference, workspace)
@@ -76,7 +76,7 @@ def test_a_name_for_a_folder_is_refused_with_what_to_do_instead(workspace, tmp_p
         place = text.partition("=")[2]
         said = (
             f"expected a model, a folder of versions or its URI, got {text}: a folder is served "
-            f"under its own name: give {place} without digits=, or a link to it that is named "
+            f"under its own name: use {place} without digits=, or a link named "
             "digits"
         )
         for given in (workspace, None):

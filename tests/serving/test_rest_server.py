@@ -34,7 +34,8 @@ def test_a_port_that_another_server_listened_on_first_is_told():
         with bind_rest(settings) as second:
             first.listen()
             with pytest.raises(
-                ServingError, match=r"to be free for REST.* choose another port, such as [0-9]"
+                ServingError,
+                match=r"for REST is already in use.* choose another port, such as [0-9]",
             ):
                 asyncio.run(start(second))
 

@@ -507,14 +507,14 @@ def test_predict_by_address(server, place, png):
     url = f"{server.rest_url}/v1/models/images"
     assert predict(url, png())[0].label == "dog"
     assert predict(f"{url}/versions/1:predict", png())[0].version == 1
-    with pytest.raises(NotFoundError, match="expected the model's name after") as caught:
+    with pytest.raises(NotFoundError, match="names no model") as caught:
         predict(server.rest_url, png())
     assert "it serves doubler, images" in str(caught.value)
     with pytest.raises(NotFoundError, match="expected nope at"):
         predict(f"{server.rest_url}/v1/models/nope", png())
-    with pytest.raises(NotFoundError, match="expected version 7 of images"):
+    with pytest.raises(NotFoundError, match="images has no version 7"):
         predict(url, png(), version=7)
-    with pytest.raises(NotFoundError, match=r"expected a model in .*, got nope.*it has dense"):
+    with pytest.raises(NotFoundError, match=r"no model nope in .*it has dense"):
         predict("nope", png(), workspace=place)
     with pytest.raises(ServingError, match="connection refused"):
         predict("http://127.0.0.1:9/v1/models/images", png())

@@ -12,7 +12,7 @@ from timonel.tracking import mirrors
 def test_the_public_names() -> None:
     assert set(tracking.__all__) == {
         "Artifact", "ArtifactNode", "LineageGraph", "MetricPoint", "RunHeader", "RunNode",
-        "RunRecord", "RunWriter", "as_json", "as_lines", "as_mermaid", "as_rich", "follow_events",
+        "RunRecord", "RunWriter", "as_json", "as_lines", "as_rich", "follow_events",
         "lineage", "list_runs", "new_run_id", "open_run", "read_run", "start_run",
     }  # fmt: skip
     assert set(mirrors.__all__) == {

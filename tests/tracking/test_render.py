@@ -12,7 +12,6 @@ from timonel.tracking import (
     LineageGraph,
     as_json,
     as_lines,
-    as_mermaid,
     as_rich,
 )
 from timonel.tracking.graph import build_graph
@@ -50,14 +49,14 @@ def test_lines(graph: LineageGraph) -> None:
     lines = as_lines(graph, relative_to=BASE)
     assert [re.sub(r"  succeeded, 1970-01-0\d \d\d:\d\d", "", line) for line in lines] == [
         "savedmodel /job/export  3333",
-        "└── train run train-2",
-        "    ├── dataset data  2222  (changed since)",
-        "    │   └── convert run convert-1",
-        '    │       └── files raw "[b]"  1111',
-        "    └── source train.py  (missing)",
-        "used by",
-        "└── export run export-3",
-        "    └── model /models/digits/1",
+        "├── train run train-2",
+        "│   ├── dataset data  2222  (changed since)",
+        "│   │   └── convert run convert-1",
+        '│   │       └── files raw "[b]"  1111',
+        "│   └── source train.py  (missing)",
+        "└── used by",
+        "    └── export run export-3",
+        "        └── model /models/digits/1",
     ]
 
 
@@ -76,7 +75,7 @@ def test_what_is_reached_twice_is_drawn_once() -> None:
     assert lines[-1].endswith("dataset /data  2 (see above)")
 
 
-def test_rich_shows_the_same_text_and_reads_no_markup_in_names(graph: LineageGraph) -> None:
+def test_rich_reads_no_markup_in_names(graph: LineageGraph) -> None:
     console = Console(width=200, color_system=None)
     with console.capture() as capture:
         console.print(as_rich(graph, relative_to=BASE))
@@ -93,12 +92,3 @@ def test_json_can_be_written_and_names_every_node(graph: LineageGraph) -> None:
     (data,) = [node for node in value["nodes"] if node.get("type") == "dataset"]
     assert data["state"] == "changed"
     assert data["uris"] == [str(BASE / "data")]
-
-
-def test_mermaid_has_a_line_per_node_and_edge_and_escapes_names(graph: LineageGraph) -> None:
-    lines = as_mermaid(graph).splitlines()
-    assert lines[0] == "flowchart LR"
-    assert sum("-->" in line for line in lines) == len(graph.edges)
-    assert sum('["' in line for line in lines) == len(graph.nodes)
-    assert any("raw #34;[b]#34;" in line for line in lines)
-    assert sum("stroke-dasharray" in line for line in lines) == 1

@@ -75,7 +75,7 @@ def test_values_that_cannot_be_used(script: Path, changes: dict[str, Any], words
 
 
 def test_data_that_is_no_dataset(script: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="expected a dataset at"):
+    with pytest.raises(NotFoundError, match="no dataset at"):
         check(script, data=tmp_path)
 
 

@@ -4,7 +4,7 @@ from timonel.tracking.events import follow_events
 from timonel.tracking.graph import ArtifactNode, LineageGraph, RunNode
 from timonel.tracking.reading import list_runs, read_run
 from timonel.tracking.records import Artifact, MetricPoint, RunHeader, RunRecord
-from timonel.tracking.render import as_json, as_lines, as_mermaid, as_rich
+from timonel.tracking.render import as_json, as_lines, as_rich
 from timonel.tracking.resolve import lineage
 from timonel.tracking.writer import RunWriter, new_run_id, open_run, start_run
 
@@ -19,7 +19,6 @@ __all__ = [
     "RunWriter",
     "as_json",
     "as_lines",
-    "as_mermaid",
     "as_rich",
     "follow_events",
     "lineage",

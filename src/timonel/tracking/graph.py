@@ -82,11 +82,6 @@ class LineageGraph:
         """Run nodes."""
         return tuple(node for node in self.nodes.values() if isinstance(node, RunNode))
 
-    @property
-    def changed(self) -> tuple[ArtifactNode, ...]:
-        """Artifacts whose content at their locations has changed."""
-        return tuple(node for node in self.artifacts if node.state == "changed")
-
     def sources(self, key: str) -> tuple[Node, ...]:
         """Return a node's predecessors: a run's inputs, an artifact's producers."""
         return tuple(self.nodes[start] for start, end in self.edges if end == key)

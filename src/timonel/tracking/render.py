@@ -1,7 +1,8 @@
-"""Render lineage as a text tree, a rich tree, JSON or Mermaid."""
+"""Render lineage as a text tree, a rich tree or JSON."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -46,21 +47,22 @@ def as_lines(graph: LineageGraph, *, relative_to: Path | None = None) -> list[st
         graph: A graph with a focus.
         relative_to: Shorten paths below this folder; the current folder by default.
     """
-    base = relative_to or Path.cwd()
-    origin, use = branches(graph), branches(graph, upstream=False)
-    lines = [_title(origin.node, base), *_lines(origin.children, base)]
-    if use.children:
-        lines += ["used by", *_lines(use.children, base)]
-    return lines
+    from rich.console import Console  # noqa: PLC0415 - needed only for printing
+
+    # As wide as no line is: rich breaks longer lines.
+    console = Console(width=1 << 16, color_system=None, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(as_rich(graph, relative_to=relative_to))
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def as_rich(graph: LineageGraph, *, relative_to: Path | None = None) -> Tree:
-    """Return the lineage as a tree for rich to print."""
+    """Return the lineage as a tree for rich to print; arguments as of `as_lines`."""
     from rich.tree import Tree  # noqa: PLC0415 - needed only for printing
 
     base = relative_to or Path.cwd()
     origin, use = branches(graph), branches(graph, upstream=False)
-    tree = Tree(_rich_title(origin.node, base), guide_style="dim")
+    tree = Tree(_title(origin.node, base), guide_style="dim")
     _grow(tree, origin.children, base)
     if use.children:
         _grow(tree.add("[dim]used by[/]"), use.children, base)
@@ -76,24 +78,6 @@ def as_json(graph: LineageGraph) -> dict[str, Any]:
     }
 
 
-def as_mermaid(graph: LineageGraph) -> str:
-    """Return the graph as a Mermaid flow chart, for Markdown pages."""
-    names = {key: f"n{number}" for number, key in enumerate(graph.nodes)}
-    lines = ["flowchart LR"]
-    for key, node in graph.nodes.items():
-        text = _mermaid_text(node)
-        lines.append(
-            f'    {names[key]}(["{text}"])'
-            if isinstance(node, RunNode)
-            else f'    {names[key]}["{text}"]'
-        )
-    lines += [f"    {names[start]} --> {names[end]}" for start, end in graph.edges]
-    if graph.focus:
-        lines.append(f"    style {names[graph.focus]} stroke-width:3px")
-    lines += [f"    style {names[node.key]} stroke-dasharray:4" for node in graph.changed]
-    return "\n".join(lines) + "\n"
-
-
 def _branch(node: Node, step: Callable[[str], Iterable[Node]], shown: set[str]) -> Branch:
     if node.key in shown:
         return Branch(node, (), is_repeated=bool(tuple(step(node.key))))
@@ -101,25 +85,13 @@ def _branch(node: Node, step: Callable[[str], Iterable[Node]], shown: set[str]) 
     return Branch(node, tuple(_branch(child, step, shown) for child in step(node.key)))
 
 
-def _lines(children: tuple[Branch, ...], base: Path, indent: str = "") -> Iterator[str]:
-    for number, child in enumerate(children, 1):
-        is_last = number == len(children)
-        more = " (see above)" if child.is_repeated else ""
-        yield f"{indent}{'└── ' if is_last else '├── '}{_title(child.node, base)}{more}"
-        yield from _lines(child.children, base, indent + ("    " if is_last else "│   "))
-
-
 def _grow(tree: Tree, children: tuple[Branch, ...], base: Path) -> None:
     for child in children:
         more = " [dim](see above)[/]" if child.is_repeated else ""
-        _grow(tree.add(_rich_title(child.node, base) + more), child.children, base)
+        _grow(tree.add(_title(child.node, base) + more), child.children, base)
 
 
 def _title(node: Node, base: Path) -> str:
-    return "  ".join(text for _, text in _parts(node, base))
-
-
-def _rich_title(node: Node, base: Path) -> str:
     from rich.markup import escape  # noqa: PLC0415 - needed only for printing
 
     return "  ".join(f"[{_STYLES[kind]}]{escape(text)}[/]" for kind, text in _parts(node, base))
@@ -169,18 +141,3 @@ def _node_json(node: Node) -> dict[str, Any]:
         "state": node.state,
         "metadata": dict(node.artifact.metadata),
     }
-
-
-def _mermaid_text(node: Node) -> str:
-    if isinstance(node, RunNode):
-        text = f"{node.record.kind}<br/>{_mermaid_escape(node.record.id)}"
-    else:
-        text = f"{node.artifact.type}<br/>{_mermaid_escape(node.artifact.label)}"
-        text += f"<br/>{node.artifact.short_digest}" if node.artifact.digest else ""
-        text += f"<br/>{node.state}" if node.state in _NOTES else ""
-    return text
-
-
-def _mermaid_escape(text: str) -> str:
-    # Mermaid reads entities without their ampersand; all other characters in quotes are plain text.
-    return "".join(f"#{ord(char)};" if char in '"#<>&' else char for char in text)

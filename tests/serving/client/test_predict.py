@@ -113,7 +113,7 @@ def test_what_is_no_model_server_is_told(scripted):
         predict(f"{scripted.url}/v1/models/m", {"x": 1})
     with pytest.raises(NotFoundError, match="it does not list its models"):
         predict(scripted.url, {"x": 1})
-    with pytest.raises(NotFoundError, match="expected a server's address"):
+    with pytest.raises(NotFoundError, match="is not the address of a model"):
         predict(f"{scripted.url}/elsewhere", {"x": 1})
     with pytest.raises(SpecError, match="expected a server such as"):
         predict("http:///v1/models/m", {"x": 1})

@@ -8,7 +8,6 @@ import typer
 
 from timonel.cli.groups import Command, Json, single
 from timonel.cli.settings import Settings
-from timonel.errors import SpecError
 
 app = single()
 
@@ -25,21 +24,14 @@ def lineage(
         typer.Option(help="Show sources, products, or both."),
     ] = "both",
     json: Json = False,
-    mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="Print a Mermaid flow chart for Markdown.")
-    ] = False,
 ) -> None:
     """Show which data, runs and models something was made from."""
     from timonel.cli.render.output import console, print_json
-    from timonel.tracking import as_json, as_mermaid, as_rich
+    from timonel.tracking import as_json, as_rich
     from timonel.tracking import lineage as find_lineage
 
-    if json and mermaid:
-        raise SpecError("--json and --mermaid cannot be combined")
     graph = find_lineage(Settings.of(ctx).find(), ref, direction=direction)
     if json:
         print_json(as_json(graph))
-    elif mermaid:
-        typer.echo(as_mermaid(graph), nl=False)
     else:
         console().print(as_rich(graph))
