@@ -67,7 +67,7 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 	@touch $@
 
 test-browser: $(VENV)/.browser ## the server's page in a real Chromium (Debian: apt install chromium)
-	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/page
+	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page
 
 bench: bench-main-path bench-training bench-serving ## measure against the same work written by hand
 

@@ -34,7 +34,7 @@ export async function limited(got, controller) {
     size += value.length;
     if (size > LARGEST_ANSWER) {
       controller.abort();
-      const error = new Error("It is larger than this page shows; ask with a client of your own.");
+      const error = new Error("The response is too large for this page; use a client of your own.");
       error.kept = true;
       throw error;
     }

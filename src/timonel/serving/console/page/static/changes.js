@@ -14,13 +14,13 @@ export function note(models) {
     for (const [name, each] of now) {
       const old = before.get(name);
       const restarted = (each.restarts ?? 0) > (old?.restarts ?? 0);
-      if (each.away && !old?.away) log("bad", `${name} is away: ${each.message}`);
-      else if (old?.away && !each.away && each.state === "AVAILABLE") log("good", `${name} answers again.`);
-      else if (old && restarted && !each.away) log("warn", `The process of ${name} ended and was started again.`);
+      if (each.away && !old?.away) log("bad", `${name} is unavailable: ${each.message}`);
+      else if (old?.away && !each.away && each.state === "AVAILABLE") log("good", `${name} is available again.`);
+      else if (old && restarted && !each.away) log("warn", `The process of ${name} was restarted.`);
       else if (each.message && each.message !== old?.message) log("bad", `${name} failed: ${each.message}`);
       else if (each.state !== old?.state) log(each.state === "AVAILABLE" ? "good" : "none", `${name} is ${STATES[each.state] ?? each.state}.`);
     }
-    for (const name of before.keys()) if (!now.has(name)) log("none", `${name} is gone.`);
+    for (const name of before.keys()) if (!now.has(name)) log("none", `${name} was removed.`);
   }
   before = now;
 }

@@ -71,7 +71,7 @@ export class Form {
     } catch (error) {
       if (turn !== this.turn) return;
       this.info = null;
-      this.refuse(`The form cannot be made: ${error.message}`);
+      this.refuse(`Cannot show the form: ${error.message}`);
     }
   }
 
@@ -86,7 +86,7 @@ export class Form {
       Object.keys(forms).map((form) => [`${verb} ${form}`, verb === "predict" ? NAMES[form] : `${verb}, ${NAMES[form]}`]));
     options($("request"), choices);
     this.refuse(choices.length ? "" : `This signature ${signature.why_not}.`);
-    const rows = [["Takes", signature.inputs], ["Gives", signature.outputs]].flatMap(([title, tensors]) => {
+    const rows = [["Inputs", signature.inputs], ["Outputs", signature.outputs]].flatMap(([title, tensors]) => {
       const shown = tensors.slice(0, 12).map(({ name, what }) => make("span", "tensor", make("b", "", name), ` ${what}`));
       if (tensors.length > shown.length) shown.push(make("span", "quiet", `and ${tensors.length - shown.length} more`));
       return [make("dt", "", title), make("dd", "", ...shown)];
@@ -116,15 +116,15 @@ export class Form {
     $("body").value = pretty(example);
     const large = $("body").value.includes('"$fill"');
     $("hint").textContent = large
-      ? "$fill stands for a tensor of $shape, all of one value; write your own numbers in its place."
-      : this.signature.image !== null ? "$image stands for a chosen file; {\"b64\": ...} for bytes of your own." : "Ctrl+Enter sends.";
+      ? "$fill is a tensor of $shape with one value; replace it with your own numbers."
+      : this.signature.image !== null ? "$image is a chosen file; {\"b64\": ...} contains bytes of your own." : "Ctrl+Enter sends.";
   }
 
   clear() {
     this.info = null;
     this.request?.abort();
     this.images.offer(false); // until it is known whether this model takes images
-    $("answer").replaceChildren(make("p", "quiet", "The answer comes here."));
+    $("answer").replaceChildren(make("p", "quiet", "The response appears here."));
   }
 
   get address() {
@@ -139,7 +139,7 @@ export class Form {
     try {
       body = written($("body").value, this.images);
     } catch (error) {
-      answer.replaceChildren(failure("This is no JSON that can be sent", error.message));
+      answer.replaceChildren(failure("Invalid request", error.message));
       $("body").focus();
       return;
     }
@@ -157,8 +157,8 @@ export class Form {
       const took = performance.now() - began;
       answer.replaceChildren(...outcome(got, text, took, this.info, images));
     } catch (error) {
-      const why = mine.signal.aborted && !error.kept ? "It was cancelled." : error.message;
-      answer.replaceChildren(failure("No answer", why));
+      const why = mine.signal.aborted && !error.kept ? "Cancelled." : error.message;
+      answer.replaceChildren(failure("No response", why));
     } finally {
       this.request = null;
       answer.setAttribute("aria-busy", "false");

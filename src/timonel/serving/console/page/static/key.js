@@ -16,7 +16,7 @@ export function hasKey() {
 }
 
 export function openKey(why) {
-  $("key-why").textContent = why || "The key or token is kept in this tab, and is gone when it is closed.";
+  $("key-why").textContent = why || "The key or token is kept in this tab until it is closed.";
   $("key").value = "";
   if (!$("key-dialog").open) $("key-dialog").showModal();
 }

@@ -43,7 +43,7 @@ function worst(model) {
     const failed = model.versions.some((each) => each.message && each.version > serving[0].version);
     return failed ? { kind: "warn", text: "serving, but the newest version failed" } : { kind: "good", text: "serving" };
   }
-  if (serving.length) return { kind: "bad", text: "its process is away" };
+  if (serving.length) return { kind: "bad", text: "its process is unavailable" };
   if (model.versions.some((each) => each.state === "LOADING")) return { kind: "warn", text: "loading" };
   return { kind: "bad", text: "not serving" };
 }

@@ -42,8 +42,8 @@ async function poll() {
   } catch (error) {
     if (asking !== mine) return;
     failures += 1;
-    tell("down", answered ? `Answers ${answered}` : "No answer");
-    if (failures === 1) log("bad", answered ? `This page cannot be kept up to date: ${error.message}.` : "The server does not answer.");
+    tell("down", answered ? `Answers ${answered}` : "No response");
+    if (failures === 1) log("bad", answered ? `Cannot update this page: ${error.message}.` : "The server does not respond.");
   } finally {
     clearTimeout(patience);
     if (asking === mine) {

@@ -11,13 +11,13 @@ const charts = {
     series: [{ key: "p99", label: "p99" }, { key: "p95", label: "p95" }, { key: "p50", label: "p50" }],
   }),
   rate: new Chart($("chart-rate"), {
-    title: "Requests each second",
+    title: "Requests per second",
     format: (value) => short(value),
     empty: "waiting for the first point",
     series: [{ key: "rate", label: "answered", area: true }, { key: "errors", label: "errors" }],
   }),
   stages: new Chart($("chart-stages"), {
-    title: "Where the time goes",
+    title: "Time per stage",
     format: milliseconds,
     empty: "no requests yet",
     stacked: true,
@@ -27,7 +27,7 @@ const charts = {
     ],
   }),
   batch: new Chart($("chart-batch"), {
-    title: "Rows in a batch",
+    title: "Rows per batch",
     format: (value) => short(value),
     empty: "no batches yet",
     series: [{ key: "batch", label: "mean", area: true }],

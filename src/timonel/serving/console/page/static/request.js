@@ -18,7 +18,7 @@ function expand(value, images) {
   }
   if ("$fill" in value && Array.isArray(value.$shape)) {
     const count = value.$shape.reduce((a, b) => a * b, 1);
-    if (!(count >= 0 && count <= MOST_ELEMENTS)) throw new Error(`$shape asks for ${count} values`);
+    if (!(count >= 0 && count <= MOST_ELEMENTS)) throw new Error(`$shape has too many values: ${count}`);
     return value.$shape.reduceRight((inner, size) => new Array(size).fill(inner), value.$fill);
   }
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, expand(each, images)]));

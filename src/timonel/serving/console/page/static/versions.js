@@ -14,11 +14,11 @@ export function versions(models, named) {
   const items = shown.map((each) => {
     const kind = each.away || each.message ? "bad" : each.state === "AVAILABLE" ? "good" : each.state === "END" ? "none" : "warn";
     const label = named ? `${each.model}/${each.version}` : `Version ${each.version}`;
-    const item = make("li", "version", make("span", "dot"), make("b", "", label), ` ${each.away ? "away" : each.message && each.state === "END" ? "failed" : STATES[each.state] ?? each.state}`);
+    const item = make("li", "version", make("span", "dot"), make("b", "", label), ` ${each.away ? "unavailable" : each.message && each.state === "END" ? "failed" : STATES[each.state] ?? each.state}`);
     item.dataset.state = kind;
     item.firstChild.dataset.state = kind;
     for (const name of each.labels) item.append(" ", make("span", "tag", name));
-    if (each.restarts) item.append(" ", make("span", "tag", `started again ${each.restarts}×`));
+    if (each.restarts) item.append(" ", make("span", "tag", `restarts: ${each.restarts}`));
     if (each.message) item.append(make("p", "why", each.message));
     return item;
   });
