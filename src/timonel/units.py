@@ -15,25 +15,11 @@ from pydantic import BeforeValidator
 
 from timonel.errors import SpecError
 
-_BYTES = {
-    "": 1,
-    "b": 1,
-    "k": 1000,
-    "kb": 1000,
-    "m": 1000**2,
-    "mb": 1000**2,
-    "g": 1000**3,
-    "gb": 1000**3,
-    "t": 1000**4,
-    "tb": 1000**4,
-    "ki": 1024,
-    "kib": 1024,
-    "mi": 1024**2,
-    "mib": 1024**2,
-    "gi": 1024**3,
-    "gib": 1024**3,
-    "ti": 1024**4,
-    "tib": 1024**4,
+_BYTES = {"": 1, "b": 1} | {
+    letter + suffix: base**power
+    for base, suffixes in ((1000, ("", "b")), (1024, ("i", "ib")))
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix in suffixes
 }
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Value = bool | int | float | str
@@ -75,6 +75,14 @@ class Parsed:
     def wants_usage(self) -> bool:
         """Whether the program prints its usage and exits."""
         return bool(self.errors) or self.unknown[:1] == ("--help",)
+
+
+def _bool(name: str, help_: str, *, default: bool = False) -> Flag:
+    return Flag(name, "bool", default, help_)
+
+
+def _string(name: str, help_: str, *, default: str = "") -> Flag:
+    return Flag(name, "string", default, help_)
 
 
 def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
@@ -160,41 +168,34 @@ MEANINGLESS: Mapping[str, str] = {
 
 
 def known_flags(cores: int) -> tuple[Flag, ...]:
-    """Return all flags.
+    """Return all flags: those of TensorFlow Serving, then timonel's own.
 
     Args:
         cores: The processors of this machine; some defaults depend on them.
     """
     return (
         Flag("port", "int32", 8500, "TCP port for gRPC; 0 disables it"),
-        Flag("grpc_socket_path", "string", "", "Unix socket for gRPC"),
+        _string("grpc_socket_path", "Unix socket for gRPC"),
         Flag("rest_api_port", "int32", 0, "TCP port for REST; 0 disables it"),
         Flag("rest_api_num_threads", "int32", 4 * cores, "threads for REST"),
         Flag("rest_api_timeout_in_ms", "int32", 30000, "time limit of a REST request"),
-        Flag("rest_api_enable_cors_support", "bool", False, "send CORS headers"),
-        Flag("enable_batching", "bool", False, "batch requests"),
-        Flag(
+        _bool("rest_api_enable_cors_support", "send CORS headers"),
+        _bool("enable_batching", "batch requests"),
+        _bool(
             "allow_version_labels_for_unavailable_models",
-            "bool",
-            False,
             "allow new labels for versions that are not loaded",
         ),
-        Flag("batching_parameters_file", "string", "", "BatchingParameters as text proto"),
-        Flag(
-            "enable_per_model_batching_parameters",
-            "bool",
-            False,
-            "read batching_params.pbtxt of each version",
-        ),
-        Flag("model_config_file", "string", "", "ModelServerConfig as text proto"),
+        _string("batching_parameters_file", "BatchingParameters as text proto"),
+        _bool("enable_per_model_batching_parameters", "read batching_params.pbtxt of each version"),
+        _string("model_config_file", "ModelServerConfig as text proto"),
         Flag(
             "model_config_file_poll_wait_seconds",
             "int32",
             0,
             "interval for polling model_config_file; 0 reads it once",
         ),
-        Flag("model_name", "string", "default", "model name, without model_config_file"),
-        Flag("model_base_path", "string", "", "folder with the model's versions"),
+        _string("model_name", "model name, without model_config_file", default="default"),
+        _string("model_base_path", "folder with the model's versions"),
         Flag("num_load_threads", "int32", 0, "parallel loads of versions; 0: the number of cores"),
         Flag("num_unload_threads", "int32", 0, "parallel unloads of versions; 0: one"),
         Flag("max_num_load_retries", "int32", 5, "retries after a failed load"),
@@ -205,116 +206,76 @@ def known_flags(cores: int) -> tuple[Flag, ...]:
             1,
             "interval for polling new versions; 0 polls once",
         ),
-        Flag("flush_filesystem_caches", "bool", True, "flush file system caches after loading"),
+        _bool("flush_filesystem_caches", "flush file system caches after loading", default=True),
         Flag("tensorflow_session_parallelism", "int64", 0, "threads of a session, of both kinds"),
-        Flag("tensorflow_session_config_file", "string", "", "ConfigProto as text proto"),
+        _string("tensorflow_session_config_file", "ConfigProto as text proto"),
         Flag("tensorflow_intra_op_parallelism", "int64", 0, "threads within an operation"),
         Flag("tensorflow_inter_op_parallelism", "int64", 0, "operations in parallel"),
-        Flag("use_alts_credentials", "bool", False, "secure gRPC with Google's ALTS"),
-        Flag("ssl_config_file", "string", "", "SSLConfig as text proto, for gRPC"),
-        Flag("platform_config_file", "string", "", "PlatformConfigMap as text proto"),
+        _bool("use_alts_credentials", "secure gRPC with Google's ALTS"),
+        _string("ssl_config_file", "SSLConfig as text proto, for gRPC"),
+        _string("platform_config_file", "PlatformConfigMap as text proto"),
         Flag("per_process_gpu_memory_fraction", "float", 0.0, "fraction of GPU memory to use"),
-        Flag("saved_model_tags", "string", "serve", "tags of the graph to load, comma-separated"),
-        Flag("grpc_channel_arguments", "string", "", "name=value, comma-separated"),
+        _string("saved_model_tags", "tags of the graph to load, comma-separated", default="serve"),
+        _string("grpc_channel_arguments", "name=value, comma-separated"),
         Flag("grpc_max_threads", "int32", 4 * cores, "threads for gRPC"),
-        Flag("enable_model_warmup", "bool", True, "replay a version's warm-up requests"),
+        _bool("enable_model_warmup", "replay a version's warm-up requests", default=True),
         Flag(
             "num_request_iterations_for_warmup",
             "int32",
             0,
             "replays of each warm-up request; 0: one",
         ),
-        Flag("version", "bool", False, "print versions and exit"),
-        Flag("monitoring_config_file", "string", "", "MonitoringConfig as text proto"),
-        Flag(
+        _bool("version", "print versions and exit"),
+        _string("monitoring_config_file", "MonitoringConfig as text proto"),
+        _bool(
             "remove_unused_fields_from_bundle_metagraph",
-            "bool",
-            True,
             "drop unneeded parts of a model's metadata",
+            default=True,
         ),
-        Flag("prefer_tflite_model", "bool", False, "use model.tflite if present"),
+        _bool("prefer_tflite_model", "use model.tflite if present"),
         Flag("num_tflite_pools", "int32", cores, "interpreters of a TensorFlow Lite model"),
         Flag("num_tflite_interpreters_per_pool", "int32", 1, "interpreters in a pool"),
-        Flag(
-            "enable_signature_method_name_check",
-            "bool",
-            False,
-            "reject signatures declared for another method",
+        _bool(
+            "enable_signature_method_name_check", "reject signatures declared for another method"
         ),
-        Flag("xla_cpu_compilation_enabled", "bool", False, "compile with XLA"),
-        Flag("xla_gpu_compilation_enabled", "bool", False, "compile with XLA for GPUs"),
-        Flag("enable_profiler", "bool", True, "provide ProfilerService"),
-        Flag("thread_pool_factory_config_file", "string", "", "ThreadPoolFactoryConfig"),
-        Flag("mixed_precision", "string", "", 'only "bfloat16"'),
-        Flag("skip_initialize_tpu", "bool", False, "do not initialise a TPU"),
-        Flag("enable_grpc_healthcheck_service", "bool", False, "provide grpc.health.v1"),
-        Flag(
-            "enable_serialization_as_tensor_content",
-            "bool",
-            False,
-            "use tensor_content in gRPC Predict responses",
+        _bool("xla_cpu_compilation_enabled", "compile with XLA"),
+        _bool("xla_gpu_compilation_enabled", "compile with XLA for GPUs"),
+        _bool("enable_profiler", "provide ProfilerService", default=True),
+        _string("thread_pool_factory_config_file", "ThreadPoolFactoryConfig"),
+        _string("mixed_precision", 'only "bfloat16"'),
+        _bool("skip_initialize_tpu", "do not initialise a TPU"),
+        _bool("enable_grpc_healthcheck_service", "provide grpc.health.v1"),
+        _bool(
+            "enable_serialization_as_tensor_content", "use tensor_content in gRPC Predict responses"
         ),
-        Flag(
+        *(replace(flag, help=f"timonel only: {flag.help}") for flag in _own_flags()),
+    )
+
+
+def _own_flags() -> tuple[Flag, ...]:
+    return (
+        _string(
             "resource_preserving_models",
-            "string",
-            "",
-            "timonel only: models to unload before their next version, comma-separated; *: all",
+            "models to unload before their next version, comma-separated; *: all",
         ),
-        Flag(
-            "runtime",
-            "string",
-            "tensorflow",
-            "timonel only: runtime; model=runtime for one model, comma-separated",
+        _string(
+            "runtime", "runtime; model=runtime for one model, comma-separated", default="tensorflow"
         ),
-        Flag(
-            "safe_loading",
-            "bool",
-            False,
-            "timonel only: reject models with unsafe operations",
-        ),
-        Flag(
-            "allow_python",
-            "string",
-            "",
-            "timonel only: models that may contain Python, comma-separated; *: all",
-        ),
-        Flag(
-            "hooks",
-            "string",
-            "",
-            "timonel only: files with Python hooks, comma-separated; model=file for one model",
-        ),
-        Flag(
+        _bool("safe_loading", "reject models with unsafe operations"),
+        _string("allow_python", "models that may contain Python, comma-separated; *: all"),
+        _string("hooks", "files with Python hooks, comma-separated; model=file for one model"),
+        _string(
             "allow_ops",
-            "string",
-            "",
-            "timonel only: operations that safe loading allows, comma-separated; model=operation "
-            "for one model",
+            "operations that safe loading allows, comma-separated; model=operation for one model",
         ),
-        Flag(
-            "rest_api_enable_page",
-            "bool",
-            False,
-            "timonel only: serve a web page at / and /openapi.json on the REST port",
-        ),
-        Flag(
-            "model_cache",
-            "string",
-            "",
-            "timonel only: folder for versions from buckets; default: the user's cache",
-        ),
-        Flag(
-            "model_cache_mib",
-            "int64",
-            20480,
-            "timonel only: size limit of unused versions in the cache",
-        ),
+        _bool("rest_api_enable_page", "serve a web page at / and /openapi.json on the REST port"),
+        _string("model_cache", "folder for versions from buckets; default: the user's cache"),
+        Flag("model_cache_mib", "int64", 20480, "size limit of unused versions in the cache"),
         Flag(
             "hang_timeout_seconds",
             "int32",
             0,
-            "timonel only: restart a version's process if it has pending requests and sends "
-            "nothing for this long; 0: never",
+            "restart a process with pending requests that is silent for this long; 0: never",
         ),
-        Flag("drain_seconds", "int32", 30, "timonel only: drain time after SIGTERM"),
+        Flag("drain_seconds", "int32", 30, "drain time after SIGTERM"),
     )
