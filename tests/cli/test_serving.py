@@ -256,7 +256,7 @@ def test_a_server_that_cannot_be_reached(timonel: Timonel, place: Workspace) -> 
 def test_exporting_without_a_run(timonel: Timonel, place: Workspace) -> None:
     outcome = timonel("export", "--name", "digits")
     assert outcome.exit_code == 2
-    assert "found none" in outcome.error_line
+    assert "recorded" in outcome.error_line
     assert "Missing option" in timonel("export").error_line
     assert timonel("export", "--name", "a/b").exit_code == 2
 

@@ -168,7 +168,7 @@ def test_an_unreadable_image_is_named_and_nothing_is_left(
     root = make_images()
     bad = root / "dog" / "004.png"
     bad.write_bytes(bad.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"dog/004\.png: expected a whole PNG image.*--skip-bad"):
+    with pytest.raises(DataError, match=r"dog/004\.png: damaged PNG image.*--skip-bad"):
         convert(root, out, workspace=workspace)
     assert nothing_is_left(out)
     assert list_runs(workspace)[0].status == "failed"
@@ -185,7 +185,7 @@ def test_a_label_without_a_usable_record(
     root = make_images()
     for path in (root / "dog").iterdir():
         path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match="found no usable record of 'dog' there"):
+    with pytest.raises(DataError, match="no usable record of 'dog' in the training split"):
         convert(root, out, skip_bad=True, workspace=workspace)
     assert nothing_is_left(out)
 
@@ -210,7 +210,7 @@ def test_a_file_that_no_source_reads(tmp_path: Path, out: Path, workspace: Works
 
 
 def test_a_kind_that_is_none(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
-    with pytest.raises(SpecError, match="among auto, images, table, got 'videos'"):
+    with pytest.raises(SpecError, match="source kinds auto, images, table, got 'videos'"):
         convert(make_images(), out, kind="videos", workspace=workspace)
     with pytest.raises(InputError, match=r"no installed source of kind table reads the folder"):
         convert(out.parent.parent / "raw", out, kind="table", workspace=workspace)
@@ -245,7 +245,7 @@ def test_only_a_dataset_is_overwritten(
     root = make_images()
     out.mkdir(parents=True)
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(AlreadyExistsError, match="expected a dataset to overwrite"):
+    with pytest.raises(AlreadyExistsError, match="cannot be overwritten: it is not a dataset"):
         convert(root, out, overwrite=True, workspace=workspace)
     (out / "thesis.txt").unlink()
     assert convert(root, out, workspace=workspace).count() == 20
@@ -422,7 +422,7 @@ def test_splits_of_the_source_and_identical_images(
     assert (source.duplicate_count, source.contradiction_count) == (1, 1)
     assert source.skipped[0].key == "train/dog/leaked.png"
     assert source.duplicates[0].digest == digest_file(leaked)
-    assert "1 image with more than one label" in caplog.text
+    assert "1 image with contradictory labels" in caplog.text
     anew = convert(home, out, splits=(0.5, 0.25, 0.25), overwrite=True, workspace=workspace)
     assert anew.count() == 19
     assert (

@@ -85,11 +85,11 @@ def test_a_shard_that_is_cut_off_or_gone_is_found_without_reading(dataset: Datas
     shard = dataset.shards("train")[0]
     content = shard.read_bytes()
     shard.write_bytes(content[:-1])
-    expected = f"a shard of {len(content)} bytes at {shard}, got {len(content) - 1}"
+    expected = f"a shard of {len(content)} bytes at {shard}: it has {len(content) - 1}"
     with pytest.raises(CorruptError, match=expected):
         dataset.check_sizes()
     shard.unlink()
-    with pytest.raises(CorruptError, match=f"at {shard}, got No such file or directory"):
+    with pytest.raises(CorruptError, match=f"at {shard}: No such file or directory"):
         dataset.check_sizes()
 
 
@@ -101,7 +101,7 @@ def test_a_missing_shard_is_found(dataset: Dataset) -> None:
 
 def test_a_split_that_is_none(dataset: Dataset) -> None:
     for use in (dataset.count, dataset.shards, dataset.keys):
-        with pytest.raises(SpecError, match="among train, validation, test, got 'dev'"):
+        with pytest.raises(SpecError, match="splits train, validation, test, got 'dev'"):
             use("dev")
     assert check_split("train") == "train"
 

@@ -44,7 +44,7 @@ def test_names_versions_and_folders(workspace, tmp_path):
 
 
 def test_what_is_not_there(workspace, tmp_path):
-    with pytest.raises(NotFoundError, match="it has none yet"):
+    with pytest.raises(NotFoundError, match="create one with"):
         resolve("digits", workspace)
     make(workspace.models / "digits", "1", "3")
     (workspace.models / ".tmp-1-x-digits").mkdir()

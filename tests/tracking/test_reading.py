@@ -57,7 +57,7 @@ def test_a_beginning_that_fits_several_names_them(runs: Workspace) -> None:
 
 def test_an_empty_workspace_has_no_last_run(workspace: Workspace) -> None:
     assert list_runs(workspace) == []
-    with pytest.raises(NotFoundError, match="found none"):
+    with pytest.raises(NotFoundError, match="no run recorded"):
         read_run(workspace)
 
 
@@ -112,7 +112,7 @@ def test_a_broken_record_hides_no_other(runs: Workspace, caplog: pytest.LogCaptu
     (runs.runs / "stray").mkdir()
     assert [record.id for record in list_runs(runs)] == ["export-1", "train-12", "convert-1"]
     assert "train-1" in caplog.text
-    with pytest.raises(CorruptError, match="expected JSON"):
+    with pytest.raises(CorruptError, match="is not valid JSON"):
         read_run(runs, "train-1")
 
 

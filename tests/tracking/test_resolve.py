@@ -147,18 +147,18 @@ def test_a_run_of_a_newer_format_is_said_to_be_one(
     folder = walked.workspace.runs / "train-new"
     folder.mkdir()
     (folder / "run.json").write_text('{"kind": "run", "format": 99}')
-    with pytest.raises(FormatError, match="written by a newer timonel"):
+    with pytest.raises(FormatError, match="a newer timonel wrote it"):
         lineage(walked.workspace, ref)
     assert caplog.messages == []
 
 
 def test_what_fits_several_is_refused(walked: Walked) -> None:
     start_run(walked.workspace, "train", run_id="train-2")
-    with pytest.raises(SpecError, match="fits 2"):
+    with pytest.raises(SpecError, match="matches 2"):
         lineage(walked.workspace, "train-")
     with start_run(walked.workspace, "convert", run_id="convert-2") as run:
         run.output(Artifact("dataset", "/x", "sha256:bbbbbbb0"))
-    with pytest.raises(SpecError, match="fits 2"):
+    with pytest.raises(SpecError, match="matches 2"):
         lineage(walked.workspace, "bbbbbb")
 
 

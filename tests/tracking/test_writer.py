@@ -51,7 +51,7 @@ def test_the_header_holds_what_was_known_at_the_start(workspace: Workspace) -> N
 def test_a_record_is_never_overwritten(workspace: Workspace) -> None:
     run = start_run(workspace, "convert", run_id="convert-1", params={"a": 1})
     before = (run.folder / "run.json").read_bytes()
-    with pytest.raises(AlreadyExistsError, match="convert-1 exists"):
+    with pytest.raises(AlreadyExistsError, match="convert-1 already exists"):
         start_run(workspace, "convert", run_id="convert-1", params={"a": 2})
     assert (run.folder / "run.json").read_bytes() == before
     assert sorted(path.name for path in run.folder.iterdir()) == ["run.json"]

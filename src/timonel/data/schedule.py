@@ -83,7 +83,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         total = self.shard.total
-        if self.batch < 1 or self.batch % total:
+        if self.batch < 1:
+            raise InputError(f"the batch size must be positive, got {self.batch}")
+        if self.batch % total:
             raise InputError(
                 f"the batch size {self.batch} cannot be divided among {total} replicas",
                 hint=f"use a multiple of {total}",

@@ -88,7 +88,7 @@ def test_without_a_header(make_images: MakeImages) -> None:
     [
         ({"image_uri": "raw/none.png"}, r"raw/none\.png: cannot read it: No such file"),
         ({"image_uri": "gs://b/1.png"}, r"gs://b/1\.png: expected a local path"),
-        ({"label": ""}, r"raw/cat/000\.png: expected a label in list\.csv, got none"),
+        ({"label": ""}, r"raw/cat/000\.png: no label in list\.csv"),
         ({"split": "holdout"}, r"expected train, validation or test in .*, got 'holdout'"),
         ({"image_uri": "list.csv"}, r"list\.csv: not an image"),
     ],

@@ -41,7 +41,9 @@ def test_a_signature_is_read_from_metadata():
 
 
 def test_a_model_without_the_default_signature_is_told():
-    with pytest.raises(ServingError, match="to have the signature serving_default, it has other"):
+    with pytest.raises(
+        ServingError, match="no signature serving_default with inputs; its signatures: other"
+    ):
         parse_signature(metadata({"other": {"inputs": {"x": {}}}}))
 
 

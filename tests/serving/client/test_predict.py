@@ -115,5 +115,5 @@ def test_what_is_no_model_server_is_told(scripted):
         predict(scripted.url, {"x": 1})
     with pytest.raises(NotFoundError, match="is not the address of a model"):
         predict(f"{scripted.url}/elsewhere", {"x": 1})
-    with pytest.raises(SpecError, match="expected a server such as"):
+    with pytest.raises(SpecError, match="expected an address such as"):
         predict("http:///v1/models/m", {"x": 1})

@@ -91,15 +91,15 @@ def program(workspace: Workspace, tmp_path: Path) -> list[str]:
     script.write_text(
         "import json, sys\n"
         "from timonel.testing.mirrors import MemoryMirror\n"
-        "from timonel.tracking import mirror\n"
+        "from timonel.tracking.mirrors import sidecar\n"
         "class FileMirror(MemoryMirror):\n"
         "    def __init__(self, workspace):\n"
         "        super().__init__(workspace, {})\n"
         "    def events(self, batch):\n"
         "        with (self.workspace.root / 'mirrored').open('a') as file:\n"
         "            file.writelines(event['type'] + '\\n' for event in batch)\n"
-        "mirror.installed_mirrors = lambda workspace: [FileMirror(workspace)]\n"
-        "sys.exit(mirror.main())\n"
+        "sidecar.installed_mirrors = lambda workspace: [FileMirror(workspace)]\n"
+        "sys.exit(sidecar.main())\n"
     )
     return [sys.executable, str(script), str(workspace.root)]
 
@@ -187,7 +187,7 @@ def test_a_run_is_mirrored_in_the_background(
     monkeypatch.setattr(sidecar.subprocess, "Popen", start)
     sidecar.mirror_in_background(workspace)
     assert started[0].wait(240) == 0
-    assert f"{run.run_id}: file was given 1 events" in (workspace.root / LOG).read_text()
+    assert f"{run.run_id}: sent 1 events to file" in (workspace.root / LOG).read_text()
     assert (workspace.root / f"{run.run_id}.mirrored").read_text() == "finish\n"
 
 
