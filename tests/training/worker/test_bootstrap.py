@@ -14,7 +14,7 @@ import pytest
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"kind": "train", "format": 99}', "written by a newer timonel: upgrade timonel"),
+        ('{"kind": "train", "format": 99}', "a newer timonel wrote it: upgrade timonel"),
         ("half", "is not valid JSON"),
     ],
 )
