@@ -137,5 +137,5 @@ def test_a_remainder_that_a_strategy_cannot_split() -> None:
 
 @pytest.mark.parametrize(("index", "count", "replicas"), [(2, 2, 1), (-1, 2, 1), (0, 1, 0)])
 def test_a_shard_that_is_none(index: int, count: int, replicas: int) -> None:
-    with pytest.raises(InputError, match="worker's number"):
+    with pytest.raises(InputError, match="invalid input shard"):
         InputShard(index, count, replicas)

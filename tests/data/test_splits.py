@@ -143,7 +143,7 @@ def test_copies_of_held_out_records_are_left_out_of_the_splits_before() -> None:
 
 
 def test_splits_that_cannot_be_trained_on() -> None:
-    with pytest.raises(DataError, match="assigns no records to the training split: name"):
+    with pytest.raises(DataError, match="assigns no records to the training split: assign"):
         assign([entry(0, "test"), entry(1, "validation")], LABELS, None, 0)
     with pytest.raises(DataError, match="label 'dog' of 001 is in the test split only"):
         assign([entry(0, "train"), entry(1, "test"), entry(2, "train")], LABELS, None, 0)

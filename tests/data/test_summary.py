@@ -25,7 +25,7 @@ def test_images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -
     facts = dict(report.facts)
     assert (facts["task"], facts["size"]) == ("classification", "6x5")
     assert (facts["formats"], facts["colour"]) == ("19 png", "colour")
-    assert report.warnings[0].startswith("1 skipped, the first: dog/004.png: expected a whole PNG")
+    assert report.warnings[0].startswith("1 skipped, the first: dog/004.png: damaged PNG")
     assert report.warnings[1] == "1 ignored, the first: notes.txt"
 
 

@@ -45,9 +45,7 @@ class InputShard:
 
     def __post_init__(self) -> None:
         if not (0 <= self.index < self.count and self.replicas >= 1):
-            raise InputError(
-                f"expected an index below the number of workers, and replicas; got {self}"
-            )
+            raise InputError(f"invalid input shard: {self}")
 
     @property
     def total(self) -> int:

@@ -79,7 +79,7 @@ def test_a_png_without_its_end(name: str, size: int) -> None:
 def test_a_png_with_a_wrong_checksum() -> None:
     content = bytearray(WHOLE["png"])
     content[content.index(b"IEND") - 5] ^= 1
-    with pytest.raises(UnusableError, match="got: a wrong checksum of the chunk IDAT"):
+    with pytest.raises(UnusableError, match=": a wrong checksum of the chunk IDAT"):
         verify(bytes(content))
 
 
@@ -89,7 +89,7 @@ def test_a_wrong_checksum_of_an_optional_chunk_is_forgiven() -> None:
     for checksum in zlib.crc32(chunk), 1:
         added = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", checksum)
         verify(WHOLE["png"][:end] + added + WHOLE["png"][end:])
-    with pytest.raises(UnusableError, match="got: a chunk without a name"):
+    with pytest.raises(UnusableError, match=": a chunk without a name"):
         verify(WHOLE["png"][:end] + added.replace(b"tEXt", b"tE\0t") + WHOLE["png"][end:])
 
 
@@ -103,7 +103,7 @@ def test_a_gif_with_a_colour_that_its_map_lacks() -> None:
     content = bytearray(WHOLE["gif"])
     content[10] = content[10] & ~7 | 1  # a map of 4 colours instead of 8
     del content[13 + 12 : 13 + 24]
-    with pytest.raises(UnusableError, match="got: a colour outside of its map of 4"):
+    with pytest.raises(UnusableError, match=": a colour outside of its map of 4"):
         verify(bytes(content))
 
 
@@ -111,7 +111,7 @@ def test_a_gif_with_a_damaged_later_frame() -> None:
     content = WHOLE["animated gif"]
     place = content.rindex(b"\x2c\0\0\0\0")
     no_height = content[: place + 7] + b"\0\0" + content[place + 9 :]
-    with pytest.raises(UnusableError, match="got: a frame without pixels"):
+    with pytest.raises(UnusableError, match=": a frame without pixels"):
         verify(no_height)
     with pytest.raises(UnusableError, match="damaged GIF image: it is truncated"):
         verify(content[: place + 15])
@@ -122,5 +122,5 @@ def test_a_webp_with_transparency() -> None:
     image = Image.new("RGBA", (7, 4), (1, 2, 3, 4))
     buffer = io.BytesIO()
     image.save(buffer, "WEBP")
-    with pytest.raises(UnusableError, match=r"WebP image without transparency.*convert it to PNG"):
+    with pytest.raises(UnusableError, match=r"WebP image with transparency.*convert it to PNG"):
         verify(buffer.getvalue())
