@@ -24,9 +24,9 @@ from timonel.serving.console.page.views import Description, form_view, model_vie
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.settings import ServerSettings
-from timonel.serving.settings.dialect import DIALECTS
 from timonel.serving.settings.auth import Action
 from timonel.serving.settings.base import EVERY_MODEL
+from timonel.serving.settings.dialect import DIALECTS
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
