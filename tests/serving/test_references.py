@@ -52,7 +52,7 @@ def test_what_is_not_there(workspace, tmp_path):
     for reference, message in [
         ("cats", "no model cats in .*: it has digits$"),
         ("digits/2", "digits has no version 2 in .*: it has 1, 3"),
-        (loose, "expected a SavedModel in a folder with a number for a name"),
+        (loose, "is not a version number"),
         (tmp_path / "nope", "no folder at"),
     ]:
         with pytest.raises(NotFoundError, match=message):

@@ -16,7 +16,7 @@ from timonel.tracking import read_run, start_run
 from timonel.tracking.mirrors import known_mirrors, sidecar
 from timonel.tracking.mirrors.sidecar import LOCK, LOG
 
-PLUGINS = Path(__file__).parents[1] / "plugins"
+PLUGINS = Path(__file__).parents[2] / "plugins"
 
 
 class Steps:
