@@ -250,7 +250,7 @@ def test_only_a_dataset_is_overwritten(
     (out / "thesis.txt").unlink()
     assert convert(root, out, workspace=workspace).count() == 20
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(AlreadyExistsError, match="thesis.txt is not part of the dataset"):
+    with pytest.raises(AlreadyExistsError, match=r"thesis\.txt is not part of the dataset"):
         convert(root, out, overwrite=True, workspace=workspace)
     assert (out / "thesis.txt").read_text() == "years of work"
 
