@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from timonel.serving.fd_limit import raise_limit
+from timonel.serving.server import raise_limit
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from google.protobuf import json_format
 
 from tests.serving.conftest import publish
 from timonel.serving import curl_example, predict, running_servers, serve
-from timonel.serving.protocols.v2.messages import SERVICE, message_class
+from timonel.serving.protocols.v2.service import SERVICE, message_class
 from timonel.storage import find_workspace
 
 SWAPS = 12

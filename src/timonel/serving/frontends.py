@@ -17,7 +17,6 @@ from timonel.serving.inference import DataPlane
 from timonel.serving.ports import authority, bind
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.connection import predict_protocol
-from timonel.serving.protocols.tfs_rest.http import RestOptions
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.protocols.v2.app import V2App
 from timonel.serving.rest_server import RestServer
@@ -78,32 +77,22 @@ class Frontends:
         grpc = self._settings.grpc
         if self._grpc_port is None and grpc.socket_path is None:
             return None
-        from timonel.serving.protocols.tfs_grpc.options import GrpcOptions  # noqa: PLC0415 - only with gRPC
         from timonel.serving.protocols.tfs_grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
         from timonel.serving.protocols.v2.service import InferenceService  # noqa: PLC0415 - only with gRPC
 
-        monitor = self._instruments.monitor
+        monitor, port = self._instruments.monitor, self._grpc_port
         v2 = InferenceService(self._plane, pool, self._draining.is_set, monitor)
-        port = self._grpc_port
         address = None if port is None else authority(self._settings.host, port)
         try:
             guard = self._access.grpc_guard()
             server = GrpcServer(
                 self._plane,
                 pool,
-                GrpcOptions(
-                    address=address,
-                    socket_path=grpc.socket_path,
-                    channel_arguments=(*guard.arguments, *grpc.channel_arguments),
-                    health=grpc.health,
-                    reflection=grpc.reflection,
-                    tensor_content=grpc.tensor_content,
-                    check_method_names=grpc.check_method_names,
-                    reload=self._access.takes_reloads,
-                ),
+                grpc,
+                address,
+                guard,
+                may_reload=self._access.takes_reloads,
                 monitor=monitor,
-                credentials=guard.credentials,
-                interceptors=guard.interceptors,
                 others=(v2.described(),),
             )
         except RuntimeError as error:
@@ -120,28 +109,17 @@ class Frontends:
     async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
         if self._rest_socket is None:
             return None
-        asked = self._settings.rest
-        options = RestOptions(
-            DIALECTS[self._settings.dialect],
-            asked.cors,
-            asked.timeout_s,
-            asked.check_method_names,
-        )
-        monitor = self._instruments.monitor
-        backend = RestBackend(self._plane, pool, options, monitor)
-        rest = RestApp(backend, self._draining.is_set)
-        both = V2App(rest, self._plane, pool, self._draining.is_set, options, monitor)
+        rest, monitor = self._settings.rest, self._instruments.monitor
+        dialect = DIALECTS[self._settings.dialect]
+        backend = RestBackend(self._plane, pool, rest, dialect, monitor)
+        is_draining = self._draining.is_set
+        both = V2App(RestApp(backend, is_draining), backend, is_draining)
         described = with_page(
-            both,
-            self._settings,
-            self._plane,
-            monitor,
-            pool,
-            is_draining=self._draining.is_set,
+            both, self._settings, self._plane, monitor, pool, is_draining=is_draining
         )
         host = self._settings.rest_host or self._settings.host
         hosts = self._access.hosts(self._rest_socket.getsockname()[0], host)
-        app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=asked.cors)
+        app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=rest.cors)
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
             http["http"] = predict_protocol(http["http"], backend, self._access.max_body, hosts)

@@ -1,4 +1,4 @@
-"""Parse gRPC requests in a pool if large, and limit their fields.
+"""Parse gRPC requests in a pool if large, limit their fields, and reject calls.
 
 Protobuf's parser holds the GIL and creates an object per message and repeated value: 100 MiB of
 empty dimensions would take seconds and gigabytes. The fields are therefore counted first, without
@@ -7,11 +7,12 @@ reading the tensors' contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final
 
+import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
@@ -165,3 +166,27 @@ def _parse(raw: bytes, request_type: Any) -> Any:
 def malformed() -> StatusError:
     """Return the status of a request that is not a valid message."""
     return StatusError(Code.INTERNAL, "Exception deserializing request!")
+
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def refuse(
+    context: Any, code: Code, message: str, metadata: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Set the error status of a call.
+
+    The handler must then return at once, with any response. ``context.abort`` would raise an error
+    that the context keeps. Its traceback refers to the handler's frames, so to the request and the
+    context: a cycle that keeps the whole request in memory until the next full garbage collection.
+
+    Args:
+        context: gRPC's context of the call.
+        code: The status; not ``OK``, as the response would be sent then.
+        message: The text for the client.
+        metadata: Trailing metadata.
+    """
+    context.set_code(_CODES[code.value])
+    context.set_details(message)
+    if metadata:
+        context.set_trailing_metadata(tuple(metadata))

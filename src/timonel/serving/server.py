@@ -12,6 +12,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -24,7 +25,6 @@ import uvloop
 
 from timonel.errors import ServingError
 from timonel.serving.auth.access import Access
-from timonel.serving.fd_limit import raise_limit
 from timonel.serving.frontends import Frontends
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue
@@ -225,3 +225,23 @@ def _registered(folder: str | None, record: ServerRecord) -> Iterator[None]:
         yield
     finally:
         remove_record(Path(folder), record.pid)
+
+
+# More connections than one process can answer; some systems reject an unlimited value.
+_ENOUGH = 2**20
+
+
+def raise_limit() -> None:
+    """Raise this process's limit of open file descriptors to its maximum.
+
+    The usual limit of 1024 is for programs that use ``select``. A server that reaches it cannot
+    accept connections, which looks to clients as if it hung.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        _LOG.warning("the limit of %d open files stays as it is: %s", soft, error)

@@ -20,6 +20,9 @@ INIT_OP = "__saved_model_init_op"
 
 It is listed among the signatures, initializes the model's variables and has no outputs.
 """
+CLASSIFY = "tensorflow/serving/classify"
+REGRESS = "tensorflow/serving/regress"
+"""Method names of signatures for Classify and Regress."""
 STRING = "DT_STRING"
 
 NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from timonel.errors import SpecError
 from timonel.serving.auth.policy import Principal, Resource, Scope, allows, grants_in
 from timonel.serving.auth.url_rights import EVERYTHING_ELSE, resource_of
-from timonel.serving.protocols.tfs_rest import routes
+from timonel.serving.protocols.tfs_rest import http as routes
 from timonel.serving.settings.auth import EVERYTHING, Action, parse_grant
 from timonel.serving.status import StatusError
 

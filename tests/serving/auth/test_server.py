@@ -20,7 +20,7 @@ from timonel.serving.auth import AccessSettings, JwtSettings, LimitSettings, Tls
 from timonel.serving.auth.keys import change_entries, new_certificate, new_key
 from timonel.serving.auth.url_rights import STATIC
 from timonel.serving.handle import launch
-from timonel.serving.protocols.v2.messages import SERVICE, message_class
+from timonel.serving.protocols.v2.service import SERVICE, message_class
 from timonel.serving.protos.messages import (
     get_model_metadata_pb2,
     get_model_status_pb2,

@@ -10,7 +10,7 @@ import pytest
 from timonel.serving.batching.batched_model import BatchingModel
 from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.inference import Call, RequestContext
-from timonel.serving.inference.observation import Observation
+from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.runtimes.base import ScheduledModel
 from timonel.serving.selection.factory import runtime_for

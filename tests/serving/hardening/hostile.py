@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from timonel.serving.protocols.v2.messages import message_class
+from timonel.serving.protocols.v2.service import message_class
 from timonel.serving.protos.messages import (
     classification_pb2,
     predict_pb2,

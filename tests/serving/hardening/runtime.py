@@ -9,9 +9,8 @@ import time
 import numpy as np
 
 from tests.serving.isolation.faults import FaultyModel
-from timonel.serving.inference.classification import CLASSIFY, REGRESS
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.signature import NUMPY_TYPES, STRING, Signature, TensorSpec
+from timonel.serving.signature import CLASSIFY, NUMPY_TYPES, REGRESS, STRING, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 NAME = "hard"

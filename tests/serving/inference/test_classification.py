@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from timonel.serving.inference import classification
-from timonel.serving.inference.classification import CLASSIFY, REGRESS, Classes, Task, serialized
-from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
+from timonel.serving.inference.classification import Classes, Task, serialized
+from timonel.serving.signature import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
 LABELS = np.array([[b"cat", b"dog"], [b"dog", b"cat"]], dtype=object)

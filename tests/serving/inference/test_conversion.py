@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from timonel.serving.inference import Metadata
-from timonel.serving.protocols.tfs_rest.views import metadata_view
+from timonel.serving.protocols.tfs_rest.app import metadata_view
 from timonel.serving.signature import Signature, TensorSpec
 
 METADATA = Metadata(

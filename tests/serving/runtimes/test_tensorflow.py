@@ -12,10 +12,11 @@ import weakref
 import numpy as np
 import pytest
 
-from timonel.serving.inference.classification import CLASSIFY, REGRESS, Task, infer
+from timonel.serving.inference.classification import Task, infer
 from timonel.serving.runtimes import _private, tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 from timonel.serving.settings import RuntimeSettings
+from timonel.serving.signature import CLASSIFY, REGRESS
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from timonel.serving.inference import DataPlane, RequestContext
-from timonel.serving.inference.observation import Observation
+from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import State, VersionStatus
 from timonel.serving.signature import DEFAULT_SIGNATURE

@@ -10,7 +10,7 @@ from tests.serving.inference.test_warmup import Everything
 from timonel.data.records import read_records
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.inference import DataPlane, RequestContext
-from timonel.serving.inference.logged_request import LoggedRequest
+from timonel.serving.inference.context import LoggedRequest
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2

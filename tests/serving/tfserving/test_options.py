@@ -12,7 +12,12 @@ from timonel.serving.settings import (
 from timonel.serving.settings.batching import BatchingParameters, NoBatching
 from timonel.serving.status import Code, StatusError
 from timonel.serving.tfserving.flags import MEANINGLESS, known_flags, parse
-from timonel.serving.tfserving.options import Files, metrics_path_from, translate
+from timonel.serving.tfserving.options import (
+    Files,
+    metrics_path_from,
+    parse_channel_arguments,
+    translate,
+)
 
 CORES = 4
 BASE = "--model_base_path=/models/m"
@@ -170,7 +175,7 @@ def test_models_that_are_swapped_one_at_a_time():
         ),
         (
             [BASE, "--grpc_channel_arguments=a"],
-            "expected name=value in the gRPC channel arguments, got a",
+            "Cannot parse the gRPC channel argument a. Use name=value.",
         ),
     ],
 )
@@ -245,3 +250,19 @@ def test_what_is_no_text_proto_is_refused():
     with pytest.raises(StatusError) as caught:
         metrics_path_from("prometheus { }", "/etc/m.txt")
     assert str(caught.value) == "INVALID_ARGUMENT: Invalid protobuf file: '/etc/m.txt'"
+
+
+def test_channel_arguments():
+    assert parse_channel_arguments("") == ()
+    assert parse_channel_arguments("a=1,b=x,c=-3,d=99999999999,e=1_0,f=g=h,h=") == (
+        ("a", 1),
+        ("b", "x"),
+        ("c", -3),
+        ("d", "99999999999"),
+        ("e", "1_0"),
+        ("f", "g=h"),
+        ("h", ""),
+    )
+    for wrong in ("a", "a=1,b", "=1"):
+        with pytest.raises(ValueError, match="Use name=value"):
+            parse_channel_arguments(wrong)

@@ -11,8 +11,7 @@ import grpc
 from timonel.serving.auth.control import AccessControl, TooManyError, credentials
 from timonel.serving.auth.policy import Principal, Resource, Scope, denied
 from timonel.serving.auth.tls import peer_names
-from timonel.serving.grpc_requests import Unparsed, parsed
-from timonel.serving.grpc_status import refuse
+from timonel.serving.grpc_requests import Unparsed, parsed, refuse
 from timonel.serving.settings.auth import Action
 from timonel.serving.status import Code, StatusError
 

@@ -14,7 +14,7 @@ from timonel.serving.batching.policy import APART, Place, Policy
 from timonel.serving.batching.queue import Queue, Taken
 from timonel.serving.batching.request import Answer, Request
 from timonel.serving.batching.threads import Batcher
-from timonel.serving.drain import await_settled
+from timonel.serving.futures import await_settled
 from timonel.serving.runtimes.base import LoadedModel, WrappedModel, refused
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError

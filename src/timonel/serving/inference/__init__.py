@@ -5,14 +5,18 @@ package. All functions raise `StatusError`. Only `Call.predict` and `Execution.r
 model: in an event loop, first await the execution's future with `timonel.serving.futures`.
 """
 
-from timonel.serving.inference.call import Call, Execution, Outputs
 from timonel.serving.inference.context import NO_CONTEXT, RequestContext
-from timonel.serving.inference.plane import Configurator, DataPlane, Metadata
+from timonel.serving.inference.plane import (
+    Call,
+    DataPlane,
+    Execution,
+    Metadata,
+    Outputs,
+)
 
 __all__ = [
     "NO_CONTEXT",
     "Call",
-    "Configurator",
     "DataPlane",
     "Execution",
     "Metadata",

@@ -8,45 +8,109 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from timonel.serving.inference.classification_results import (
-    Classes,
-    checked_classes,
-    checked_values,
+from timonel.serving.inference.plane import Call
+from timonel.serving.signature import (
+    CLASSIFY,
+    DEFAULT_SIGNATURE,
+    DTYPE_NAMES,
+    REGRESS,
+    Array,
+    Signature,
 )
-from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.status import Code, StatusError, invalid_argument
 
-__all__ = [
-    "CLASSIFY",
-    "REGRESS",
-    "Classes",
-    "Question",
-    "Signatures",
-    "Task",
-    "classify",
-    "infer",
-    "regress",
-    "serialized",
-]
 
-CLASSIFY = "tensorflow/serving/classify"
-REGRESS = "tensorflow/serving/regress"
+@dataclass(frozen=True)
+class Classes:
+    """Result of Classify: n examples, k classes each.
+
+    Args:
+        labels: Labels as bytes, object [n, k]; None if the model returns only scores.
+        scores: float32 [n, k]; None if the model returns only labels.
+    """
+
+    labels: Array | None
+    scores: Array | None
+
+    def rows(self) -> list[list[tuple[str, float]]]:
+        """Return (label, score) pairs per example; missing values are "" and 0."""
+        present = self.scores if self.labels is None else self.labels
+        assert present is not None, "a signature gives one of them at least"
+        labels = np.full(present.shape, b"", object) if self.labels is None else self.labels
+        scores = np.zeros(present.shape, np.float32) if self.scores is None else self.scores
+        names = [[label.decode(errors="replace") for label in row] for row in labels.tolist()]
+        return [
+            list(zip(row, values.tolist(), strict=True))
+            for row, values in zip(names, scores, strict=True)
+        ]
+
+
+def checked_classes(labels: Array | None, scores: Array | None, count: int) -> Classes:
+    """Check a classifier's outputs for ``count`` examples.
+
+    Raises:
+        StatusError: Types or shapes are not those of `Classes`.
+    """
+    if labels is not None:
+        _check_matrix(labels, "classes", "DT_STRING", count)
+    if scores is not None:
+        _check_matrix(scores, "scores", "DT_FLOAT", count)
+    if labels is not None and scores is not None and labels.shape[1] != scores.shape[1]:
+        raise invalid_argument(
+            "Tensors class and score should match in dim_size(1). "
+            f"Got {labels.shape[1]} vs. {scores.shape[1]}"
+        )
+    return Classes(labels, scores)
+
+
+def checked_values(array: Array, count: int) -> Array:
+    """Check a regression's output for ``count`` examples; return float32 [count].
+
+    Raises:
+        StatusError: It is neither float32 [count] nor [count, 1].
+    """
+    if array.ndim != 1 and (array.ndim != 2 or array.shape[1] != 1):
+        raise invalid_argument(
+            "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] "
+            f"but got {_shape(array)}"
+        )
+    if len(array) != count:
+        raise invalid_argument(
+            f"Input batch size did not match output batch size: {count} vs. {len(array)}"
+        )
+    if _dtype(array) != "DT_FLOAT":
+        raise invalid_argument(f"Expected output Tensor of DT_FLOAT.  Got: {_dtype(array)}")
+    return array.reshape(count)
+
+
+def _check_matrix(array: Array, name: str, dtype: str, count: int) -> None:
+    if array.ndim != 2:
+        raise invalid_argument(
+            f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}"
+        )
+    if _dtype(array) != dtype:
+        raise invalid_argument(f"Expected {name} Tensor of {dtype}. Got: {_dtype(array)}")
+    if len(array) != count:
+        raise invalid_argument(f"Expected {name} output batch size of {count}. Got: {len(array)}")
+
+
+def _dtype(array: Array) -> str:
+    return DTYPE_NAMES.get(array.dtype, str(array.dtype))
+
+
+def _shape(array: Array) -> str:
+    return "[" + ",".join(map(str, array.shape)) + "]"
+
+
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 
 
 Outputs = Mapping[str, Array]
 R_co = TypeVar("R_co", covariant=True)
-
-
-class Signatures(Protocol):
-    """Signatures of a version, such as `timonel.serving.inference.Call`."""
-
-    def find(self, signature_name: str) -> Signature | None:
-        """Return a signature, or None; an empty name means the default one."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +164,7 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
 
 
 def classify(
-    model: Signatures,
+    call: Call,
     signature_name: str,
     examples: Sequence[bytes],
     context: bytes = b"",
@@ -110,7 +174,7 @@ def classify(
     """Prepare a Classify request.
 
     Args:
-        model: The model's signatures.
+        call: The version in use.
         signature_name: The signature; empty for the default one.
         examples: Serialized tf.train.Examples.
         context: Features shared by all examples, see `serialized`.
@@ -119,7 +183,7 @@ def classify(
     Raises:
         StatusError: The signature is not that of a classifier.
     """
-    signature = _named(model, signature_name)
+    signature = _named(call, signature_name)
     if check_method:
         _check_method(signature, CLASSIFY)
     wanted = _classify_outputs(signature)
@@ -127,7 +191,7 @@ def classify(
 
 
 def regress(
-    model: Signatures,
+    call: Call,
     signature_name: str,
     examples: Sequence[bytes],
     context: bytes = b"",
@@ -137,7 +201,7 @@ def regress(
     """Prepare a Regress request; its result is float32 [n].
 
     Args:
-        model: The model's signatures.
+        call: The version in use.
         signature_name: The signature; empty for the default one.
         examples: Serialized tf.train.Examples.
         context: Features shared by all examples, see `serialized`.
@@ -146,7 +210,7 @@ def regress(
     Raises:
         StatusError: The signature is not that of a regression.
     """
-    signature = _named(model, signature_name)
+    signature = _named(call, signature_name)
     if check_method:
         _check_method(signature, REGRESS)
     wanted = _regress_outputs(signature)
@@ -154,7 +218,7 @@ def regress(
 
 
 def infer(
-    model: Signatures,
+    call: Call,
     tasks: Sequence[Task],
     examples: Sequence[bytes],
     context: bytes = b"",
@@ -168,7 +232,7 @@ def infer(
     """
     plans: list[tuple[Task, Signature, list[str]]] = []
     for task in tasks:
-        signature = _joined(model, task, [(seen.model, plan.name) for seen, plan, _ in plans])
+        signature = _joined(call, task, [(seen.model, plan.name) for seen, plan, _ in plans])
         if check_method:
             _check_method(signature, task.method)
         wanted = _OUTPUTS_OF[task.method](signature)
@@ -194,8 +258,8 @@ def _values(signature: Signature, wanted: Sequence[str], batch: Array) -> Questi
     return Question(signature, {_INPUTS: batch}, wanted, read)
 
 
-def _named(model: Signatures, name: str) -> Signature:
-    signature = model.find(name)
+def _named(call: Call, name: str) -> Signature:
+    signature = call.find(name)
     if signature is None:
         raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
     return signature
@@ -209,7 +273,7 @@ def _check_method(signature: Signature, method: str) -> None:
         )
 
 
-def _joined(model: Signatures, task: Task, before: Sequence[tuple[str, str]]) -> Signature:
+def _joined(call: Call, task: Task, before: Sequence[tuple[str, str]]) -> Signature:
     if not task.model:
         raise invalid_argument("Found ModelSpec with an empty model name.")
     if any(task.model != name for name, _ in before):
@@ -219,7 +283,7 @@ def _joined(model: Signatures, task: Task, before: Sequence[tuple[str, str]]) ->
     name = task.signature_name or DEFAULT_SIGNATURE
     if any(name == seen for _, seen in before):
         raise invalid_argument(f"Duplicate evaluation of signature: {name}")
-    signature = model.find(name)
+    signature = call.find(name)
     if signature is None:
         raise invalid_argument(f"Requested signature not found in model graph: {name}")
     if task.method not in _OUTPUTS_OF:

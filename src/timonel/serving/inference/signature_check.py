@@ -11,12 +11,13 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, Array, Signature
-from timonel.serving.status import invalid_argument
+from timonel.serving.signature import CLASSIFY, DTYPE_NAMES, NUMPY_TYPES, REGRESS, Array, Signature
+from timonel.serving.status import Code, StatusError, invalid_argument
 
 MAX_RANK = 8
 """Maximum rank of inputs without declared rank; most kernels accept no more."""
 _COLUMN = (-1, 1)
+_METHODS = ("tensorflow/serving/predict", CLASSIFY, REGRESS)
 
 
 def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:
@@ -78,6 +79,20 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
         raise invalid_argument(
             f"Inputs contains invalid name. Used request inputs: {used}, "
             f"request input: {_names(given)}"
+        )
+
+
+def check_method(signature: Signature) -> None:
+    """Validate that a signature may be used for Predict, judging by its method name.
+
+    Raises:
+        StatusError: It has another method name.
+    """
+    if signature.method_name not in _METHODS:
+        raise StatusError(
+            Code.INTERNAL,
+            "Expected prediction signature method_name to be one of "
+            f"{{{', '.join(_METHODS)}}}. Was: {signature.method_name}",
         )
 
 

@@ -11,7 +11,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from timonel.serving.auth import tensorflow_serving_access
 from timonel.serving.manager.model_config import check_base_path, parse_text_proto
-from timonel.serving.protocols.tfs_grpc.options import parse_channel_arguments
 from timonel.serving.runtimes.python.options import python_settings
 from timonel.serving.settings import (
     METRICS_PATH,
@@ -32,6 +31,7 @@ from timonel.serving.tfserving.flags import MEANINGLESS, Parsed
 _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - where TensorFlow Serving listens
 _ANY_ADDRESS_V6 = "::"
 _MOST_THREADS = 64
+_INT32 = range(-(2**31), 2**31)
 
 
 @dataclass(frozen=True)
@@ -266,3 +266,26 @@ def _config_class() -> type[Any]:
     return message_factory.GetMessageClass(
         pool.FindMessageTypeByName(f"{_PACKAGE}.MonitoringConfig")
     )
+
+
+def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
+    """Parse ``k=v,k=v`` as channel arguments; int32 values become numbers.
+
+    Raises:
+        ValueError: An item has no name or no ``=``.
+    """
+    arguments = []
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise ValueError(f"Cannot parse the gRPC channel argument {item}. Use name=value.")
+        arguments.append((name, _channel_value(value)))
+    return tuple(arguments)
+
+
+def _channel_value(value: str) -> int | str:
+    try:
+        number = int(value) if value.isascii() and "_" not in value else None
+    except ValueError:
+        number = None
+    return value if number is None or number not in _INT32 else number

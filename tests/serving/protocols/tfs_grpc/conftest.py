@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from timonel.serving.inference import DataPlane
-from timonel.serving.inference.classification import CLASSIFY, REGRESS
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import State, VersionStatus
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protos.messages import (
     classification_pb2,
@@ -27,7 +25,8 @@ from timonel.serving.protos.messages import (
     regression_pb2,
 )
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.signature import NUMPY_TYPES, Signature, TensorSpec
+from timonel.serving.settings import GrpcSettings
+from timonel.serving.signature import CLASSIFY, NUMPY_TYPES, REGRESS, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 RESPONSES = {
@@ -135,9 +134,9 @@ class Asked:
 
 
 @contextlib.contextmanager
-def running(model=None, *, configurator=None, options=None, **others):
+def running(model=None, *, configurator=None, address="127.0.0.1:0", settings=None, **others):
     """Run a server; give a client of it."""
-    options = options or GrpcOptions(address="127.0.0.1:0")
+    settings = settings or GrpcSettings()
     plane = DataPlane(catalogue_of(model or Lengths()), configurator)
     ready, ended, made = threading.Event(), [], []
 
@@ -145,7 +144,7 @@ def running(model=None, *, configurator=None, options=None, **others):
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         ended.append(lambda: loop.call_soon_threadsafe(stop.set))
         with ThreadPoolExecutor(4) as pool:
-            server = GrpcServer(plane, pool, options, **others)
+            server = GrpcServer(plane, pool, settings, address, **others)
             made.append(server)
             await server.start()
             ready.set()
@@ -155,9 +154,9 @@ def running(model=None, *, configurator=None, options=None, **others):
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     assert ready.wait(20)
-    address = f"127.0.0.1:{made[0].port}" if made[0].port else f"unix:{options.socket_path}"
+    target = f"127.0.0.1:{made[0].port}" if made[0].port else f"unix:{settings.socket_path}"
     try:
-        with grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)]) as channel:
+        with grpc.insecure_channel(target, [("grpc.max_receive_message_length", -1)]) as channel:
             yield Asked(channel, made[0].port)
     finally:
         ended[0]()

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from tests.serving.protocols.tfs_grpc.conftest import RESPONSES, running
-from tests.serving.protocols.tfs_grpc.test_model import reload_request
-from tests.serving.protocols.tfs_grpc.test_prediction import (
+from tests.serving.protocols.tfs_grpc.test_model_service import reload_request
+from tests.serving.protocols.tfs_grpc.test_services import (
     SHORT,
     examples_request,
     infer_request,
     predict_request,
 )
-from timonel.serving.inference.classification import CLASSIFY
 from timonel.serving.protos.messages import (
     classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     regression_pb2,
 )
+from timonel.serving.signature import CLASSIFY
 
 FEW, MANY = 300, 20_000
 MALFORMED = ("INTERNAL", "Exception deserializing request!")

@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.serving.protocols.tfs_grpc.conftest import refusal, running
-from tests.serving.protocols.tfs_grpc.test_prediction import predict_request
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions, parse_channel_arguments
+from tests.serving.protocols.tfs_grpc.test_services import predict_request
+from timonel.serving.settings import GrpcSettings
 from timonel.serving.telemetry.monitor import Monitor
 
 HEALTHY = health_pb2.HealthCheckResponse.SERVING
@@ -52,8 +52,8 @@ def test_reflection_tells_services_and_protos(served):
 
 
 def test_both_can_be_off():
-    options = GrpcOptions(address="127.0.0.1:0", health=False, reflection=False)
-    with running(options=options) as client:
+    settings = GrpcSettings(health=False, reflection=False)
+    with running(settings=settings) as client:
         stub = health_pb2_grpc.HealthStub(client.channel)
         assert refusal(stub.Check, health_pb2.HealthCheckRequest()) == (
             "UNIMPLEMENTED",
@@ -70,12 +70,12 @@ def test_session_service_is_not_offered(served):
 
 def test_a_unix_socket_with_and_without_a_port(tmp_path):
     path = str(tmp_path / "socket")
-    with running(options=GrpcOptions(socket_path=path)) as client:
+    with running(address=None, settings=GrpcSettings(socket_path=path)) as client:
         assert client.port is None
         assert client.Predict(predict_request(x=X)).outputs
     path = str(tmp_path / "another")
-    both = GrpcOptions(address="127.0.0.1:0", socket_path=path)
-    with running(options=both) as client, grpc.insecure_channel(f"unix:{path}") as channel:
+    both = GrpcSettings(socket_path=path)
+    with running(settings=both) as client, grpc.insecure_channel(f"unix:{path}") as channel:
         raw = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
         assert raw(predict_request(x=X).SerializeToString())
         assert client.Predict(predict_request(x=X)).outputs
@@ -85,10 +85,10 @@ def test_a_port_is_taken_once():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(RuntimeError):
-            _made(GrpcOptions(address=address))
+            _made(address)
 
 
-def _made(options):
+def _made(address):
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
@@ -98,7 +98,7 @@ def _made(options):
 
     async def make():
         with ThreadPoolExecutor(1) as pool:
-            GrpcServer(DataPlane(Catalogue()), pool, options)
+            GrpcServer(DataPlane(Catalogue()), pool, GrpcSettings(), address)
 
     asyncio.run(make())
 
@@ -108,32 +108,10 @@ def test_messages_may_be_large_and_their_size_can_be_limited(served):
     request = predict_request(x=large)
     assert request.ByteSize() > 4 * 2**20
     assert len(served.Predict(request).outputs["y"].float_val) == large.size
-    limited = GrpcOptions(
-        address="127.0.0.1:0",
-        channel_arguments=parse_channel_arguments("grpc.max_receive_message_length=1000"),
-    )
-    with running(options=limited) as client:
+    limited = GrpcSettings(channel_arguments=(("grpc.max_receive_message_length", 1000),))
+    with running(settings=limited) as client:
         assert client.Predict(predict_request(x=X)).outputs
         assert refusal(client.Predict, request)[0] == "RESOURCE_EXHAUSTED"
-
-
-def test_channel_arguments():
-    assert parse_channel_arguments("") == ()
-    assert parse_channel_arguments("a=1,b=x,c=-3,d=99999999999,e=1_0,f=g=h,h=") == (
-        ("a", 1),
-        ("b", "x"),
-        ("c", -3),
-        ("d", "99999999999"),
-        ("e", "1_0"),
-        ("f", "g=h"),
-        ("h", ""),
-    )
-    for wrong in ("a", "a=1,b", "=1"):
-        with pytest.raises(ValueError, match="expected name=value"):
-            parse_channel_arguments(wrong)
-    arguments = dict(GrpcOptions(channel_arguments=(("grpc.so_reuseport", 1),)).arguments())
-    assert arguments["grpc.max_receive_message_length"] == 2**31 - 1
-    assert arguments["grpc.so_reuseport"] == 1
 
 
 def test_requests_are_observed():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.serving.protocols.tfs_grpc.conftest import SIGNATURES, Lengths, running
-from tests.serving.protocols.tfs_grpc.test_prediction import SHORT, predict_request
+from tests.serving.protocols.tfs_grpc.test_services import SHORT, predict_request
 from tests.waiting import until
 from timonel.serving.batching.wrapping import batched
 from timonel.serving.protos.messages import inference_pb2

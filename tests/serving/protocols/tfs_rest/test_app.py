@@ -10,13 +10,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from tests.serving.protocols.tfs_rest.options import rest_options
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.model_config import first_models, parse_model_config
 from timonel.serving.manager.plan import State, VersionStatus
 from timonel.serving.protocols.tfs_rest import http, predict
 from timonel.serving.protocols.tfs_rest.app import RestApp
-from timonel.serving.protocols.tfs_rest.http import HTTP_STATUS, RestOptions
+from timonel.serving.protocols.tfs_rest.http import HTTP_STATUS
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings
@@ -25,7 +26,7 @@ from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
-STRICT = RestOptions(TENSORFLOW_SERVING)
+STRICT = rest_options(TENSORFLOW_SERVING)
 
 
 class Model(LoadedModel):
@@ -72,7 +73,7 @@ class Client:
         )
         self.pool = ThreadPoolExecutor(1)
         plane = DataPlane(catalogue, configurator)
-        self.app = RestApp(RestBackend(plane, self.pool, options or RestOptions(), monitor))
+        self.app = RestApp(RestBackend(plane, self.pool, **(options or {}), monitor=monitor))
 
     def ask(self, method, target, content=b"", headers=()):
         """Return the status, the headers and the body."""
@@ -270,7 +271,7 @@ def test_preflight(client, origin, status):
 
 
 def test_other_origins(client):
-    options = RestOptions(TENSORFLOW_SERVING, cors=True)
+    options = rest_options(TENSORFLOW_SERVING, cors=True)
     allowed = {
         b"access-control-allow-origin": b"*",
         b"access-control-allow-methods": b"POST, GET",
@@ -297,14 +298,14 @@ def test_gzip(client, monkeypatch):
 
 
 def test_a_request_that_takes_too_long(client):
-    slow = client(RestOptions(timeout_s=0.05))
+    slow = client(rest_options(timeout_s=0.05))
     slow.model.may_go_on.clear()
     asked = slow.ask("POST", "/v1/models/m:predict", {"instances": [1]})
     assert error(asked) == (504, "Timed out waiting for notification")
 
 
 def test_methods_are_checked_where_asked_for(client):
-    checking = client(RestOptions(check_method_names=True))
+    checking = client(rest_options(check_method_names=True))
     asked = checking.ask("POST", "/v1/models/m:predict", {"instances": [1]})
     assert error(asked)[0] == 500
     assert "Expected prediction signature method_name" in error(asked)[1]

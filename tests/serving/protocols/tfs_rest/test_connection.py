@@ -13,18 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from tests.serving.protocols.tfs_rest.options import rest_options
 from tests.serving.transport import Transport
 from timonel.serving.auth.http import http_protocol
 from timonel.serving.batching.wrapping import batched
 from timonel.serving.inference import DataPlane
-from timonel.serving.inference.observation import TraceParent
+from timonel.serving.inference.context import TraceParent
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protocols.tfs_rest import connection
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.connection import Head, predict_protocol, read_head
-from timonel.serving.protocols.tfs_rest.http import HTTP_STATUS, RestOptions
+from timonel.serving.protocols.tfs_rest.http import (
+    COMPUTING,
+    HTTP_STATUS,
+    Action,
+    Route,
+)
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
-from timonel.serving.protocols.tfs_rest.routes import COMPUTING, Action, Route
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.auth import LimitSettings
 from timonel.serving.settings.batching import AdaptiveBatching
@@ -80,10 +85,9 @@ class Wire:
         catalogue.publish("m", {3: self.servable}, ())
         self.monitor = Monitor()
         self.pool = ThreadPoolExecutor(1)
-        options = options or RestOptions()
         self.seen = []
         plane = DataPlane(catalogue)
-        backend = RestBackend(plane, self.pool, options, self.monitor)
+        backend = RestBackend(plane, self.pool, **(options or {}), monitor=self.monitor)
         rest = RestApp(backend)
 
         async def app(scope, receive, send):
@@ -205,7 +209,7 @@ TARGETS = [
     ids=["timonel", "tensorflow-serving", "cors"],
 )
 def test_answers_are_those_of_asgi(body, options):
-    options = RestOptions(**options)
+    options = rest_options(**options)
     direct, seen, _ = ask(request(body), options=options)
     expected, asked, _ = ask(request(body), options=options, direct=False)
     assert direct == expected
@@ -323,7 +327,7 @@ def test_who_is_gone_leaves_the_queue_and_lets_the_version_go():
 @pytest.mark.parametrize("end", ["gone", "late"])
 def test_one_given_up_while_its_body_is_read_lets_the_version_go(end):
     async def main():
-        with Wire(options=RestOptions(timeout_s=0.02 if end == "late" else None)) as wire:
+        with Wire(options=rest_options(timeout_s=0.02 if end == "late" else None)) as wire:
             may_read = threading.Event()
             wire.model.began.clear()
             wire.pool.submit(may_read.wait)
@@ -348,7 +352,7 @@ def test_one_given_up_while_its_body_is_read_lets_the_version_go(end):
 
 def test_one_that_takes_too_long_is_answered_so():
     async def main():
-        with Wire(options=RestOptions(timeout_s=0.05)) as wire:
+        with Wire(options=rest_options(timeout_s=0.05)) as wire:
             await occupied(wire)
             ((head, body),) = await wire.answers(1)
             wire.model.may_go_on.set()

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.serving.protocols.tfs_rest.options import rest_options
 from timonel.serving import asgi
 from timonel.serving.batching.wrapping import batched
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.tfs_rest.app import RestApp
-from timonel.serving.protocols.tfs_rest.http import RestOptions
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching
@@ -62,7 +62,9 @@ class Asked:
         catalogue = Catalogue({"m": {}})
         catalogue.publish("m", {3: self.servable}, ())
         plane = DataPlane(catalogue)
-        self.app = RestApp(RestBackend(plane, pool, RestOptions(**options), self.monitor))
+        self.app = RestApp(
+            RestBackend(plane, pool, **rest_options(**options), monitor=self.monitor)
+        )
         self.gone = None
 
     async def ask(self, content, gone=None, headers=()):

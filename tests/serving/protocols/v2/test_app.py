@@ -15,10 +15,11 @@ from tests.serving.protocols.v2.arrays import arrays, same
 from tests.serving.protocols.v2.models import Echo, catalogue_of
 from timonel._version import __version__
 from timonel.serving.inference import DataPlane
-from timonel.serving.protocols.tfs_rest.http import RestOptions
+from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.protocols.v2.app import V2App
 from timonel.serving.protocols.v2.rest_codec import decode
 from timonel.serving.protocols.v2.tensors import datatype_of, to_raw
+from timonel.serving.settings import RestSettings
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
 
@@ -39,11 +40,13 @@ class Client:
         self.catalogue = catalogue_of(self.model)
         self.app = V2App(
             elsewhere,
-            DataPlane(self.catalogue),
-            self.pool,
+            RestBackend(
+                DataPlane(self.catalogue),
+                self.pool,
+                RestSettings(**kwargs),
+                monitor=self.monitor,
+            ),
             lambda: self.draining,
-            RestOptions(**kwargs),
-            self.monitor,
         )
 
     def ask(self, method, path, content=b"", **headers):

@@ -18,12 +18,16 @@ from tests.serving.protocols.v2.models import Echo, catalogue_of
 from tests.serving.protocols.v2.test_rpc_codec import sent_back
 from timonel._version import __version__
 from timonel.serving.inference import DataPlane
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
-from timonel.serving.protocols.v2.messages import METHODS, SERVICE, message_class
-from timonel.serving.protocols.v2.rpc_codec import decode
-from timonel.serving.protocols.v2.service import InferenceService
+from timonel.serving.protocols.v2.service import (
+    METHODS,
+    SERVICE,
+    InferenceService,
+    decode,
+    message_class,
+)
 from timonel.serving.protocols.v2.tensors import datatype_of, to_raw
+from timonel.serving.settings import GrpcSettings
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
 
@@ -61,8 +65,8 @@ def running(catalogue):
         plane = DataPlane(catalogue)
         with ThreadPoolExecutor(2) as pool:
             service = InferenceService(plane, pool, lambda: clients[0].draining, monitor)
-            options = GrpcOptions(address="127.0.0.1:0")
-            server = GrpcServer(plane, pool, options, others=(service.described(),))
+            others = (service.described(),)
+            server = GrpcServer(plane, pool, GrpcSettings(), "127.0.0.1:0", others=others)
             await server.start()
             channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
             clients.append(Client(channel, monitor))

@@ -11,10 +11,9 @@ from typing import Any
 import grpc
 
 from timonel.serving.auth.policy import PRINCIPAL
-from timonel.serving.grpc_requests import deserializer, parsed
-from timonel.serving.grpc_status import refuse
+from timonel.serving.grpc_requests import deserializer, parsed, refuse
 from timonel.serving.inference import RequestContext
-from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.telemetry.monitor import Monitor

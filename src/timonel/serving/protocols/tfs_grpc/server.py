@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pool
-from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from timonel.serving.auth.access import GrpcGuard
+from timonel.serving.futures import AT_ONCE_BYTES
+from timonel.serving.grpc_requests import malformed, refuse
 from timonel.serving.inference import DataPlane
-from timonel.serving.protocols.tfs_grpc import model, prediction
-from timonel.serving.protocols.tfs_grpc.model import ModelService
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
-from timonel.serving.protocols.tfs_grpc.pools import DescriptorPools
-from timonel.serving.protocols.tfs_grpc.prediction import PredictionService
-from timonel.serving.protocols.tfs_grpc.standard_services import add_health, add_reflection
+from timonel.serving.protocols.tfs_grpc.services import (
+    MODEL_SERVICE,
+    PREDICTION_SERVICE,
+    ModelService,
+    PredictionService,
+)
+from timonel.serving.settings import GrpcSettings
+from timonel.serving.status import StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
+# 2 GiB, the limit of protobuf. gRPC treats -1 as unlimited, but not this number.
+_MAX_MESSAGE = 2**31 - 1
+_CHANNEL_ARGUMENTS: Mapping[str, int | str] = {
+    "grpc.max_receive_message_length": _MAX_MESSAGE,
+    "grpc.max_send_message_length": _MAX_MESSAGE,
+    # Without this, a second server on the same port would start and take half the calls.
+    "grpc.so_reuseport": 0,
+}
 _HEALTH_NAMES = ("", "ModelService", "PredictionService")
-_SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 @dataclass(frozen=True)
@@ -47,59 +60,70 @@ class GrpcServer:
     Args:
         plane: Data plane that runs the models.
         pool: Executor for decoding and encoding large messages.
-        options: Addresses and features.
+        settings: Unix socket, channel arguments and features.
+        address: Host and port to listen on; None for no TCP port.
+        guard: TLS, interceptors and limits.
+        may_reload: Whether clients may replace the list of models.
         monitor: Records each request.
-        credentials: TLS credentials; None for plain text.
-        interceptors: Server interceptors, in order.
         others: Further services.
 
     Raises:
         RuntimeError: An address cannot be bound.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a server
         self,
         plane: DataPlane,
         pool: Executor,
-        options: GrpcOptions,
+        settings: GrpcSettings,
+        address: str | None = None,
+        guard: GrpcGuard | None = None,
         *,
+        may_reload: bool = True,
         monitor: Monitor | None = None,
-        credentials: Any = None,
-        interceptors: Sequence[Any] = (),
         others: Sequence[Service] = (),
     ) -> None:
-        self._options = options
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_a_line)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_relevant)
+        guard = guard or GrpcGuard()
+        arguments = dict(_CHANNEL_ARGUMENTS)
+        arguments.update(guard.arguments)
+        arguments.update(settings.channel_arguments)
         self._server: Any = grpc.aio.server(
-            interceptors=list(interceptors), options=options.arguments()
+            interceptors=list(guard.interceptors), options=list(arguments.items())
         )
-        self._health = health.aio.HealthServicer() if options.health else None
         self._server.add_generic_rpc_handlers(
             (
-                PredictionService(plane, pool, options, monitor).handlers(),
-                ModelService(plane, pool, monitor, may_reload=options.reload).handlers(),
+                PredictionService(plane, pool, settings, monitor).handlers(),
+                ModelService(plane, pool, monitor, may_reload=may_reload).handlers(),
                 *(other.handlers for other in others),
             )
         )
-        names = [prediction.NAME, model.NAME, *(other.name for other in others)]
+        names = [PREDICTION_SERVICE, MODEL_SERVICE]
         self._healthy = (*_HEALTH_NAMES, *(other.name for other in others))
+        self._health = health.aio.HealthServicer() if settings.health else None
         if self._health is not None:
-            add_health(self._health, self._server)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, _Registrar(self._server))
             names.append(health.SERVICE_NAME)
-        if options.reflection:
-            pools = DescriptorPools(descriptor_pool.Default(), *(other.pool for other in others))
-            names.append(reflection.SERVICE_NAME)
-            add_reflection(names, pools, self._server)
-        self.port = self._listen(credentials)
+        if settings.reflection:
+            self._add_reflection([*names, reflection.SERVICE_NAME], others)
+        self.port: int | None = None
+        """The TCP port, if any."""
+        if address is not None:
+            self.port = self._bind(address, guard.credentials)
+        if settings.socket_path is not None:
+            self._bind(f"unix:{settings.socket_path}", guard.credentials)
 
-    def _listen(self, credentials: Any) -> int | None:
-        """Bind the addresses; return the TCP port, if any."""
-        port = None
-        if self._options.address is not None:
-            port = self._bind(self._options.address, credentials)
-        if self._options.socket_path is not None:
-            self._bind(f"unix:{self._options.socket_path}", credentials)
-        return port
+    def _add_reflection(self, names: Sequence[str], others: Sequence[Service]) -> None:
+        protos = descriptor_pool.DescriptorPool()
+        for name in names:
+            _copy_file(descriptor_pool.Default().FindFileContainingSymbol(name), protos)
+        for other in others:
+            _copy_file(other.pool.FindFileContainingSymbol(other.name), protos)
+        described = [*names, *(other.name for other in others)]
+        servicer = reflection.aio.ReflectionServicer(described, pool=protos)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            servicer, _Registrar(self._server)
+        )
 
     def _bind(self, address: str, credentials: Any) -> int:
         if credentials is None:
@@ -112,7 +136,7 @@ class GrpcServer:
         """Start answering."""
         if self._health is not None:
             for name in self._healthy:
-                await self._health.set(name, _SERVING)
+                await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -122,7 +146,81 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _is_worth_a_line(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     """Drop gRPC's traceback of a response whose client has disconnected."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or kind.__name__ != "ExecuteBatchError"
+
+
+def _copy_file(file: Any, pool: Any) -> None:
+    """Copy a proto file and its imports to another descriptor pool; repeats are ignored."""
+    for imported in file.dependencies:
+        _copy_file(imported, pool)
+    pool.AddSerializedFile(file.serialized_pb)
+
+
+class _Registrar:
+    """Stand-in for a server in the generated registration functions of grpc.aio.
+
+    If a deserializer raises, gRPC logs a traceback for each request and sends the exception's class
+    name to the client. Here it does not raise, and the call ends with a status.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """Ignore handlers that `add_registered_method_handlers` registers."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        guarded = {name: _guarded(handler) for name, handler in handlers.items()}
+        generic = grpc.method_handlers_generic_handler(service, guarded)
+        self._server.add_generic_rpc_handlers((generic,))
+
+
+def _guarded(handler: Any) -> Any:
+    def deserialize(raw: bytes) -> Any:
+        if len(raw) > AT_ONCE_BYTES:  # no name of a service or symbol is that long
+            return malformed()
+        try:
+            return handler.request_deserializer(raw)
+        except DecodeError:
+            return malformed()
+
+    coders = {
+        "request_deserializer": deserialize,
+        "response_serializer": handler.response_serializer,
+    }
+    if handler.unary_unary is not None:
+        call = _checked_call(handler.unary_unary)
+        return grpc.unary_unary_rpc_method_handler(call, **coders)
+    if handler.unary_stream is not None:
+        call = _checked_call(handler.unary_stream)
+        return grpc.unary_stream_rpc_method_handler(call, **coders)
+    stream = _checked_stream(handler.stream_stream)
+    return grpc.stream_stream_rpc_method_handler(stream, **coders)
+
+
+def _checked_call(behaviour: Any) -> Any:
+    async def call(request: Any, context: Any) -> Any:
+        if isinstance(request, StatusError):
+            refuse(context, request.code, request.message)
+            return None
+        return await behaviour(request, context)
+
+    return call
+
+
+def _checked_stream(behaviour: Any) -> Any:
+    async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async def checked() -> AsyncIterator[Any]:
+            async for request in requests:
+                if isinstance(request, StatusError):
+                    refuse(context, request.code, request.message)
+                    return
+                yield request
+
+        async for answer in behaviour(checked(), context):
+            yield answer
+
+    return stream

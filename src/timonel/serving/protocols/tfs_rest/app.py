@@ -8,42 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import orjson
+from google.protobuf import json_format, text_format
 
 from timonel.serving.asgi import Receive, Scope, Send, is_gzipped, on_disconnect
-from timonel.serving.inference.observation import Observation
+from timonel.serving.inference import DataPlane, Metadata
+from timonel.serving.inference.context import Observation
+from timonel.serving.manager.model_config import config_from
+from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.protocols.tfs_rest.http import (
+    COMPUTING,
     CORS,
     JSON,
     TEXT,
+    Action,
     Answer,
+    Route,
+    VersionTooLargeError,
     body_of,
     content_type,
     error_answer,
     is_preflight,
-    trace_parent,
-    unexpected,
-)
-from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
-from timonel.serving.protocols.tfs_rest.routes import (
-    COMPUTING,
-    Action,
-    Route,
-    VersionTooLargeError,
     is_rest,
     malformed,
     match,
     missing_name,
+    trace_parent,
+    unexpected,
 )
-from timonel.serving.protocols.tfs_rest.views import (
-    config_text,
-    metadata_view,
-    models_view,
-    status_view,
-)
+from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
+from timonel.serving.settings import ModelSettings
+from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class RestApp:
         headers = [(b"content-length", str(len(body)).encode())]
         if answer.content_type is not None:
             headers.insert(0, (b"content-type", answer.content_type))
-        if of_api and self._backend.options.cors:
+        if of_api and self._backend.settings.cors:
             headers += CORS
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if scope["method"] == "HEAD":
@@ -104,7 +104,7 @@ class RestApp:
             body = await body_of(receive)
         except VersionTooLargeError as error:
             self._count(Code.INVALID_ARGUMENT)
-            if not self._backend.options.dialect.explains_bad_versions:
+            if not self._backend.dialect.explains_bad_versions:
                 return Answer(400, b"")
             return error_answer(invalid_argument(str(error)))
         except StatusError as error:
@@ -157,11 +157,11 @@ class RestApp:
 
     def _content(self, route: Route, target: str) -> bytes:
         if route.action is Action.LIST:
-            if not self._backend.options.dialect.lists_models:
+            if not self._backend.dialect.lists_models:
                 raise missing_name()
             return orjson.dumps(models_view(self._backend.plane))
         if route.action is Action.CONFIG:
-            if not self._backend.options.dialect.lists_models:
+            if not self._backend.dialect.lists_models:
                 raise malformed("GET", target)
             return config_text(self._backend.plane.configuration(), as_text=route.as_text)
         if route.action is Action.STATUS:
@@ -188,3 +188,119 @@ def _target(scope: Scope) -> str:
     raw: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
     return (raw + b"?" + query if query else raw).decode("utf-8", "surrogateescape")
+
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*(?=@)")
+
+
+def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
+    """Return the status of a model's versions."""
+    return {
+        "model_version_status": [
+            {
+                "version": str(status.number),
+                "state": status.state.value,
+                "status": _reason(status),
+            }
+            for status in statuses
+        ]
+    }
+
+
+def metadata_view(metadata: Metadata) -> dict[str, Any]:
+    """Return the signatures of a version."""
+    signatures = {name: _signature(each) for name, each in metadata.signatures.items()}
+    return {
+        "model_spec": {
+            "name": metadata.name,
+            "signature_name": "",
+            "version": str(metadata.version),
+        },
+        "metadata": {"signature_def": {"signature_def": signatures}},
+    }
+
+
+def models_view(plane: DataPlane) -> dict[str, Any]:
+    """Return the list of all models, an extension of TensorFlow Serving's API."""
+    return {
+        "models": [
+            {
+                "name": name,
+                "versions": [_listed(plane, name, status) for status in statuses],
+            }
+            for name, statuses in plane.models().items()
+        ]
+    }
+
+
+def _listed(plane: DataPlane, name: str, status: VersionStatus) -> dict[str, Any]:
+    outage = plane.outage(name, status.number)
+    # A loaded version that cannot answer keeps the state that TensorFlow Serving would report, with
+    # the reason added.
+    reason = _reason(status) if outage is None else _failure(outage.code, outage.message)
+    return {
+        "version": str(status.number),
+        "state": status.state.value,
+        "status": reason,
+        "labels": plane.labels(name, status.number),
+    }
+
+
+def config_text(models: Sequence[ModelSettings], *, as_text: bool) -> bytes:
+    """Return the configured models as a ModelServerConfig.
+
+    A server can be started with the text form, except for credentials within URLs, which are
+    masked.
+
+    Args:
+        models: The configured models.
+        as_text: Whether to write a text proto instead of JSON.
+    """
+    shown = [
+        model.model_copy(update={"base_path": _CREDENTIALS.sub("***", model.base_path)})
+        for model in models
+    ]
+    config = config_from(shown)
+    if as_text:
+        return text_format.MessageToString(config, as_utf8=True).encode()
+    return orjson.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
+def _reason(status: VersionStatus) -> dict[str, str]:
+    return _failure(status.code, status.message)
+
+
+def _failure(code: Code, message: str) -> dict[str, str]:
+    return {"error_code": code.name, "error_message": message}
+
+
+def _signature(signature: Signature) -> dict[str, Any]:
+    return {
+        "inputs": _tensors(signature.inputs),
+        "outputs": _tensors(signature.outputs),
+        "method_name": signature.method_name,
+        "defaults": _defaults(signature),
+    }
+
+
+def _tensors(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    return {
+        name: {
+            "dtype": spec.dtype,
+            "tensor_shape": {
+                "dim": [{"size": str(size), "name": ""} for size in spec.shape or ()],
+                "unknown_rank": spec.shape is None,
+            },
+            "name": spec.tensor,
+        }
+        for name, spec in specs.items()
+    }
+
+
+def _defaults(signature: Signature) -> dict[str, Any]:
+    if not signature.defaults:
+        return {}
+    # Rare, and a TensorProto has too many fields to write out by hand.
+    from timonel.serving.inference.conversion import tensor_json  # noqa: PLC0415 - imports TensorFlow
+
+    return {name: tensor_json(value) for name, value in signature.defaults.items()}

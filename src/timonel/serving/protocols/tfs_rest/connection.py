@@ -16,10 +16,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from timonel.serving.asgi import header
 from timonel.serving.auth.http import BoundedHttp, Part
 from timonel.serving.auth.origin_check import is_host_allowed
-from timonel.serving.inference.observation import TraceParent
-from timonel.serving.protocols.tfs_rest.http import CORS, Answer, content_type, trace_parent
+from timonel.serving.inference.context import TraceParent
+from timonel.serving.protocols.tfs_rest.http import (
+    COMPUTING,
+    CORS,
+    Answer,
+    Route,
+    VersionTooLargeError,
+    content_type,
+    match,
+    trace_parent,
+)
 from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
-from timonel.serving.protocols.tfs_rest.routes import COMPUTING, Route, VersionTooLargeError, match
 from timonel.serving.status import StatusError
 
 _CORS = b"".join(b"%b: %b\r\n" % pair for pair in CORS)
@@ -231,7 +239,7 @@ class _PredictHttp(BoundedHttp):
             b"" if kind is None else b"content-type: %b\r\n" % kind,
             b"connection: close\r\n" if self._is_last else b"",
             len(answer.body),
-            _CORS if self.backend.options.cors else b"",
+            _CORS if self.backend.settings.cors else b"",
             answer.body,
         )
 

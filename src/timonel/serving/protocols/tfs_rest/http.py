@@ -1,19 +1,137 @@
-"""HTTP options, responses and header parsing for REST applications."""
+"""URLs, headers and responses of TensorFlow Serving's REST API.
+
+URLs match by TensorFlow Serving's patterns. As there, the matched text includes the query string:
+``/v1/models/m?x=1`` names a model ``m?x=1``.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 import time
 import zlib
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from timonel.serving.asgi import Headers, Receive, header
 from timonel.serving.auth.policy import PRINCIPAL
 from timonel.serving.inference import RequestContext
-from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.inference.context import Observation, TraceParent
+from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
-from timonel.serving.settings.dialect import TIMONEL, Dialect
-from timonel.serving.status import Code, StatusError
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+PREFIX = "/v1/"
+_FLAGS = re.IGNORECASE | re.ASCII
+_VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
+_COMPUTE = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)\Z", _FLAGS)
+_READ = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}(/metadata)?\Z", _FLAGS)
+_CONFIG = re.compile(r"/v1/config(?:\?format=(json|text))?\Z", _FLAGS)
+_INT64_DIGITS = 19
+_KEPT, _KEPT_LENGTH = 256, 256
+
+
+class Action(Enum):
+    """Action of a REST request."""
+
+    PREDICT = "predict"
+    CLASSIFY = "classify"
+    REGRESS = "regress"
+    STATUS = "status"
+    METADATA = "metadata"
+    LIST = "list"
+    CONFIG = "config"
+
+
+COMPUTING = frozenset({Action.PREDICT, Action.CLASSIFY, Action.REGRESS})
+"""Actions that run a model."""
+_COMPUTING = {action.value: action for action in COMPUTING}
+
+
+@dataclass(frozen=True)
+class Route:
+    """An action and its model.
+
+    Args:
+        action: The action.
+        spec: The model; without a name for `Action.LIST` and `Action.CONFIG`.
+        as_text: Whether to answer with a text proto instead of JSON.
+    """
+
+    action: Action
+    spec: ModelSpec
+    as_text: bool = False
+
+
+class VersionTooLargeError(ValueError):
+    """A version number exceeds 64 bits."""
+
+
+def is_rest(target: str) -> bool:
+    """Whether a percent-encoded path belongs to TensorFlow Serving's API."""
+    return target[: len(PREFIX)].lower() == PREFIX
+
+
+def match(method: str, target: str) -> Route:
+    """Match a request below ``/v1/`` to its route.
+
+    Args:
+        method: The HTTP method.
+        target: The path with its query string, still percent-encoded.
+
+    Raises:
+        StatusError: The request matches no route.
+        VersionTooLargeError: The request matches, but its version exceeds 64 bits.
+    """
+    # Most requests are for a few targets.
+    return _kept(method, target) if len(target) <= _KEPT_LENGTH else _match(method, target)
+
+
+def _match(method: str, target: str) -> Route:
+    if method == "POST" and (found := _COMPUTE.match(target)):
+        action = _COMPUTING.get(found[4])
+        spec = _spec(found[1], found[2], found[3])
+        if action is not None:
+            return Route(action, spec)
+    elif method == "GET" and (found := _READ.match(target)):
+        spec = _spec(found[1] or "", found[2], found[3])
+        if spec.name:
+            return Route(Action.METADATA if found[4] else Action.STATUS, spec)
+        if found.end() == len("/v1/models"):
+            return Route(Action.LIST, spec)
+        raise missing_name()
+    elif method == "GET" and (found := _CONFIG.match(target)):
+        return Route(Action.CONFIG, ModelSpec(""), as_text=(found[1] or "").lower() == "text")
+    raise malformed(method, target)
+
+
+_kept = functools.lru_cache(_KEPT)(_match)
+
+
+def malformed(method: str, target: str) -> StatusError:
+    """Return the error for a request without a route."""
+    return invalid_argument(f"Malformed request: {method} {target}")
+
+
+def missing_name() -> StatusError:
+    """Return the error for a request without a model name."""
+    return invalid_argument("Missing model name in request.")
+
+
+def _spec(name: str, version: str | None, label: str | None) -> ModelSpec:
+    number = None
+    if version is not None:
+        if len(version.lstrip("0")) > _INT64_DIGITS or int(version) >= 2**63:
+            raise VersionTooLargeError(f"Failed to convert version: {version} to numeric.")
+        number = int(version)
+    return ModelSpec(_decoded(name), number, _decoded(label) if label else None)
+
+
+def _decoded(text: str) -> str:
+    return unquote(text)
+
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -42,25 +160,9 @@ HTTP_STATUS = {
     Code.DATA_LOSS: 500,
     Code.UNAUTHENTICATED: 401,
 }
+TIMED_OUT: Final = "Timed out waiting for notification"
+"""Message for a request that has timed out: TensorFlow Serving's."""
 _UNZIPPED_LIMIT: Final = 100 * 2**20
-
-
-@dataclass(frozen=True)
-class RestOptions:
-    """Options of the REST server.
-
-    Args:
-        dialect: The response dialect.
-        cors: Whether browsers may use the server from pages of other origins.
-        timeout_s: Seconds from the arrival of a request to a ``DEADLINE_EXCEEDED`` error; None for
-            no limit.
-        check_method_names: Whether a signature must be declared for the method that uses it.
-    """
-
-    dialect: Dialect = TIMONEL
-    cors: bool = False
-    timeout_s: float | None = None
-    check_method_names: bool = False
 
 
 class Answer(NamedTuple):
@@ -85,11 +187,6 @@ def error_answer(error: StatusError) -> Answer:
 def unexpected(error: Exception) -> StatusError:
     """Convert an unexpected exception to a status error."""
     return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
-
-
-def overdue() -> StatusError:
-    """Return the error for a request that timed out."""
-    return StatusError(Code.DEADLINE_EXCEEDED, "Timed out waiting for notification")
 
 
 def context_of(

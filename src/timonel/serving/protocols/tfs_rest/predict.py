@@ -11,10 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from timonel.serving.futures import AT_ONCE_BYTES, pool_for, when_finished
 from timonel.serving.inference import (
@@ -25,15 +24,17 @@ from timonel.serving.inference import (
     RequestContext,
     classification,
 )
-from timonel.serving.inference.classification import CLASSIFY, REGRESS, Classes, Question
-from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.inference.classification import Classes, Question
+from timonel.serving.inference.context import Observation, TraceParent
+from timonel.serving.inference.signature_check import check_method
 from timonel.serving.protocols.tfs_rest.examples import examples_from_json
 from timonel.serving.protocols.tfs_rest.http import (
+    TIMED_OUT,
+    Action,
     Answer,
-    RestOptions,
+    Route,
     context_of,
     error_answer,
-    overdue,
     unexpected,
     unzip,
 )
@@ -45,13 +46,13 @@ from timonel.serving.protocols.tfs_rest.request_body import (
     signature_name,
 )
 from timonel.serving.protocols.tfs_rest.response_body import encode, encode_classes, encode_values
-from timonel.serving.protocols.tfs_rest.routes import Action, Route
+from timonel.serving.settings import RestSettings
+from timonel.serving.settings.dialect import TIMONEL, Dialect
 from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature, bytes_of
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.telemetry.monitor import Monitor
 
 _LOG = logging.getLogger(__name__)
-_PREDICT: Final = "tensorflow/serving/predict"
 
 T = TypeVar("T")
 
@@ -63,18 +64,20 @@ class RestBackend:
     Args:
         plane: Data plane that runs the models.
         pool: Executor for large requests and responses.
-        options: Options for responses.
+        settings: CORS, timeout and method names.
+        dialect: The response dialect; has no effect on the Open Inference Protocol.
         monitor: Records each request; None for no monitoring.
     """
 
     plane: DataPlane
     pool: Executor
-    options: RestOptions = field(default_factory=RestOptions)
+    settings: RestSettings = field(default_factory=RestSettings)
+    dialect: Dialect = TIMONEL
     monitor: Monitor | None = None
 
 
 class PredictRequest:
-    """A request for one of `routes.COMPUTING`, from body to response.
+    """A request for one of `http.COMPUTING`, from body to response.
 
     For one event loop.
 
@@ -88,10 +91,10 @@ class PredictRequest:
 
     __slots__ = (
         "_backend",
+        "_call",
         "_content_type",
         "_context",
         "_encode",
-        "_lease",
         "_observation",
         "_pending",
         "_reply",
@@ -118,7 +121,7 @@ class PredictRequest:
         self._trace = trace
         self._reply: Callable[[Answer], None] | None = reply
         self._observation: Observation | None = None
-        self._lease: AbstractContextManager[Call] | None = None
+        self._call: Call | None = None
         self._pending: Future[Any] | None = None
         self._run: Execution | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -131,7 +134,7 @@ class PredictRequest:
             zipped: Whether the body is compressed by gzip.
         """
         route, monitor = self._route, self._backend.monitor
-        timeout_s = self._backend.options.timeout_s
+        timeout_s = self._backend.settings.timeout_s
         api = route.action.value
         if monitor is not None:
             self._observation = monitor.begin("REST", api, route.spec.name, self._trace)
@@ -195,34 +198,32 @@ class PredictRequest:
             else classification.regress
         )
         call = self._acquire()
-        checks = self._backend.options.check_method_names
+        checks = self._backend.settings.check_method_names
         question = ask(call, name, examples, shared, check_method=checks)
         self._encode = partial(_encode_result, question)
         return partial(call.start, question.signature, question.inputs, question.outputs)
 
     def _prepare_predict(self, body: bytes) -> Callable[[], Execution]:
-        options = self._backend.options
-        media = media_of(self._content_type) if options.dialect.plain_bodies else None
+        backend = self._backend
+        media = media_of(self._content_type) if backend.dialect.plain_bodies else None
         request = read_request(body, media)
         call = self._acquire()
         signature = _signature_of(call, request.signature_name)
         arrays = decode_request(request, signature.inputs, call.allocate)
-        if options.check_method_names:
-            _check_method(signature)
+        if backend.settings.check_method_names:
+            check_method(signature)
         self._encode = partial(encode, by_row=request.by_row)
         return partial(call.start, signature, arrays)
 
     def _acquire(self) -> Call:
         """Acquire the model version, until `_release`."""
-        lease = self._backend.plane.call(self._route.spec, self._context)
-        call = lease.__enter__()
-        self._lease = lease  # not before: only an entered lease may be exited
+        call = self._call = self._backend.plane.call(self._route.spec, self._context)
         return call
 
     def _release(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.__exit__(None, None, None)
+        call, self._call = self._call, None
+        if call is not None:
+            call.release()
 
     def _start(self, start: Callable[[], Execution]) -> None:
         try:
@@ -257,7 +258,7 @@ class PredictRequest:
     def _expire(self) -> None:
         if self._reply is not None:
             self._cancel_pending()
-            self._fail(overdue())
+            self._fail(StatusError(Code.DEADLINE_EXCEEDED, TIMED_OUT))
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, StatusError):
@@ -299,13 +300,3 @@ def _signature_of(call: Call, name: str) -> Signature:
             f'Serving signature name: "{name or DEFAULT_SIGNATURE}" not found in signature def'
         )
     return signature
-
-
-def _check_method(signature: Signature) -> None:
-    methods = (_PREDICT, CLASSIFY, REGRESS)
-    if signature.method_name not in methods:
-        raise StatusError(
-            Code.INTERNAL,
-            "Expected prediction signature method_name to be one of "
-            f"{{{', '.join(methods)}}}. Was: {signature.method_name}",
-        )

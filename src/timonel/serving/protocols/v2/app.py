@@ -1,46 +1,49 @@
-"""ASGI middleware for the Open Inference Protocol over REST."""
+"""ASGI middleware for the Open Inference Protocol over REST, and its URLs.
+
+`timonel.serving.auth.url_rights` maps the same URLs to permissions; a property test keeps them in
+sync.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import orjson
 
 from timonel.serving.asgi import App, Receive, Scope, Send, header, on_disconnect
-from timonel.serving.futures import by_size, finished, in_pool, pool_for
-from timonel.serving.inference import DataPlane, Execution, Outputs, RequestContext
-from timonel.serving.inference.observation import Observation
+from timonel.serving.futures import by_size, in_pool, pool_for
+from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.http import (
     HTTP_STATUS,
-    RestOptions,
+    TIMED_OUT,
     body_of,
     context_of,
     is_preflight,
-    overdue,
     trace_parent,
     unzip,
 )
+from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
 from timonel.serving.protocols.v2 import rest_codec
-from timonel.serving.protocols.v2.inference import in_time, is_ready, model_view, server_view, start
-from timonel.serving.protocols.v2.request import InferResult
-from timonel.serving.protocols.v2.routes import (
-    HEALTH,
-    Action,
-    MethodNotAllowedError,
-    Route,
-    is_v2,
-    match,
+from timonel.serving.protocols.v2.inference import (
+    InferResult,
+    in_time,
+    is_ready,
+    model_view,
+    outputs_in_time,
+    server_view,
+    spec_of,
+    start,
 )
 from timonel.serving.signature import bytes_of
-from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.status import Code, StatusError, invalid_argument, not_found
 
 _LOG = logging.getLogger(__name__)
 _JSON: Final = b"application/json"
@@ -52,9 +55,104 @@ _CORS: Final = [
     (b"access-control-allow-headers", b"Content-Type, Inference-Header-Content-Length"),
     (b"access-control-expose-headers", b"Inference-Header-Content-Length"),
 ]
+_ROOT: Final = "/v2"
+_GET: Final = frozenset({"GET"})
 
 
-class Answer(NamedTuple):
+class V2Action(Enum):
+    """An endpoint of the server or of a model."""
+
+    LIVE = "live"
+    READY = "ready"
+    SERVER = "server"
+    MODEL = "model"
+    MODEL_READY = "model_ready"
+    INFER = "infer"
+
+
+HEALTH: Final = frozenset({V2Action.LIVE, V2Action.READY})
+_SERVER: Mapping[tuple[str, ...], V2Action] = {
+    (): V2Action.SERVER,
+    ("",): V2Action.SERVER,
+    ("health", "live"): V2Action.LIVE,
+    ("health", "ready"): V2Action.READY,
+}
+_MODEL: Mapping[tuple[str, ...], V2Action] = {
+    (): V2Action.MODEL,
+    ("ready",): V2Action.MODEL_READY,
+    ("infer",): V2Action.INFER,
+}
+_METHODS: Mapping[V2Action, frozenset[str]] = {
+    V2Action.LIVE: _GET | {"HEAD"},
+    V2Action.READY: _GET | {"HEAD"},
+    V2Action.INFER: frozenset({"POST"}),
+}
+
+
+@dataclass(frozen=True)
+class V2Route:
+    """An action and its model version, if any."""
+
+    action: V2Action
+    spec: ModelSpec | None = None
+
+
+class MethodNotAllowedError(Exception):
+    """The URL does not support the request's method.
+
+    Args:
+        allowed: The supported methods.
+    """
+
+    def __init__(self, allowed: frozenset[str]) -> None:
+        super().__init__(f"Method not allowed. Use {' or '.join(sorted(allowed))}.")
+        self.allowed = allowed
+
+
+def is_v2(path: str) -> bool:
+    """Whether a path belongs to this protocol."""
+    return path == _ROOT or path.startswith(f"{_ROOT}/")
+
+
+def match(method: str, path: str) -> V2Route:
+    """Return the route of a request.
+
+    Args:
+        method: The HTTP method.
+        path: The path, still percent-encoded.
+
+    Raises:
+        StatusError: The URL does not exist.
+        MethodNotAllowedError: The URL does not support the method.
+    """
+    parts = tuple(path.split("/")[2:])
+    route = _of_model(parts) if parts[:1] == ("models",) else _of_server(parts)
+    if route is None:
+        raise not_found(f"Not a URL of the Open Inference Protocol: {path:.200}")
+    allowed = _METHODS.get(route.action, _GET)
+    if method not in allowed:
+        raise MethodNotAllowedError(allowed)
+    return route
+
+
+def _of_server(parts: tuple[str, ...]) -> V2Route | None:
+    action = _SERVER.get(parts)
+    return None if action is None else V2Route(action)
+
+
+def _of_model(parts: tuple[str, ...]) -> V2Route | None:
+    """Return the route of ``models/<name>[/versions/<version>][/<verb>]``."""
+    name, rest = unquote("".join(parts[1:2])), parts[2:]
+    version = ""
+    if len(rest) > 1 and rest[0] == "versions":
+        version, rest = unquote(rest[1]), rest[2:]
+        if not version:
+            return None
+    action = _MODEL.get(rest)
+    return None if action is None or not name else V2Route(action, spec_of(name, version))
+
+
+class V2Answer(NamedTuple):
     """An HTTP response.
 
     Args:
@@ -75,28 +173,20 @@ class V2App:
 
     Args:
         app: Application for all other requests.
-        plane: Data plane that runs the models.
-        pool: Executor for decoding large requests and encoding large responses.
+        backend: The parts shared with the other REST API.
         is_draining: Whether the server is stopping.
-        options: CORS and timeout; the dialect has no effect here.
-        monitor: Records each request.
     """
 
     def __init__(
         self,
         app: App,
-        plane: DataPlane,
-        pool: Executor,
+        backend: RestBackend,
         is_draining: Callable[[], bool] = lambda: False,
-        options: RestOptions | None = None,
-        monitor: Monitor | None = None,
     ) -> None:
         self._app = app
-        self._plane = plane
-        self._pool = pool
+        self._plane, self._pool = backend.plane, backend.pool
+        self._settings, self._monitor = backend.settings, backend.monitor
         self._is_draining = is_draining
-        self._options = options or RestOptions()
-        self._monitor = monitor
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request."""
@@ -117,22 +207,22 @@ class V2App:
         body = b"" if scope["method"] == "HEAD" else answer.body
         await send({"type": "http.response.body", "body": body})
 
-    def _headers(self, answer: Answer) -> list[tuple[bytes, bytes]]:
+    def _headers(self, answer: V2Answer) -> list[tuple[bytes, bytes]]:
         kind = _JSON if answer.json_length is None else _BINARY
         headers = [(b"content-type", kind), (b"content-length", str(len(answer.body)).encode())]
         if answer.json_length is not None:
             headers.append((rest_codec.HEADER_LENGTH, str(answer.json_length).encode()))
         if answer.allowed:
             headers.append((b"allow", ", ".join(sorted(answer.allowed)).encode()))
-        return headers + _CORS if self._options.cors else headers
+        return headers + _CORS if self._settings.cors else headers
 
-    async def _answered(self, scope: Scope, receive: Receive, path: str) -> Answer:
-        if scope["method"] == "OPTIONS" and self._options.cors:
-            return Answer(200 if is_preflight(scope["headers"]) else 400, b"")
+    async def _answered(self, scope: Scope, receive: Receive, path: str) -> V2Answer:
+        if scope["method"] == "OPTIONS" and self._settings.cors:
+            return V2Answer(200 if is_preflight(scope["headers"]) else 400, b"")
         try:
             route = match(scope["method"], path)
         except MethodNotAllowedError as error:
-            return Answer(405, encode_error(str(error)), allowed=error.allowed)
+            return V2Answer(405, encode_error(str(error)), allowed=error.allowed)
         except StatusError as error:
             return _refusal(error)
         if route.action in HEALTH:
@@ -140,7 +230,7 @@ class V2App:
         observation: Observation | None = None
         code = Code.INTERNAL
         try:
-            body = await self._body(scope, receive) if route.action is Action.INFER else b""
+            body = await self._body(scope, receive) if route.action is V2Action.INFER else b""
             observation = self._observed(scope, route)
             answer = await self._respond(route, body, scope, receive, observation)
             code = Code.OK
@@ -157,33 +247,33 @@ class V2App:
                 self._monitor.end(observation or self._monitor.begin("REST", ""), code)
         return answer
 
-    def _health(self, action: Action) -> Answer:
-        if action is Action.LIVE:
+    def _health(self, action: V2Action) -> V2Answer:
+        if action is V2Action.LIVE:
             return _json({"live": True})
         all_ready = not (self._plane.unready() or self._is_draining())
         return _json({"ready": all_ready}, 200 if all_ready else 503)
 
-    def _observed(self, scope: Scope, route: Route) -> Observation | None:
+    def _observed(self, scope: Scope, route: V2Route) -> Observation | None:
         if self._monitor is None:
             return None
-        api = route.action.value if route.action is Action.INFER else ""
+        api = route.action.value if route.action is V2Action.INFER else ""
         name = route.spec.name if route.spec else ""
         return self._monitor.begin("REST", api, name, trace_parent(scope["headers"]))
 
     async def _respond(
         self,
-        route: Route,
+        route: V2Route,
         body: bytes,
         scope: Scope,
         receive: Receive,
         observation: Observation | None,
-    ) -> Answer:
+    ) -> V2Answer:
         if route.spec is None:
             return _json(server_view())
-        if route.action is Action.INFER:
+        if route.action is V2Action.INFER:
             length = _header_length(scope)
             return await self._infer(route.spec, body, length, receive, observation)
-        if route.action is Action.MODEL:
+        if route.action is V2Action.MODEL:
             return _json(model_view(self._plane, route.spec))
         ready = is_ready(self._plane, route.spec)
         return _json({"name": route.spec.name, "ready": ready}, 200 if ready else 503)
@@ -193,15 +283,16 @@ class V2App:
         encoding = header(scope["headers"], b"content-encoding").strip().lower()
         if encoding not in {b"", b"identity", b"gzip"}:
             raise invalid_argument(
-                "expected the Content-Encoding of the request to be gzip, or none, "
-                f"got {encoding.decode('latin-1'):.40}"
+                f"Unsupported Content-Encoding {encoding.decode('latin-1'):.40}. Use gzip or none."
             )
         body = await body_of(receive)
         if encoding != b"gzip":
             return body
         body = await in_pool(pool_for(self._pool, len(body)), unzip, body)
         if not body:
-            raise invalid_argument("expected a body packed by gzip, of at most 100 MiB unpacked")
+            raise invalid_argument(
+                "The gzip body is damaged, or larger than 100 MiB when decompressed."
+            )
         return body
 
     async def _infer(
@@ -211,46 +302,25 @@ class V2App:
         json_length: int | None,
         receive: Receive,
         observation: Observation | None,
-    ) -> Answer:
-        context = context_of(Action.INFER.value, observation, self._options.timeout_s)
+    ) -> V2Answer:
+        context = context_of(V2Action.INFER.value, observation, self._settings.timeout_s)
         request = await by_size(self._pool, len(body), rest_codec.decode, body, json_length)
         context = in_time(context, request)
         with self._plane.call(spec, context) as call:
-            outputs = await _outputs_of(start(call, request), context, receive)
+            run = start(call, request)
+            with on_disconnect(receive, run.future.cancel):
+                outputs = await outputs_in_time(run, context, TIMED_OUT)
             result = InferResult(call.name, call.version, outputs)
         size = sum(map(bytes_of, outputs.values()))
-        return Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
+        return V2Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
 
 
-async def _outputs_of(run: Execution, context: RequestContext, receive: Receive) -> Outputs:
-    """Wait for a model's outputs.
-
-    Args:
-        run: The run; cancelled when the client disconnects.
-        context: The request's context with its deadline.
-        receive: Returns a message when the client disconnects.
-
-    Raises:
-        StatusError: The model rejected the request or failed, or the deadline has passed.
-    """
-    with on_disconnect(receive, run.future.cancel):
-        if not await finished(run.future, _left(context)):
-            run.future.cancel()
-            raise overdue()
-    return run.result()
+def _json(content: Any, status: int = 200) -> V2Answer:
+    return V2Answer(status, orjson.dumps(content))
 
 
-def _left(context: RequestContext) -> float | None:
-    """Return the seconds until a request's deadline; None without a deadline."""
-    return None if context.deadline is None else max(0.0, context.deadline - time.monotonic())
-
-
-def _json(content: Any, status: int = 200) -> Answer:
-    return Answer(status, orjson.dumps(content))
-
-
-def _refusal(error: StatusError) -> Answer:
-    return Answer(HTTP_STATUS[error.code], encode_error(error.message))
+def _refusal(error: StatusError) -> V2Answer:
+    return V2Answer(HTTP_STATUS[error.code], encode_error(error.message))
 
 
 def _header_length(scope: Scope) -> int | None:
@@ -259,7 +329,7 @@ def _header_length(scope: Scope) -> int | None:
         return None
     if not value.isdigit() or len(value) > _LENGTH_DIGITS:
         raise invalid_argument(
-            "expected the header Inference-Header-Content-Length to be a number of bytes, "
-            f"got {value.decode('latin-1'):.40}"
+            "The header Inference-Header-Content-Length must be a number of bytes, "
+            f"got {value.decode('latin-1'):.40}."
         )
     return int(value)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timonel.serving.drain import await_settled
+from timonel.serving.futures import await_settled
 from timonel.serving.runtimes.base import Pending, ScheduledModel, WrappedModel
 from timonel.serving.runtimes.python.code import Source
 from timonel.serving.runtimes.python.declaration import check_inputs, declared_specs, fitted

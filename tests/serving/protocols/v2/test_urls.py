@@ -7,24 +7,27 @@ from hypothesis import strategies as st
 from timonel.serving.auth import policy
 from timonel.serving.auth.url_rights import resource_of
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.protocols.v2.routes import Action, MethodNotAllowedError, Route, is_v2, match
+from timonel.serving.protocols.v2.app import MethodNotAllowedError, V2Action, V2Route, is_v2, match
 from timonel.serving.status import Code, StatusError
 
 
 @pytest.mark.parametrize(
     ("request_line", "route"),
     [
-        ("GET /v2", Route(Action.SERVER)),
-        ("GET /v2/", Route(Action.SERVER)),
-        ("GET /v2/health/live", Route(Action.LIVE)),
-        ("HEAD /v2/health/ready", Route(Action.READY)),
-        ("GET /v2/models/m", Route(Action.MODEL, ModelSpec("m"))),
-        ("GET /v2/models/m/ready", Route(Action.MODEL_READY, ModelSpec("m"))),
-        ("POST /v2/models/m/infer", Route(Action.INFER, ModelSpec("m"))),
-        ("POST /v2/models/m/versions/007/infer", Route(Action.INFER, ModelSpec("m", 7))),
-        ("GET /v2/models/m/versions/stable", Route(Action.MODEL, ModelSpec("m", label="stable"))),
-        ("GET /v2/models/a%20b%2Fc:d", Route(Action.MODEL, ModelSpec("a b/c:d"))),
-        ("GET /v2/models/%C3%A9", Route(Action.MODEL, ModelSpec("é"))),
+        ("GET /v2", V2Route(V2Action.SERVER)),
+        ("GET /v2/", V2Route(V2Action.SERVER)),
+        ("GET /v2/health/live", V2Route(V2Action.LIVE)),
+        ("HEAD /v2/health/ready", V2Route(V2Action.READY)),
+        ("GET /v2/models/m", V2Route(V2Action.MODEL, ModelSpec("m"))),
+        ("GET /v2/models/m/ready", V2Route(V2Action.MODEL_READY, ModelSpec("m"))),
+        ("POST /v2/models/m/infer", V2Route(V2Action.INFER, ModelSpec("m"))),
+        ("POST /v2/models/m/versions/007/infer", V2Route(V2Action.INFER, ModelSpec("m", 7))),
+        (
+            "GET /v2/models/m/versions/stable",
+            V2Route(V2Action.MODEL, ModelSpec("m", label="stable")),
+        ),
+        ("GET /v2/models/a%20b%2Fc:d", V2Route(V2Action.MODEL, ModelSpec("a b/c:d"))),
+        ("GET /v2/models/%C3%A9", V2Route(V2Action.MODEL, ModelSpec("é"))),
     ],
 )
 def test_what_urls_ask_for(request_line, route):
@@ -79,14 +82,14 @@ def test_only_paths_below_v2_are_of_the_protocol():
 
 
 _RIGHTS = {
-    Action.LIVE: policy.Resource(policy.Scope.OPEN),
-    Action.READY: policy.Resource(policy.Scope.OPEN),
-    Action.SERVER: policy.Resource(policy.Scope.KNOWN),
+    V2Action.LIVE: policy.Resource(policy.Scope.OPEN),
+    V2Action.READY: policy.Resource(policy.Scope.OPEN),
+    V2Action.SERVER: policy.Resource(policy.Scope.KNOWN),
 }
 _VERBS = {
-    Action.MODEL: policy.Action.METADATA,
-    Action.MODEL_READY: policy.Action.STATUS,
-    Action.INFER: policy.Action.PREDICT,
+    V2Action.MODEL: policy.V2Action.METADATA,
+    V2Action.MODEL_READY: policy.V2Action.STATUS,
+    V2Action.INFER: policy.V2Action.PREDICT,
 }
 _TEXT = st.text(st.sampled_from("am%2F3A/:?.x1Vé \n"), max_size=6)
 _PARTS = st.sampled_from(

@@ -8,9 +8,13 @@ from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import NAMES, arrays, outcome, same
 from tests.serving.protocols.v2.test_tensors import refusal
-from timonel.serving.protocols.v2.messages import ModelInferRequest, ModelInferResponse
-from timonel.serving.protocols.v2.request import InferRequest, InferResult
-from timonel.serving.protocols.v2.rpc_codec import decode, encode
+from timonel.serving.protocols.v2.inference import InferRequest, InferResult
+from timonel.serving.protocols.v2.service import (
+    ModelInferRequest,
+    ModelInferResponse,
+    decode,
+    encode,
+)
 from timonel.serving.protocols.v2.tensors import datatype_of, to_raw
 from timonel.serving.status import Code
 

@@ -4,7 +4,7 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from timonel.serving.auth import rpc
-from timonel.serving.protocols.v2 import messages
+from timonel.serving.protocols.v2 import service as messages
 
 
 def test_the_service_is_described():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.protocols.tfs_rest.routes import (
+from timonel.serving.protocols.tfs_rest.http import (
     Action,
     Route,
     VersionTooLargeError,

@@ -5,7 +5,6 @@ from concurrent.futures import Future
 import pytest
 
 from tests.serving.protocols.tfs_grpc.conftest import refusal, running
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
 from timonel.serving.protos.messages import (
     get_model_status_pb2,
     model_management_pb2,
@@ -120,8 +119,7 @@ def test_reload_refusals(served):
 
 def test_a_server_may_refuse_to_take_models_from_clients():
     configurator = Configurator()
-    options = GrpcOptions(address="127.0.0.1:0", reload=False)
-    with running(configurator=configurator, options=options) as client:
+    with running(configurator=configurator, may_reload=False) as client:
         code, message = refusal(client.HandleReloadConfigRequest, reload_request("m"))
     assert code == "PERMISSION_DENIED"
     assert "--allow-reload" in message

@@ -5,8 +5,6 @@ import pytest
 
 from tests.serving.protocols.tfs_grpc.conftest import Lengths, refusal, running
 from timonel.data.examples import encode_example
-from timonel.serving.inference.classification import CLASSIFY, REGRESS
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
 from timonel.serving.protos.messages import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -15,6 +13,8 @@ from timonel.serving.protos.messages import (
     regression_pb2,
 )
 from timonel.serving.protos.tensors import from_proto, to_proto
+from timonel.serving.settings import GrpcSettings
+from timonel.serving.signature import CLASSIFY, REGRESS
 
 X = np.array([1.5, 3.0], np.float32)
 SHORT, LONG = encode_example({"a": 1}), encode_example({"a": list(range(9))})
@@ -52,8 +52,8 @@ def test_outputs_can_be_chosen(served):
 
 
 def test_tensor_content_on_request():
-    options = GrpcOptions(address="127.0.0.1:0", tensor_content=True)
-    with running(options=options) as client:
+    settings = GrpcSettings(tensor_content=True)
+    with running(settings=settings) as client:
         response = client.Predict(predict_request(x=X))
     assert response.outputs["y"].tensor_content == (2 * X).tobytes()
     assert not response.outputs["y"].float_val
@@ -282,9 +282,9 @@ def test_multi_inference_refusals(served):
 
 
 def test_methods_are_compared_if_asked():
-    options = GrpcOptions(address="127.0.0.1:0", check_method_names=True)
+    settings = GrpcSettings(check_method_names=True)
     kind = classification_pb2.ClassificationRequest
-    with running(options=options) as client:
+    with running(settings=settings) as client:
         assert client.Predict(predict_request(x=X)).outputs
         code, message = refusal(client.Predict, predict_request("strict", x=X, k=X))
         assert (code, message) == (
