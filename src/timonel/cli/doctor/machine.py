@@ -200,7 +200,7 @@ def json_reader() -> Check:
         each.name.startswith("_numbers") and each.name.endswith(".so") for each in package.iterdir()
     ):
         return Check("speed", "JSON reader", Verdict.OK, "compiled")
-    found = "not compiled: the server reads large JSON requests with simdjson, at half the speed"
+    found = "not compiled: the server reads large JSON requests several times as slowly"
     hint = "install a C compiler and Python's headers, then install timonel again"
     return Check("speed", "JSON reader", Verdict.NOTE, found, hint)
 

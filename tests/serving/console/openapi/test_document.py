@@ -18,7 +18,7 @@ from timonel.serving.console.openapi.schemas import (
     title,
     verbs,
 )
-from timonel.serving.protocols.tfs_rest.request_body import decode, parse_request
+from timonel.serving.protocols.tfs_rest.request_body import parse_request
 from timonel.serving.protocols.tfs_rest.response_body import encode
 from timonel.serving.signature import NUMPY_TYPES, STRING, Signature, TensorSpec
 
@@ -117,7 +117,7 @@ def test_examples_fit_their_schema_and_are_what_the_server_reads(each):
     schema = request_schema("predict", each)
     for form, value in examples("predict", each, 100).items():
         jsonschema.validate(value, schema)
-        arrays = decode(parse_request(json.dumps(value).encode()), each.inputs)
+        arrays = parse_request(json.dumps(value).encode()).arrays(each.inputs)
         for name, array in arrays.items():
             declared = each.inputs[name].shape
             assert len(array.shape) == len(declared), form

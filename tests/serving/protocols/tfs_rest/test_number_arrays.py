@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.serving.protocols.tfs_rest.readers import READERS, SIMDJSON
+from tests.serving.protocols.tfs_rest.readers import IS_MISSING
 from tests.serving.protocols.tfs_rest.test_request_body import odd, scalars, specs
 from timonel.serving.protocols.tfs_rest import number_arrays as module
 from timonel.serving.protocols.tfs_rest.jsontext import MAX_TOKENS
 from timonel.serving.protocols.tfs_rest.number_arrays import read_outline
-from timonel.serving.protocols.tfs_rest.request_body import decode, parse_request
+from timonel.serving.protocols.tfs_rest.request_body import parse_request
 from timonel.serving.status import StatusError
 
 NUMERIC = ["FLOAT", "DOUBLE", "INT8", "INT32", "INT64", "UINT8", "UINT32", "UINT64"]
@@ -20,23 +20,21 @@ OTHERS = ["BOOL", "STRING", "HALF"]
 X = specs(x="FLOAT")
 
 
-@pytest.fixture(autouse=True, scope="module", params=READERS)
-def reader(request):
-    """Each of the two, for arrays of any size."""
+pytestmark = pytest.mark.skipif(IS_MISSING, reason="there is no compiler")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def arrays_of_any_size():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MIN_BYTES", 2)
-        if request.param == SIMDJSON:
-            patch.setattr(module, "NATIVE", None)
-        else:
-            assert module.NATIVE is not None, "it can be built here, and was not"
-        yield request.param
+        yield
 
 
 def outcome(body, inputs):
     """Return everything that can be told from outside."""
     try:
         request = parse_request(body)
-        arrays = decode(request, inputs)
+        arrays = request.arrays(inputs)
     except StatusError as error:
         return str(error)
     tensors = {
@@ -48,7 +46,6 @@ def outcome(body, inputs):
 def the_slow_way(body, inputs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "NATIVE", None)
-        patch.setattr(module, "PARSER", None)
         return outcome(body, inputs)
 
 
@@ -210,14 +207,6 @@ def test_it_gives_up_on_very_many_escapes(text):
 def test_bytes_that_are_numbers_are_no_base64():
     body = b'{"inputs": {"b64": [1, 2, 3]}}'
     assert outcome(body, specs(b64="STRING")) == the_slow_way(body, specs(b64="STRING"))
-
-
-def test_a_parser_that_read_a_large_text_is_not_kept(reader, monkeypatch):
-    if reader == "native":
-        pytest.skip("it keeps nothing")
-    monkeypatch.setattr(module, "_KEPT_BYTES", 4)
-    assert read_outline(b'{"inputs": [1, 2, 3]}') is not None
-    assert module._kept.parser is None
 
 
 @st.composite

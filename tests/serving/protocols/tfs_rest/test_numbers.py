@@ -1,4 +1,4 @@
-"""The readers of arrays of numbers. That requests read with them are right: test_number_arrays."""
+"""The reader of arrays of numbers. That requests read with it are right: test_number_arrays."""
 
 from __future__ import annotations
 
@@ -13,31 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.serving.protocols.tfs_rest.readers import NATIVE, READERS, SIMDJSON
+from tests.serving.protocols.tfs_rest.readers import IS_MISSING
 from timonel.serving.protocols.tfs_rest import number_arrays
 
-
-@pytest.fixture(autouse=True, scope="module", params=READERS)
-def reader(request):
-    """Each of those that run here."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == SIMDJSON:
-            patch.setattr(number_arrays, "NATIVE", None)
-        else:
-            assert number_arrays.NATIVE is not None, "it can be built here, and was not"
-        yield request.param
-
-
-# It reads a part of a text without the interpreter's lock; simdjson has no such interface.
-of_the_compiled_one = pytest.mark.parametrize(
-    "reader", [NATIVE] if NATIVE in READERS else [], indirect=True
-)
+pytestmark = pytest.mark.skipif(IS_MISSING, reason="there is no compiler")
 
 
 def read(text):
     body = text.encode()
-    found = number_arrays._read(body, 0, len(body))
-    return None if found is None else (found.values, found.whole)
+    found = number_arrays.NATIVE(body, 0, len(body))
+    return None if found is None else (np.frombuffer(found[0]).reshape(found[1]), found[2])
 
 
 def bits(number):
@@ -110,12 +95,8 @@ def test_it_gives_up(text):
     assert read(text) is None
 
 
-def test_words_for_numbers_that_json_does_not_have(reader):
-    found = read("[NaN, Infinity, -Infinity ,1]")
-    if reader == SIMDJSON:
-        assert found is None  # the way for small requests reads them
-        return
-    values, whole = found
+def test_words_for_numbers_that_json_does_not_have():
+    values, whole = read("[NaN, Infinity, -Infinity ,1]")
     assert math.isnan(values[0])
     assert values[1:].tolist() == [math.inf, -math.inf, 1.0]
     assert not whole
@@ -123,13 +104,13 @@ def test_words_for_numbers_that_json_does_not_have(reader):
 
 def test_the_text_around_it_is_not_looked_at():
     body = b"9[1, 2.5]9"
-    found = number_arrays._read(body, 1, len(body) - 1)
-    assert found.values.tolist() == [1, 2.5]
-    assert not found.whole
-    assert number_arrays._read(body, 1, len(body) - 2) is None
+    content, shape, whole = number_arrays.NATIVE(body, 1, len(body) - 1)
+    assert np.frombuffer(content).tolist() == [1, 2.5]
+    assert shape == (2,)
+    assert not whole
+    assert number_arrays.NATIVE(body, 1, len(body) - 2) is None
 
 
-@of_the_compiled_one
 def test_wrong_arguments_are_refused():
     for start, end in [(-1, 3), (0, 4), (3, 2)]:
         with pytest.raises(ValueError, match="part of the text"):
@@ -139,7 +120,6 @@ def test_wrong_arguments_are_refused():
     assert number_arrays.NATIVE(b"1", 0, 1) is None
 
 
-@of_the_compiled_one
 def test_others_go_on_while_it_reads():
     body = b"[" + b",".join([b"0.1234567890123456789"] * 2_000_000) + b"]"
     begun = threading.Event()
@@ -167,7 +147,7 @@ def test_nothing_is_kept():
 
     def several():
         for body in (good, bad) * 50:
-            number_arrays._read(body, 0, len(body))
+            number_arrays.NATIVE(body, 0, len(body))
 
     several()
     before = psutil.Process().memory_info().rss

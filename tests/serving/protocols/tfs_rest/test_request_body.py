@@ -14,8 +14,6 @@ from timonel.serving.protocols.tfs_rest.request_body import (
     JsonBody,
     Media,
     PlainBody,
-    decode,
-    decode_request,
     decode_rows,
     media_of,
     parse_request,
@@ -36,7 +34,7 @@ AB = specs(a="FLOAT", b="INT32")
 
 def read(content, inputs):
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return decode(parse_request(body), inputs)
+    return parse_request(body).arrays(inputs)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +385,7 @@ ROW = {
 
 def decoded(body, media, specs):
     request = read_request(body, media)
-    arrays = decode_request(request, specs)
+    arrays = request.arrays(specs)
     return {name: array.tolist() for name, array in arrays.items()}, request.by_row
 
 

@@ -16,10 +16,8 @@ import math
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import orjson
 
 from timonel.serving.futures import AT_ONCE_BYTES
@@ -45,20 +43,11 @@ Longer texts must be strict JSON, except for NaN and Infinity in regular arrays 
 _END_BYTES = 1024
 """Bytes searched for the outer braces at each end of a long text."""
 _large = threading.Lock()
-_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-_LARGEST_PLAIN, _SMALLEST_PLAIN = 21, -6
-"""Powers of ten between which RapidJSON writes no exponent."""
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
 _TYPES = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
-_ESCAPES = {
-    **{code: f"\\u{code:04X}" for code in range(0x20)},
-    **{
-        ord(plain): rf"\{letter}" for plain, letter in zip('"\\\b\f\n\r\t', '"\\bfnrt', strict=True)
-    },
-}
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -107,8 +96,6 @@ def contains(text: bytes, word: bytes) -> bool:
 
 def echo(value: object) -> str:
     """Format a value as indented JSON for errors, truncated if long."""
-    if isinstance(value, float):
-        return _short_number(value)
     pieces: list[str] = []
     length = 0
     for piece in _pretty(value, "\n"):
@@ -141,8 +128,6 @@ def _pretty(value: object, margin: str) -> Iterator[str]:
     elif isinstance(value, str):
         # Only the part that is shown: a string may be an image.
         yield _quote(value[: _ECHO_LIMIT + 1])
-    elif isinstance(value, float):
-        yield _shortest_number(value)
     else:
         yield json.dumps(value)
 
@@ -159,42 +144,7 @@ def _enclosed(brackets: str, items: Iterable[tuple[str, object]], margin: str) -
 
 
 def _quote(text: str) -> str:
-    """Quote a JSON string; characters beyond ASCII are kept."""
-    return f'"{text.translate(_ESCAPES)}"'
-
-
-def _short_number(value: float) -> str:
-    """Format a number with 6 digits if that is exact.
-
-    Otherwise with 9 (float32) or 17 (float64).
-    """
-    if not math.isfinite(value):
-        return json.dumps(value)
-    dtype = np.float32 if abs(value) <= _FLOAT32_MAX else np.float64
-    number = float(dtype(value))
-    text = f"{number:g}"
-    if float(dtype(text)) != number:
-        text = f"{number:.{9 if dtype is np.float32 else 17}g}"
-    return text if "." in text or "e" in text else f"{text}.0"
-
-
-def _shortest_number(value: float) -> str:
-    """Format a float64 with the fewest exact digits, in RapidJSON's layout."""
-    if not math.isfinite(value) or value == 0:
-        return json.dumps(value)
-    sign, digit_tuple, _ = parts = Decimal(repr(value)).normalize().as_tuple()
-    digits = "".join(map(str, digit_tuple))
-    point = len(digits) + int(parts.exponent)
-    if len(digits) <= point <= _LARGEST_PLAIN:
-        text = digits.ljust(point, "0") + ".0"
-    elif 0 < point <= _LARGEST_PLAIN:
-        text = f"{digits[:point]}.{digits[point:]}"
-    elif _SMALLEST_PLAIN < point <= 0:
-        text = "0." + "0" * -point + digits
-    else:
-        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-        text = f"{digits[0]}{fraction}e{point - 1}"
-    return f"-{text}" if sign else text
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _check_tokens(text: bytes) -> None:

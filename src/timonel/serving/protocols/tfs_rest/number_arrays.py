@@ -3,7 +3,8 @@
 A request is split into its arrays of numbers and an outline: the text around them, with a
 placeholder for each array. The numbers of an array are read into one flat buffer, several times as
 fast as parsing to Python lists and converting those; the outline is small and parsed as usual. The
-reader is the compiled ``_numbers``, which releases the GIL, or simdjson where that was not built.
+reader is the compiled ``_numbers``, which releases the GIL. Where that was not built, requests are
+parsed as usual.
 
 All functions give up instead of reporting an error. The result is correct wherever the text is
 split: a request is its outline with the array texts in place of the placeholders, valid JSON with a
@@ -13,9 +14,7 @@ JSON by itself.
 
 from __future__ import annotations
 
-import math
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,28 +46,12 @@ except ImportError:  # built without a compiler
 else:
     NATIVE = _numbers.read
 
-try:
-    from simdjson import Parser
-except ImportError:  # no wheel for this platform
-    PARSER: type[Any] | None = None
-else:
-    PARSER = Parser
-
 _MIN_BYTES = 1024
 """Below this size, the usual parser is as fast."""
-_MAX_RANK = 32
-_KEPT_BYTES = 8 * 2**20
-"""Largest text after which a parser is kept.
-
-A parser keeps about ten bytes for every byte of that text.
-"""
 _HOLE = "\0"
-_NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 _BEFORE_ARRAY = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)")
 _MOST_ESCAPED, _MOST_BACKSLASHES = 64, 256
 _BACKSLASH = ord("\\")
-
-_kept = threading.local()
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,28 +94,29 @@ def read_outline(body: bytes) -> Outline | None:
     None if it has no large array of numbers, or may be invalid.
     """
     # A string with a zero byte, always an escape in JSON, could look like a placeholder.
-    if (NATIVE or PARSER) is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
+    if NATIVE is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
         return None
     pieces: list[bytes] = []
     arrays: list[Numbers] = []
     done = 0
     for start, end in _arrays(body):
-        numbers = _read(body, start, end)
-        if numbers is None:
+        found = NATIVE(body, start, end)
+        if found is None:
             return None
+        content, shape, whole = found
         pieces += (body[done:start], b'"\\u0000%d"' % len(arrays))
-        arrays.append(numbers)
+        arrays.append(Numbers(np.frombuffer(content).reshape(shape), whole))
         done = end
     if not arrays:
         return None
     text = b"".join((*pieces, body[done:]))
     try:
-        content = parse_strictly(text)
+        parsed = parse_strictly(text)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(content, dict):
+    if not isinstance(parsed, dict):
         return None
-    return Outline(content, b"true" in text or b"false" in text, tuple(arrays))
+    return Outline(parsed, b"true" in text or b"false" in text, tuple(arrays))
 
 
 def decode_outline(
@@ -201,58 +185,6 @@ def _end_of_string(body: bytes, start: int) -> int:
             return end
         at = end + 1
     return -1
-
-
-def _read(body: bytes, start: int, end: int) -> Numbers | None:
-    """Read a regular array of numbers; None if it is irregular."""
-    if NATIVE is None:
-        return _parse(body[start:end])
-    found = NATIVE(body, start, end)
-    if found is None:
-        return None
-    content, shape, whole = found
-    return Numbers(np.frombuffer(content).reshape(shape), whole)
-
-
-def _parse(text: bytes) -> Numbers | None:
-    try:
-        flat = _flat(text)
-    except (ValueError, TypeError, RuntimeError):
-        # Invalid JSON, not an array, not only numbers, a number beyond 64 bits, or too deep
-        # nesting.
-        return None
-    shape = _shape(text.translate(None, _NOT_STRUCTURE))
-    # By its brackets, an array of one number looks like an empty one.
-    if shape is None or math.prod(shape) != flat.size:
-        return None
-    return Numbers(flat.reshape(shape), whole=not any(mark in text for mark in (b".", b"e", b"E")))
-
-
-def _flat(text: bytes) -> NDArray[np.float64]:
-    assert PARSER is not None, "asked for only where there is one"
-    parser = getattr(_kept, "parser", None) or PARSER()
-    _kept.parser = parser if len(text) <= _KEPT_BYTES else None
-    # No reference to the document remains: only then may the parser be used again.
-    return np.frombuffer(parser.parse(text).as_buffer(of_type="d"), dtype=np.float64)
-
-
-def _shape(structure: bytes) -> tuple[int, ...] | None:
-    """Return the shape of a regular array reduced to brackets and commas."""
-    rank = len(structure) - len(structure.lstrip(b"["))
-    if not 0 < rank <= _MAX_RANK:
-        return None
-    shape: list[int] = []
-    expected = b""
-    for depth in range(1, rank + 1):
-        # The first list at this depth ends where this many lists close together.
-        end = structure.find(b"]" * depth) if depth < rank else len(structure) - depth
-        length = end + depth - (rank - depth) - 2
-        count = (length + 1) // (len(expected) + 1)
-        if count < 1:
-            return None
-        expected = b"[" + b",".join([expected] * count) + b"]"
-        shape.insert(0, count)
-    return tuple(shape) if expected == structure else None
 
 
 def _columns(outline: Outline, value: Any, specs: Specs) -> dict[str, Any] | None:

@@ -27,7 +27,6 @@ from timonel.serving.inference import (
 from timonel.serving.inference.classification import Classes, Question
 from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.inference.signature_check import check_method
-from timonel.serving.protocols.tfs_rest.examples import examples_from_json
 from timonel.serving.protocols.tfs_rest.http import (
     TIMED_OUT,
     Action,
@@ -40,7 +39,7 @@ from timonel.serving.protocols.tfs_rest.http import (
 )
 from timonel.serving.protocols.tfs_rest.jsontext import parse
 from timonel.serving.protocols.tfs_rest.request_body import (
-    decode_request,
+    examples_from_json,
     media_of,
     read_request,
     signature_name,
@@ -209,7 +208,7 @@ class PredictRequest:
         request = read_request(body, media)
         call = self._acquire()
         signature = _signature_of(call, request.signature_name)
-        arrays = decode_request(request, signature.inputs, call.allocate)
+        arrays = request.arrays(signature.inputs, call.allocate)
         if backend.settings.check_method_names:
             check_method(signature)
         self._encode = partial(encode, by_row=request.by_row)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from timonel.serving.protocols.tfs_rest.jsontext import contains, echo, parse
+from timonel.data.examples import Value, encode_example
+from timonel.serving.protocols.tfs_rest.jsontext import contains, echo, parse, type_name
 from timonel.serving.protocols.tfs_rest.number_arrays import Outline, decode_outline, read_outline
 from timonel.serving.protocols.tfs_rest.tensors import (
     Allocate,
@@ -25,6 +26,7 @@ from timonel.serving.protocols.tfs_rest.tensors import (
     is_b64,
     to_array,
     to_array_fast,
+    to_bytes,
 )
 from timonel.serving.signature import STRING, Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
@@ -32,7 +34,7 @@ from timonel.serving.status import StatusError, invalid_argument
 Specs = Mapping[str, TensorSpec]
 
 
-_UNSAID = frozenset({"text/plain", "application/octet-stream"})
+_DEFAULT_TYPES = frozenset({"text/plain", "application/octet-stream"})
 """Content types that clients such as ``fetch`` send by default, even for JSON."""
 _START = 256
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
@@ -86,7 +88,7 @@ class JsonBody:
 
     def __init__(self, signature_name: str, body: bytes, outline: Outline | None = None) -> None:
         self.signature_name = signature_name
-        self.outline = outline
+        self._outline = outline
         self._body = body
         self._content: dict[str, Any] | None = None
 
@@ -107,8 +109,38 @@ class JsonBody:
     @property
     def by_row(self) -> bool:
         """Whether the request, and thus the response, is row-wise."""
-        content = self.content if self.outline is None else self.outline.content
+        content = self.content if self._outline is None else self._outline.content
         return "instances" in content
+
+    def arrays(self, specs: Specs, allocate: Allocate = allocate_plainly) -> dict[str, Array]:
+        """Return the tensors by input name.
+
+        Args:
+            specs: The signature's inputs; only names and dtypes are used.
+            allocate: Creates the arrays for large tensors.
+
+        Raises:
+            StatusError: Tensors are missing, ragged, or of the wrong type.
+        """
+        if not specs:
+            raise invalid_argument(
+                f"Failed to get input map for signature: {self.signature_name or 'DEFAULT'}"
+            )
+        if self._outline is not None:
+            arrays = decode_outline(self._outline, specs, allocate)
+            if arrays is not None:
+                return arrays
+        content = self.content
+        if "instances" in content:
+            if "inputs" in content:
+                raise invalid_argument(
+                    f"JSON Value: {echo(content)} Not formatted correctly expecting only one of "
+                    "'inputs' or 'instances' keys to exist "
+                )
+            return _decode_instances(self, specs)
+        if "inputs" in content:
+            return _decode_inputs(self, specs)
+        raise invalid_argument("Missing 'inputs' or 'instances' key")
 
 
 class PlainBody:
@@ -123,10 +155,31 @@ class PlainBody:
     """The default signature: such a request cannot name another."""
 
     def __init__(self, media: Media, body: bytes) -> None:
-        self.media = media
-        self.body = body
+        self._media = media
+        self._body = body
         self.by_row = True
-        """Whether the response is row-wise; set when the request is decoded."""
+        """Whether the response is row-wise; set by `arrays`."""
+
+    def arrays(self, specs: Specs, _: Allocate = allocate_plainly) -> dict[str, Array]:
+        """Return the body as the only input.
+
+        Raises:
+            StatusError: The signature takes other inputs than one of strings.
+        """
+        media, value = self._media, self._body
+        name, spec = next(iter(specs.items()), ("", None))
+        sizes = None if spec is None else spec.shape
+        if spec is None or len(specs) > 1 or spec.dtype != STRING or len(sizes or ()) > 2:
+            raise invalid_argument(
+                f"A body of {media.name} needs a signature with a single input of strings, but "
+                f"this one takes {_described(specs)}. Send JSON instead."
+            )
+        if media.charset not in _UTF8:
+            value = _text(value, media).encode()
+        array = np.empty((), object)
+        array[()] = value
+        self.by_row = sizes != ()
+        return {name: array.reshape((1,) if sizes is None else (1,) * len(sizes))}
 
 
 def read_request(body: bytes, media: Media | None = None) -> JsonBody | PlainBody:
@@ -142,7 +195,7 @@ def read_request(body: bytes, media: Media | None = None) -> JsonBody | PlainBod
     """
     if media is None:
         return parse_request(body)
-    if media.name in _UNSAID and body[:_START].lstrip()[:1] == b"{":
+    if media.name in _DEFAULT_TYPES and body[:_START].lstrip()[:1] == b"{":
         try:
             request = parse_request(body)
             if request.by_row or "inputs" in request.content:
@@ -150,24 +203,6 @@ def read_request(body: bytes, media: Media | None = None) -> JsonBody | PlainBod
         except StatusError:
             pass
     return PlainBody(media, body)
-
-
-def decode_request(
-    request: JsonBody | PlainBody, specs: Specs, allocate: Allocate = allocate_plainly
-) -> dict[str, Array]:
-    """Return a request's tensors by input name.
-
-    Args:
-        request: The parsed request.
-        specs: The signature's inputs.
-        allocate: Creates the arrays for large tensors.
-
-    Raises:
-        StatusError: Tensors are missing, ragged, or of the wrong type.
-    """
-    if isinstance(request, JsonBody):
-        return decode(request, specs, allocate)
-    return _single(request, specs)
 
 
 def parse_request(body: bytes) -> JsonBody:
@@ -199,40 +234,6 @@ def signature_name(content: Mapping[str, Any]) -> str:
             "'signature_name' key must be a string value."
         )
     return name
-
-
-def decode(
-    request: JsonBody, specs: Specs, allocate: Allocate = allocate_plainly
-) -> dict[str, Array]:
-    """Return a JSON request's tensors by input name.
-
-    Args:
-        request: The parsed request.
-        specs: The signature's inputs; only names and dtypes are used.
-        allocate: Creates the arrays for large tensors.
-
-    Raises:
-        StatusError: Tensors are missing, ragged, or of the wrong type.
-    """
-    if not specs:
-        raise invalid_argument(
-            f"Failed to get input map for signature: {request.signature_name or 'DEFAULT'}"
-        )
-    if request.outline is not None:
-        arrays = decode_outline(request.outline, specs, allocate)
-        if arrays is not None:
-            return arrays
-    content = request.content
-    if "instances" in content:
-        if "inputs" in content:
-            raise invalid_argument(
-                f"JSON Value: {echo(content)} Not formatted correctly expecting only one of "
-                "'inputs' or 'instances' keys to exist "
-            )
-        return _decode_instances(request, specs)
-    if "inputs" in content:
-        return _decode_inputs(request, specs)
-    raise invalid_argument("Missing 'inputs' or 'instances' key")
 
 
 def _decode_instances(request: JsonBody, specs: Specs) -> dict[str, Array]:
@@ -298,7 +299,9 @@ def _add_row(columns: dict[str, Column], index: int, element: Any, specs: Specs)
         raise invalid_argument(f"Expecting object but got list at item {index} of input list")
     for name, value in element.items():
         try:
-            _add(columns, name, value)
+            if name not in columns:
+                raise invalid_argument(f"JSON object: does not have named input: {name}")
+            columns[name].add(value)
         except StatusError as error:
             raise invalid_argument(
                 f"Failed to process element: {index} key: {name} of 'instances' list. "
@@ -321,12 +324,6 @@ def _add_value(columns: dict[str, Column], index: int, element: Any) -> None:
         raise invalid_argument(
             f"Failed to process element: {index} of 'instances' list. Error: {error}"
         ) from error
-
-
-def _add(columns: dict[str, Column], name: str, value: Any) -> None:
-    if name not in columns:
-        raise invalid_argument(f"JSON object: does not have named input: {name}")
-    columns[name].add(value)
 
 
 def _decode_inputs(request: JsonBody, specs: Specs) -> dict[str, Array]:
@@ -353,28 +350,11 @@ def _is_row_object(value: object) -> bool:
     return isinstance(value, dict) and not is_b64(value)
 
 
-def _single(request: PlainBody, specs: Specs) -> dict[str, Array]:
-    media, value = request.media, request.body
-    name, spec = next(iter(specs.items()), ("", None))
-    sizes = None if spec is None else spec.shape
-    if spec is None or len(specs) > 1 or spec.dtype != STRING or len(sizes or ()) > 2:
-        raise invalid_argument(
-            f"expected a signature with one input of strings for a body of {media.name}, this one "
-            f"takes {_described(specs)}; send JSON"
-        )
-    if media.charset not in _UTF8:
-        value = _text(value, media).encode()
-    array = np.empty((), object)
-    array[()] = value
-    request.by_row = sizes != ()
-    return {name: array.reshape((1,) if sizes is None else (1,) * len(sizes))}
-
-
 def _text(body: bytes, media: Media) -> str:
     try:
         text = body.decode(media.charset)
     except UnicodeError:
-        raise invalid_argument(f"expected text in {media.charset}, got other bytes") from None
+        raise invalid_argument(f"The body is not valid {media.charset}.") from None
     return text.removeprefix("\ufeff")
 
 
@@ -388,3 +368,92 @@ def _type(spec: TensorSpec) -> str:
         return f"{display_name(spec.dtype)} of any shape"
     sizes = ",".join("?" if size < 0 else str(size) for size in spec.shape)
     return f"{display_name(spec.dtype)} [{sizes}]"
+
+
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+_KINDS = {bytes: "bytes", float: "float", int: "int64"}
+
+
+def examples_from_json(content: Mapping[str, Any]) -> tuple[list[bytes], bytes]:
+    """Return a request's examples and shared context, each as a serialized Example.
+
+    Args:
+        content: The request's JSON object with ``examples`` and optionally ``context``.
+
+    Raises:
+        StatusError: Examples are missing, or a feature has a value that no Example can hold.
+    """
+    context = example_from_json(content["context"]) if "context" in content else b""
+    if "examples" not in content:
+        raise _refused(
+            content, "When method is classify, key 'examples' is expected and was not found"
+        )
+    examples = content["examples"]
+    if not isinstance(examples, list):
+        raise _refused(content, "Expecting 'examples' value to be an list/array")
+    if not examples:
+        raise _refused(content, "'examples' value is an empty array")
+    return [example_from_json(example) for example in examples], context
+
+
+def example_from_json(value: object) -> bytes:
+    """Serialize a JSON object of feature values by name as a tf.train.Example.
+
+    Raises:
+        StatusError: The value is not an object, or a feature mixes types or nests.
+    """
+    if not isinstance(value, dict):
+        raise invalid_argument(f"Example must be JSON object but got JSON {type_name(value)}")
+    try:
+        return encode_example({name: _feature(name, value[name]) for name in value})
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which JSON can express but protobuf cannot.
+        raise invalid_argument(
+            "JSON Parse error: The surrogate pair in string is invalid."
+        ) from None
+
+
+def _feature(name: str, value: object) -> list[Value]:
+    elements = value if isinstance(value, list) else [value]
+    values: list[Value] = []
+    kind: type | None = None
+    for element in elements:
+        converted = _element(name, element)
+        if kind is None:
+            kind = type(converted)
+        if type(converted) is not kind:
+            raise invalid_argument(
+                f"Unexpected element type in feature: {name} expecting type: {_KINDS[kind]}"
+            )
+        values.append(converted)
+    return values
+
+
+def _element(name: str, element: object) -> bytes | float | int:
+    if isinstance(element, str) or is_b64(element):
+        return to_bytes(element)
+    if isinstance(element, bool):
+        return int(element)
+    if isinstance(element, int):
+        return _whole(name, element)
+    if isinstance(element, float):
+        with np.errstate(over="ignore"):
+            return float(np.float32(element))
+    raise invalid_argument(
+        f"Feature: {name} has element with unexpected JSON type: {type_name(element)}"
+    )
+
+
+def _whole(name: str, element: int) -> int | float:
+    if _INT64_MIN <= element <= _INT64_MAX:
+        return element
+    if 0 < element < 2**64:
+        raise invalid_argument(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
+    # The parser reads numbers beyond all integer types as floats.
+    with np.errstate(over="ignore"):
+        return float(np.float32(element))
+
+
+def _refused(content: Mapping[str, Any], why: str) -> StatusError:
+    return invalid_argument(f"JSON Value: {echo(content)} {why}")
