@@ -32,4 +32,4 @@ def test_a_system_that_refuses_is_no_obstacle(monkeypatch, caplog):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 5000))
     monkeypatch.setattr(resource, "setrlimit", refuse)
     raise_limit()
-    assert "the limit of 1024 open files stays as it is" in caplog.text
+    assert "cannot raise the limit of 1024 open files" in caplog.text

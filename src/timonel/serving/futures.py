@@ -120,32 +120,32 @@ class _Wakeups:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._calls: deque[tuple[Callable[[Future[Any]], None], Future[Any]]] = deque()
-        self._asked = False
+        self._scheduled = False
 
     def add(self, call: Callable[[Future[Any]], None], future: Future[Any]) -> None:
         self._calls.append((call, future))
-        if not self._asked:
-            self._asked = True
+        if not self._scheduled:
+            self._scheduled = True
             # A closed loop has no waiters.
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._call_all)
 
     def _call_all(self) -> None:
         # Reset first, so that a later `add` wakes the loop again.
-        self._asked = False
+        self._scheduled = False
         while self._calls:
             call, future = self._calls.popleft()
             call(future)
 
 
-_kept = threading.local()
+_local = threading.local()
 
 
 def _wakeups() -> _Wakeups:
     loop = asyncio.get_running_loop()
-    found: _Wakeups | None = getattr(_kept, "wakeups", None)
+    found: _Wakeups | None = getattr(_local, "wakeups", None)
     if found is None or found.loop is not loop:
-        found = _kept.wakeups = _Wakeups(loop)
+        found = _local.wakeups = _Wakeups(loop)
     return found
 
 

@@ -17,9 +17,9 @@ from timonel.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
-_GONE_S = 60
+_DEAD_AFTER_S = 60
 _PROBES = 4
-_ABORTED_S = 1.0
+_ABORT_S = 1.0
 _ANY_ADDRESS_V6, _ANY_ADDRESS = "::", "0.0.0.0"  # noqa: S104 - where the settings say so
 
 
@@ -36,7 +36,7 @@ def bind_rest(settings: ServerSettings) -> socket.socket | None:
         return None
     host = settings.rest_host or settings.host
     try:
-        return _noticing_who_is_gone(_bind(host, settings.rest_port))
+        return _detecting_dead_clients(_bind(host, settings.rest_port))
     except ServingError as error:
         if not settings.rest_is_optional:
             raise
@@ -54,7 +54,7 @@ def _bind(host: str, port: int) -> socket.socket:
         return bind(_ANY_ADDRESS, port, "REST")
 
 
-def _noticing_who_is_gone(bound: socket.socket) -> socket.socket:
+def _detecting_dead_clients(bound: socket.socket) -> socket.socket:
     """Have the system close connections to unresponsive clients.
 
     Accepted connections inherit these options. Without them, a connection would stay open forever
@@ -62,10 +62,10 @@ def _noticing_who_is_gone(bound: socket.socket) -> socket.socket:
     """
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", _GONE_S),
-        ("TCP_KEEPINTVL", _GONE_S // _PROBES),
+        ("TCP_KEEPIDLE", _DEAD_AFTER_S),
+        ("TCP_KEEPINTVL", _DEAD_AFTER_S // _PROBES),
         ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", _GONE_S * 1000),
+        ("TCP_USER_TIMEOUT", _DEAD_AFTER_S * 1000),
     ):
         # Not every system has all of these options.
         if hasattr(socket, name):
@@ -126,7 +126,7 @@ class RestServer:
             return refusal(host, port, "REST", error)
         if error is not None:
             raise error
-        return ServingError("REST ended as soon as it had started")
+        return ServingError("The REST server stopped right after its start.")
 
     def refuse(self) -> None:
         """Stop accepting new connections."""
@@ -143,7 +143,7 @@ class RestServer:
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ABORTED_S):
+            async with asyncio.timeout(_ABORT_S):
                 while self._server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for this
                     await asyncio.sleep(0)
 

@@ -148,7 +148,7 @@ async def _serve(
             if on_ready is not None:
                 on_ready(record)
             await stop.wait()
-            _LOG.info("stopping: requests under way have %g s", settings.drain_s)
+            _LOG.info("stopping: in-flight requests have %g s", settings.drain_s)
 
 
 def _on_leash(leash: int, stop: asyncio.Event) -> None:
@@ -207,9 +207,7 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
     try:
         runtime.prepare()
     except StatusError as error:
-        raise ServingError(
-            f"expected the runtime to be imported, got an error: {error.message}"
-        ) from error
+        raise ServingError(f"Cannot import the runtime: {error.message}") from error
     gc.collect()
     gc.freeze()
     give_back()
@@ -244,4 +242,4 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        _LOG.warning("the limit of %d open files stays as it is: %s", soft, error)
+        _LOG.warning("cannot raise the limit of %d open files: %s", soft, error)

@@ -189,7 +189,7 @@ class Execution:
         except StatusError:
             raise
         except CancelledError:
-            raise StatusError(Code.CANCELLED, "the request was given up") from None
+            raise StatusError(Code.CANCELLED, "the request was cancelled") from None
         except Exception as error:
             # A bug in a runtime must fail one request, not the connection.
             _LOG.exception("model %s failed", self._call.name)

@@ -166,7 +166,7 @@ def test_strings_that_are_no_text_are_marked():
 def test_an_output_without_a_type_is_refused():
     outputs = {"y": np.zeros(1, np.complex64)}
     message = refusal(encode, InferRequest({}, {}), InferResult("m", 1, outputs))
-    assert message == "expected output y to be of a type that the protocol has, it is COMPLEX64"
+    assert message == "The protocol has no data type for output y, which is COMPLEX64."
 
 
 NESTED = functools.reduce(lambda inner, _: [inner], range(400), 1)
@@ -182,8 +182,8 @@ BINARY = tensor(parameters={"binary_data_size": 4})
         ({"inputs": [1]}, b"", "expected the inputs of the request to be a list of objects"),
         ({"outputs": "y"}, b"", "expected the outputs of the request to be a list of objects"),
         ({"outputs": [{}]}, b"", "expected the name of an output to be a string"),
-        ({"outputs": [{"name": "y"}] * 2}, b"", "expected output y once"),
-        ({"inputs": [RIGHT, RIGHT]}, b"", "expected input x once"),
+        ({"outputs": [{"name": "y"}] * 2}, b"", "Output y occurs more than once"),
+        ({"inputs": [RIGHT, RIGHT]}, b"", "Input x occurs more than once"),
         ({"id": 1}, b"", "expected the id of the request to be a string"),
         ({"id": "\ud800"}, b"", "surrogate"),
         ({"parameters": []}, b"", "expected the parameters of the request to be an object"),
@@ -211,18 +211,18 @@ BINARY = tensor(parameters={"binary_data_size": 4})
         ({"inputs": [tensor(datatype=["FP32"], data=[1])]}, b"", "the datatype of input x to be"),
         ({"inputs": [tensor(datatype="fp32", data=[1])]}, b"", "got 'fp32'"),
         ({"inputs": [{**RIGHT, "shape": 1}]}, b"", "expected the shape of input x to be a list"),
-        ({"inputs": [{**RIGHT, "shape": [1.5]}]}, b"", "to hold sizes from 0 on, got 1.5"),
+        ({"inputs": [{**RIGHT, "shape": [1.5]}]}, b"", "must have integers of at least 0, got 1.5"),
         (
             {"inputs": [{**RIGHT, "shape": [NESTED]}]},
             b"",
-            "to hold sizes from 0 on, got [[[[[[[...",
+            "must have integers of at least 0, got [[[[[[[...",
         ),
         (
             {"inputs": [{**BINARY, "data": [1]}]},
             b"....",
-            "input x to have data or binary_data_size",
+            "Input x has both data and binary_data_size",
         ),
-        ({"inputs": [BINARY]}, b"...", "at most the 3 bytes that are left after the JSON, got 4"),
+        ({"inputs": [BINARY]}, b"...", "must be at most 3, the bytes left after the JSON, got 4"),
         ({"inputs": [BINARY]}, b".....", "expected 4 bytes of tensors after the JSON, got 5"),
         ({"inputs": [RIGHT]}, b".", "expected 0 bytes of tensors after the JSON, got 1"),
         (

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from tests.serving.protocols.v2.arrays import arrays, same
 from tests.serving.protocols.v2.models import Echo, catalogue_of
-from tests.serving.protocols.v2.test_rpc_codec import sent_back
+from tests.serving.protocols.v2.test_service_codec import sent_back
 from timonel._version import __version__
 from timonel.serving.inference import DataPlane
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer

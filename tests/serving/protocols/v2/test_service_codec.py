@@ -88,10 +88,10 @@ def test_parameters_of_every_kind_are_read():
         (request(fp64_contents=[1, 2]), "FP32, in fp32_contents, got fp64_contents"),
         (request("INT8", int_contents=[1, 200]), "to hold INT8 values, got 200"),
         (request("UINT16", uint_contents=[1, 2**16]), "to hold UINT16 values, got 65536"),
-        (request("FP16"), "expected raw_input_contents for input x of FP16"),
+        (request("FP16"), "Send input x of type FP16 in raw_input_contents"),
         (request("FLOAT"), "got 'FLOAT'"),
-        (request(shape=(-1,)), "to hold sizes from 0 on, got -1"),
-        (request(shape=(0, 2**62, 2**62)), "to fit into memory"),
+        (request(shape=(-1,)), "must have integers of at least 0, got -1"),
+        (request(shape=(0, 2**62, 2**62)), "is too large"),
         (with_parameters(sequence_id=("int64_param", 4)), "does not have sequences of requests"),
         (with_parameters(sequence_id=("string_param", "a")), "sequences of requests"),
         (with_parameters(timeout=("int64_param", -1)), "got -1"),
@@ -113,13 +113,13 @@ def test_what_is_wrong_is_told(message, told):
 def test_names_are_given_once():
     message = request(fp32_contents=[1, 2])
     message.inputs.append(message.inputs[0])
-    assert refusal(decode, message) == "expected input x once"
+    assert refusal(decode, message) == "Input x occurs more than once."
     message.raw_input_contents.append(b"")
     assert refusal(decode, message) == "expected raw_input_contents for each of 2 inputs, got 1"
     message = request(fp32_contents=[1, 2])
     message.outputs.add(name="y")
     message.outputs.add(name="y")
-    assert refusal(decode, message) == "expected output y once"
+    assert refusal(decode, message) == "Output y occurs more than once."
 
 
 def test_raw_contents_are_not_copied():

@@ -87,9 +87,9 @@ _RIGHTS = {
     V2Action.SERVER: policy.Resource(policy.Scope.KNOWN),
 }
 _VERBS = {
-    V2Action.MODEL: policy.V2Action.METADATA,
-    V2Action.MODEL_READY: policy.V2Action.STATUS,
-    V2Action.INFER: policy.V2Action.PREDICT,
+    V2Action.MODEL: policy.Action.METADATA,
+    V2Action.MODEL_READY: policy.Action.STATUS,
+    V2Action.INFER: policy.Action.PREDICT,
 }
 _TEXT = st.text(st.sampled_from("am%2F3A/:?.x1Vé \n"), max_size=6)
 _PARTS = st.sampled_from(

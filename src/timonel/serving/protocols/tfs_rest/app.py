@@ -128,7 +128,7 @@ class RestApp:
 
         def give_up() -> None:
             request.cancel()
-            set_reply(error_answer(StatusError(Code.CANCELLED, "the request was given up")))
+            set_reply(error_answer(StatusError(Code.CANCELLED, "the request was cancelled")))
 
         try:
             with on_disconnect(receive, give_up):

@@ -248,11 +248,11 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
     metadata = plane.metadata(spec)
     signature = metadata.signatures.get(DEFAULT_SIGNATURE)
     if signature is None:
+        names = ", ".join(sorted(metadata.signatures)) or "none"
         raise StatusError(
             Code.FAILED_PRECONDITION,
-            f"expected model {metadata.name} to have the signature {DEFAULT_SIGNATURE}, it has "
-            f"{', '.join(sorted(metadata.signatures)) or 'none'}; requests name one by the "
-            "parameter signature_name",
+            f"Model {metadata.name} has no signature {DEFAULT_SIGNATURE}. It has: {names}. Choose "
+            "one with the request's parameter signature_name.",
         )
     serving = [s.number for s in plane.status(metadata.name) if s.state is State.AVAILABLE]
     return {

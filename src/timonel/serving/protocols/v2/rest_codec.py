@@ -62,8 +62,7 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
         header_length = len(body)
     if not 0 <= header_length <= len(body):
         raise invalid_argument(
-            f"expected a body of at least {header_length} bytes, as its JSON should be, "
-            f"got {len(body)}"
+            f"The body has {len(body)} bytes, but its header declares {header_length} of JSON."
         )
     text, rest = body[:header_length], memoryview(body)[header_length:]
     found = read_outline(text)
@@ -123,7 +122,7 @@ class _Reader:
         for described in _objects(content, "inputs"):
             name = _text(described, "name", "an input")
             if name in inputs:
-                raise invalid_argument(f"expected input {name} once")
+                raise invalid_argument(f"Input {name} occurs more than once.")
             inputs[name] = self._tensor(name, described)
         if self._outline is not None and self._filled != len(self._outline.arrays):
             raise invalid_argument("expected numbers in the data of inputs only")
@@ -135,7 +134,7 @@ class _Reader:
         for described in _objects(content, "outputs"):
             name = _text(described, "name", "an output")
             if name in outputs:
-                raise invalid_argument(f"expected output {name} once")
+                raise invalid_argument(f"Output {name} occurs more than once.")
             of_output = _parameters(described, f"output {name}")
             outputs[name] = _form(of_output, default=parameters.binary_output)
         return InferRequest(inputs, outputs, request_id, parameters)
@@ -152,7 +151,9 @@ class _Reader:
         if size is not None and data is None:
             return from_raw(name, datatype, sizes, self._take(name, size))
         if size is not None:
-            raise invalid_argument(f"expected input {name} to have data or {BINARY_DATA_SIZE}")
+            raise invalid_argument(
+                f"Input {name} has both data and {BINARY_DATA_SIZE}. Send only one."
+            )
         if self._outline is not None:
             data = self._outline.fill(data)
             if isinstance(data, Numbers):
@@ -168,8 +169,8 @@ class _Reader:
         left = len(self._rest) - self._position
         if type(size) is not int or not 0 <= size <= left:
             raise invalid_argument(
-                f"expected the {BINARY_DATA_SIZE} of input {name} to be at most the {left} bytes "
-                f"that are left after the JSON, got {reprlib.repr(size)}"
+                f"The {BINARY_DATA_SIZE} of input {name} must be at most {left}, the bytes left "
+                f"after the JSON, got {reprlib.repr(size)}"
             )
         self._position += size
         return self._rest[self._position - size : self._position]

@@ -80,8 +80,7 @@ def datatype_of(name: str, array: Array) -> str:
     dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
     if dtype not in _DATATYPES:
         raise invalid_argument(
-            f"expected output {name} to be of a type that the protocol has, "
-            f"it is {datatype_named(dtype)}"
+            f"The protocol has no data type for output {name}, which is {datatype_named(dtype)}."
         )
     return _DATATYPES[dtype]
 
@@ -115,11 +114,11 @@ def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
     for size in sizes:
         if type(size) is not int or size < 0:
             raise invalid_argument(
-                f"expected the shape of input {name} to hold sizes from 0 on, "
+                f"The shape of input {name} must have integers of at least 0, "
                 f"got {reprlib.repr(size)}"
             )
     if math.prod(max(size, 1) for size in sizes) > _MAX_ELEMENTS:
-        raise invalid_argument(f"expected the shape of input {name} to fit into memory")
+        raise invalid_argument(f"The shape of input {name} is too large.")
     return sizes
 
 
@@ -261,8 +260,8 @@ def _split(name: str, content: memoryview, count: int) -> list[bytes]:
                 break
     if len(texts) != count or position != len(content):
         raise invalid_argument(
-            f"expected input {name} to hold {count} elements of type BYTES, each after its "
-            f"length in 4 bytes, in exactly {len(content)} bytes"
+            f"Input {name} must have {count} elements of type BYTES, each after its length in 4 "
+            f"bytes, in exactly {len(content)} bytes"
         )
     return texts
 
