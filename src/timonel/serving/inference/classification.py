@@ -1,6 +1,6 @@
 """Classify, Regress and MultiInference on serialized tf.train.Examples.
 
-Pure: each request becomes a `Question`, which the caller runs. gRPC and REST share this module.
+Pure: each request becomes a `PreparedRun`, which the caller runs. gRPC and REST share this module.
 Messages are TensorFlow Serving's, as clients match on them.
 """
 
@@ -114,7 +114,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class Question(Generic[R_co]):
+class PreparedRun(Generic[R_co]):
     """A signature to run, and a function to read its outputs.
 
     Args:
@@ -170,7 +170,7 @@ def classify(
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> Question[Classes]:
+) -> PreparedRun[Classes]:
     """Prepare a Classify request.
 
     Args:
@@ -186,8 +186,7 @@ def classify(
     signature = _named(call, signature_name)
     if check_method:
         _check_method(signature, CLASSIFY)
-    wanted = _classify_outputs(signature)
-    return _classes(signature, wanted, serialized(examples, context))
+    return _classes(signature, _classify_outputs(signature), serialized(examples, context))
 
 
 def regress(
@@ -197,15 +196,8 @@ def regress(
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> Question[Array]:
-    """Prepare a Regress request; its result is float32 [n].
-
-    Args:
-        call: The version in use.
-        signature_name: The signature; empty for the default one.
-        examples: Serialized tf.train.Examples.
-        context: Features shared by all examples, see `serialized`.
-        check_method: Whether the signature's method name must be `REGRESS`.
+) -> PreparedRun[Array]:
+    """Prepare a Regress request, as `classify` does; its result is float32 [n].
 
     Raises:
         StatusError: The signature is not that of a regression.
@@ -213,8 +205,7 @@ def regress(
     signature = _named(call, signature_name)
     if check_method:
         _check_method(signature, REGRESS)
-    wanted = _regress_outputs(signature)
-    return _values(signature, wanted, serialized(examples, context))
+    return _values(signature, _regress_outputs(signature), serialized(examples, context))
 
 
 def infer(
@@ -224,8 +215,8 @@ def infer(
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> list[Question[Classes | Array]]:
-    """Prepare a MultiInference request: one question per task, on the same examples.
+) -> list[PreparedRun[Classes | Array]]:
+    """Prepare a MultiInference request: one run per task, on the same examples.
 
     Raises:
         StatusError: The tasks cannot be combined, or a task's signature does not match its method.
@@ -235,27 +226,26 @@ def infer(
         signature = _joined(call, task, [(seen.model, plan.name) for seen, plan, _ in plans])
         if check_method:
             _check_method(signature, task.method)
-        wanted = _OUTPUTS_OF[task.method](signature)
-        plans.append((task, signature, wanted))
+        plans.append((task, signature, _OUTPUTS_OF[task.method](signature)))
     batch = serialized(examples, context)
     return [
-        (_classes if task.method == CLASSIFY else _values)(signature, wanted, batch)
-        for task, signature, wanted in plans
+        (_classes if task.method == CLASSIFY else _values)(signature, outputs, batch)
+        for task, signature, outputs in plans
     ]
 
 
-def _classes(signature: Signature, wanted: Sequence[str], batch: Array) -> Question[Classes]:
-    def read(outputs: Outputs) -> Classes:
-        return checked_classes(outputs.get(_CLASSES), outputs.get(_SCORES), len(batch))
+def _classes(signature: Signature, outputs: Sequence[str], batch: Array) -> PreparedRun[Classes]:
+    def read(arrays: Outputs) -> Classes:
+        return checked_classes(arrays.get(_CLASSES), arrays.get(_SCORES), len(batch))
 
-    return Question(signature, {_INPUTS: batch}, wanted, read)
+    return PreparedRun(signature, {_INPUTS: batch}, outputs, read)
 
 
-def _values(signature: Signature, wanted: Sequence[str], batch: Array) -> Question[Array]:
-    def read(outputs: Outputs) -> Array:
-        return checked_values(outputs[_OUTPUTS], len(batch))
+def _values(signature: Signature, outputs: Sequence[str], batch: Array) -> PreparedRun[Array]:
+    def read(arrays: Outputs) -> Array:
+        return checked_values(arrays[_OUTPUTS], len(batch))
 
-    return Question(signature, {_INPUTS: batch}, wanted, read)
+    return PreparedRun(signature, {_INPUTS: batch}, outputs, read)
 
 
 def _named(call: Call, name: str) -> Signature:
@@ -297,13 +287,13 @@ def _classify_outputs(signature: Signature) -> list[str]:
     if count not in (1, 2):
         raise invalid_argument(f"Expected one or two output Tensors, found {count}")
     _check_input_name(signature, "classification")
-    wanted = [name for name in (_CLASSES, _SCORES) if name in signature.outputs]
-    if not wanted:
+    found = [name for name in (_CLASSES, _SCORES) if name in signature.outputs]
+    if not found:
         raise invalid_argument(
             "Expected classification signature outputs to contain at least one of "
             f'"{_CLASSES}" or "{_SCORES}". Signature was: {_describe(signature)}'
         )
-    return wanted
+    return found
 
 
 def _regress_outputs(signature: Signature) -> list[str]:

@@ -20,7 +20,7 @@ from timonel.data.records import read_records
 from timonel.errors import CorruptError
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.inference import Call, classification, conversion
-from timonel.serving.inference.classification import Question
+from timonel.serving.inference.classification import PreparedRun
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import from_proto
@@ -163,12 +163,12 @@ def _predict(call: Call, request: Any) -> None:
 
 def _classify(call: Call, request: Any) -> None:
     name = request.model_spec.signature_name
-    _ask(call, classification.classify(call, name, *conversion.examples_from(request.input)))
+    _run(call, classification.classify(call, name, *conversion.examples_from(request.input)))
 
 
 def _regress(call: Call, request: Any) -> None:
     name = request.model_spec.signature_name
-    _ask(call, classification.regress(call, name, *conversion.examples_from(request.input)))
+    _run(call, classification.regress(call, name, *conversion.examples_from(request.input)))
 
 
 def _infer(call: Call, request: Any) -> None:
@@ -178,12 +178,12 @@ def _infer(call: Call, request: Any) -> None:
     ]
     if not tasks:
         raise invalid_argument("ModelSpec has no name specified.")
-    for question in classification.infer(call, tasks, *conversion.examples_from(request.input)):
-        _ask(call, question)
+    for prepared in classification.infer(call, tasks, *conversion.examples_from(request.input)):
+        _run(call, prepared)
 
 
-def _ask(call: Call, question: Question[Any]) -> None:
-    question.read(call.predict(question.signature, question.inputs, question.outputs))
+def _run(call: Call, prepared: PreparedRun[Any]) -> None:
+    prepared.read(call.predict(prepared.signature, prepared.inputs, prepared.outputs))
 
 
 _REPLAYERS: dict[str, Callable[[Call, Any], None]] = {

@@ -26,7 +26,7 @@ _FOREVER_S = 1e9
 _TRACE = frozenset({"traceparent", "tracestate"})
 
 
-Answer = Callable[[Any, RequestContext], Awaitable[bytes]]
+Method = Callable[[Any, RequestContext], Awaitable[bytes]]
 """Async function from a request and its context to a serialized response.
 
 Raises `StatusError`. It is cancelled when the client disconnects and must not block the event loop.
@@ -34,7 +34,7 @@ Raises `StatusError`. It is cancelled when the client disconnects and must not b
 
 
 def handler(
-    answer: Answer, api: str, request_type: Any, pool: Executor, monitor: Monitor | None = None
+    answer: Method, api: str, request_type: Any, pool: Executor, monitor: Monitor | None = None
 ) -> Any:
     """Create the gRPC handler of a unary method.
 
@@ -97,7 +97,7 @@ def cut(message: str) -> str:
 
 
 async def _accounted(
-    answer: Answer, api: str, request: Any, context: Any, monitor: Monitor | None
+    answer: Method, api: str, request: Any, context: Any, monitor: Monitor | None
 ) -> bytes:
     """Answer a request and record it in the monitor."""
     request = await parsed(request)

@@ -20,10 +20,10 @@ from timonel.serving.inference import (
     classification,
     conversion,
 )
-from timonel.serving.inference.classification import Classes, Question, Task
+from timonel.serving.inference.classification import Classes, PreparedRun, Task
 from timonel.serving.inference.signature_check import check_inputs, check_method
 from timonel.serving.manager.model_config import next_models
-from timonel.serving.protocols.tfs_grpc.calls import Answer, handler, model_spec, spec_from
+from timonel.serving.protocols.tfs_grpc.calls import Method, handler, model_spec, spec_from
 from timonel.serving.protos.messages import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -70,7 +70,7 @@ class PredictionService:
 
     def handlers(self) -> Any:
         """Return the gRPC handler of the service."""
-        methods: dict[str, tuple[Answer, Any]] = {
+        methods: dict[str, tuple[Method, Any]] = {
             "Predict": (self.predict, predict_pb2.PredictRequest),
             "Classify": (self.classify, classification_pb2.ClassificationRequest),
             "Regress": (self.regress, regression_pb2.RegressionRequest),
@@ -117,7 +117,7 @@ class PredictionService:
 
     async def _run_examples(
         self,
-        prepare: Callable[..., Question[R]],
+        prepare: Callable[..., PreparedRun[R]],
         request: Any,
         context: RequestContext,
         response: Any,
@@ -127,8 +127,8 @@ class PredictionService:
         checks = self._settings.check_method_names
         with self._plane.call(model_spec(request), context) as call:
             name = request.model_spec.signature_name
-            question = prepare(call, name, *examples, check_method=checks)
-            (result,) = await _all_results(call, [question])
+            prepared = prepare(call, name, *examples, check_method=checks)
+            (result,) = await _all_results(call, [prepared])
             response.model_spec.CopyFrom(_resolved(request.model_spec, call.version))
         return result
 
@@ -142,10 +142,10 @@ class PredictionService:
         response = inference_pb2.MultiInferenceResponse()
         examples = await self._examples(request.input)
         with self._plane.call(spec_from(first), context) as call:
-            questions = classification.infer(
+            all_prepared = classification.infer(
                 call, tasks, *examples, check_method=self._settings.check_method_names
             )
-            results = await _all_results(call, questions)
+            results = await _all_results(call, all_prepared)
             version = call.version
         for task, result in zip(request.tasks, results, strict=True):
             entry = response.results.add(model_spec=_resolved(task.model_spec, version))
@@ -175,17 +175,17 @@ class PredictionService:
         return await by_size(self._pool, proto.ByteSize(), conversion.examples_from, proto)
 
 
-async def _all_results(call: Call, questions: Sequence[Question[R]]) -> list[R]:
-    """Return the results of all questions; the model may compute them concurrently."""
+async def _all_results(call: Call, all_prepared: Sequence[PreparedRun[R]]) -> list[R]:
+    """Return the results of all prepared runs; the model may compute them concurrently."""
     runs: list[Execution] = []
     try:
-        runs.extend(call.start(each.signature, each.inputs, each.outputs) for each in questions)
+        runs.extend(call.start(each.signature, each.inputs, each.outputs) for each in all_prepared)
         answers = [await _outputs_of(run) for run in runs]
     finally:
         # No effect on finished runs.
         for run in runs:
             run.future.cancel()
-    return [question.read(answer) for question, answer in zip(questions, answers, strict=True)]
+    return [prepared.read(answer) for prepared, answer in zip(all_prepared, answers, strict=True)]
 
 
 async def _outputs_of(run: Execution) -> Outputs:
@@ -244,7 +244,7 @@ class ModelService:
 
     def handlers(self) -> Any:
         """Return the gRPC handler of the service."""
-        methods: dict[str, tuple[Answer, Any]] = {
+        methods: dict[str, tuple[Method, Any]] = {
             "GetModelStatus": (self.status, get_model_status_pb2.GetModelStatusRequest),
             "HandleReloadConfigRequest": (self.reload, model_management_pb2.ReloadConfigRequest),
         }

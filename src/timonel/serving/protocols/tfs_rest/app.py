@@ -27,7 +27,7 @@ from timonel.serving.protocols.tfs_rest.http import (
     JSON,
     TEXT,
     Action,
-    Answer,
+    RestResponse,
     Route,
     VersionTooLargeError,
     body_of,
@@ -83,20 +83,20 @@ class RestApp:
             body = b""
         await send({"type": "http.response.body", "body": body})
 
-    def _page(self, path: str) -> Answer:
+    def _page(self, path: str) -> RestResponse:
         if path == "/livez":
-            return Answer(200, b"ok", b"text/plain")
+            return RestResponse(200, b"ok", b"text/plain")
         if path == "/readyz":
             unready = self._backend.plane.unready()
             if not unready and not self._is_draining():
-                return Answer(200, b"ok", b"text/plain")
+                return RestResponse(200, b"ok", b"text/plain")
             reason = "draining" if self._is_draining() else f"not loaded: {', '.join(unready)}"
-            return Answer(503, reason.encode(), b"text/plain")
-        return Answer(404, _NOT_FOUND_PAGE, b"text/html")
+            return RestResponse(503, reason.encode(), b"text/plain")
+        return RestResponse(404, _NOT_FOUND_PAGE, b"text/html")
 
-    async def _rest(self, scope: Scope, receive: Receive, target: str) -> Answer:
+    async def _rest(self, scope: Scope, receive: Receive, target: str) -> RestResponse:
         if scope["method"] == "OPTIONS":
-            return Answer(200 if is_preflight(scope["headers"]) else 400, b"", None)
+            return RestResponse(200 if is_preflight(scope["headers"]) else 400, b"", None)
         try:
             route = match(scope["method"], target)
             if route.action not in COMPUTING:
@@ -105,7 +105,7 @@ class RestApp:
         except VersionTooLargeError as error:
             self._count(Code.INVALID_ARGUMENT)
             if not self._backend.dialect.explains_bad_versions:
-                return Answer(400, b"")
+                return RestResponse(400, b"")
             return error_answer(invalid_argument(str(error)))
         except StatusError as error:
             self._count(error.code)
@@ -115,9 +115,11 @@ class RestApp:
             raise
         return await self._compute(scope, receive, route, body)
 
-    async def _compute(self, scope: Scope, receive: Receive, route: Route, body: bytes) -> Answer:
+    async def _compute(
+        self, scope: Scope, receive: Receive, route: Route, body: bytes
+    ) -> RestResponse:
         headers = scope["headers"]
-        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[RestResponse] = asyncio.get_running_loop().create_future()
         set_reply = partial(_set_reply, reply)
         request = PredictRequest(
             self._backend, route, content_type(headers), trace_parent(headers), set_reply
@@ -136,7 +138,7 @@ class RestApp:
         finally:
             request.cancel()
 
-    def _read(self, scope: Scope, route: Route, target: str) -> Answer:
+    def _read(self, scope: Scope, route: Route, target: str) -> RestResponse:
         """Answer from the state of the server, without running a model."""
         observation: Observation | None = None
         if self._backend.monitor is not None:
@@ -144,7 +146,7 @@ class RestApp:
             observation = self._backend.monitor.begin("REST", "", route.spec.name, trace)
         code = Code.OK
         try:
-            return Answer(200, self._content(route, target), TEXT if route.as_text else JSON)
+            return RestResponse(200, self._content(route, target), TEXT if route.as_text else JSON)
         except Exception as error:  # noqa: BLE001 - costs one request, not the server
             if not isinstance(error, StatusError):
                 _LOG.exception("%s %s failed", scope["method"], target)
@@ -178,7 +180,7 @@ class RestApp:
             monitor.end(monitor.begin("REST", ""), code)
 
 
-def _set_reply(reply: asyncio.Future[Answer], answer: Answer) -> None:
+def _set_reply(reply: asyncio.Future[RestResponse], answer: RestResponse) -> None:
     # The task that awaits the future may have been cancelled.
     if not reply.done():
         reply.set_result(answer)

@@ -23,7 +23,7 @@ from timonel.serving.inference.context import TraceParent
 from timonel.serving.protocols.tfs_rest.http import (
     COMPUTING,
     CORS,
-    Answer,
+    RestResponse,
     Route,
     VersionTooLargeError,
     content_type,
@@ -219,7 +219,7 @@ class _PredictHttp(BoundedHttp):
         )
         request.begin(body)
 
-    def _reply(self, answer: Answer) -> None:
+    def _reply(self, answer: RestResponse) -> None:
         self._request = None
         if not self.transport.is_closing():
             self.transport.write(self._response(answer))
@@ -235,7 +235,7 @@ class _PredictHttp(BoundedHttp):
         if early and not self.transport.is_closing():
             self.data_received(early)
 
-    def _response(self, answer: Answer) -> bytes:
+    def _response(self, answer: RestResponse) -> bytes:
         kind = answer.content_type
         return b"%b%b%bcontent-length: %d\r\n%b\r\n%b" % (
             STATUS_LINE[answer.status],

@@ -165,7 +165,7 @@ TIMED_OUT: Final = "Timed out waiting for notification"
 _UNZIPPED_LIMIT: Final = 100 * 2**20
 
 
-class Answer(NamedTuple):
+class RestResponse(NamedTuple):
     """An HTTP response without its length.
 
     Args:
@@ -179,9 +179,9 @@ class Answer(NamedTuple):
     content_type: bytes | None = JSON
 
 
-def error_answer(error: StatusError) -> Answer:
+def error_answer(error: StatusError) -> RestResponse:
     """Convert an error to a response."""
-    return Answer(HTTP_STATUS[error.code], encode_error(error.message))
+    return RestResponse(HTTP_STATUS[error.code], encode_error(error.message))
 
 
 def unexpected(error: Exception) -> StatusError:

@@ -24,13 +24,13 @@ from timonel.serving.inference import (
     RequestContext,
     classification,
 )
-from timonel.serving.inference.classification import Classes, Question
+from timonel.serving.inference.classification import Classes, PreparedRun
 from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.inference.signature_check import check_method
 from timonel.serving.protocols.tfs_rest.http import (
     TIMED_OUT,
     Action,
-    Answer,
+    RestResponse,
     Route,
     context_of,
     error_answer,
@@ -112,13 +112,13 @@ class PredictRequest:
         route: Route,
         content_type: str,
         trace: TraceParent | None,
-        reply: Callable[[Answer], None],
+        reply: Callable[[RestResponse], None],
     ) -> None:
         self._backend = backend
         self._route = route
         self._content_type = content_type
         self._trace = trace
-        self._reply: Callable[[Answer], None] | None = reply
+        self._reply: Callable[[RestResponse], None] | None = reply
         self._observation: Observation | None = None
         self._call: Call | None = None
         self._pending: Future[Any] | None = None
@@ -198,9 +198,9 @@ class PredictRequest:
         )
         call = self._acquire()
         checks = self._backend.settings.check_method_names
-        question = ask(call, name, examples, shared, check_method=checks)
-        self._encode = partial(_encode_result, question)
-        return partial(call.start, question.signature, question.inputs, question.outputs)
+        prepared = ask(call, name, examples, shared, check_method=checks)
+        self._encode = partial(_encode_result, prepared)
+        return partial(call.start, prepared.signature, prepared.inputs, prepared.outputs)
 
     def _prepare_predict(self, body: bytes) -> Callable[[], Execution]:
         backend = self._backend
@@ -252,7 +252,7 @@ class PredictRequest:
         self._by_size(size, partial(self._encode, outputs), self._succeed)
 
     def _succeed(self, content: bytes) -> None:
-        self._answer(Code.OK, Answer(200, content))
+        self._answer(Code.OK, RestResponse(200, content))
 
     def _expire(self) -> None:
         if self._reply is not None:
@@ -266,7 +266,7 @@ class PredictRequest:
             error = unexpected(error)
         self._answer(error.code, error_answer(error))
 
-    def _answer(self, code: Code, answer: Answer) -> None:
+    def _answer(self, code: Code, answer: RestResponse) -> None:
         reply = self._reply
         self._end(code)
         if reply is not None:
@@ -287,8 +287,8 @@ class PredictRequest:
             self._pending.cancel()
 
 
-def _encode_result(question: Question[Classes] | Question[Array], outputs: Outputs) -> bytes:
-    result = question.read(outputs)
+def _encode_result(prepared: PreparedRun[Classes] | PreparedRun[Array], outputs: Outputs) -> bytes:
+    result = prepared.read(outputs)
     return encode_classes(result) if isinstance(result, Classes) else encode_values(result)
 
 

@@ -152,7 +152,7 @@ def _of_model(parts: tuple[str, ...]) -> V2Route | None:
     return None if action is None or not name else V2Route(action, spec_of(name, version))
 
 
-class V2Answer(NamedTuple):
+class V2Response(NamedTuple):
     """An HTTP response.
 
     Args:
@@ -207,7 +207,7 @@ class V2App:
         body = b"" if scope["method"] == "HEAD" else answer.body
         await send({"type": "http.response.body", "body": body})
 
-    def _headers(self, answer: V2Answer) -> list[tuple[bytes, bytes]]:
+    def _headers(self, answer: V2Response) -> list[tuple[bytes, bytes]]:
         kind = _JSON if answer.json_length is None else _BINARY
         headers = [(b"content-type", kind), (b"content-length", str(len(answer.body)).encode())]
         if answer.json_length is not None:
@@ -216,13 +216,13 @@ class V2App:
             headers.append((b"allow", ", ".join(sorted(answer.allowed)).encode()))
         return headers + _CORS if self._settings.cors else headers
 
-    async def _answered(self, scope: Scope, receive: Receive, path: str) -> V2Answer:
+    async def _answered(self, scope: Scope, receive: Receive, path: str) -> V2Response:
         if scope["method"] == "OPTIONS" and self._settings.cors:
-            return V2Answer(200 if is_preflight(scope["headers"]) else 400, b"")
+            return V2Response(200 if is_preflight(scope["headers"]) else 400, b"")
         try:
             route = match(scope["method"], path)
         except MethodNotAllowedError as error:
-            return V2Answer(405, encode_error(str(error)), allowed=error.allowed)
+            return V2Response(405, encode_error(str(error)), allowed=error.allowed)
         except StatusError as error:
             return _refusal(error)
         if route.action in HEALTH:
@@ -247,7 +247,7 @@ class V2App:
                 self._monitor.end(observation or self._monitor.begin("REST", ""), code)
         return answer
 
-    def _health(self, action: V2Action) -> V2Answer:
+    def _health(self, action: V2Action) -> V2Response:
         if action is V2Action.LIVE:
             return _json({"live": True})
         all_ready = not (self._plane.unready() or self._is_draining())
@@ -267,7 +267,7 @@ class V2App:
         scope: Scope,
         receive: Receive,
         observation: Observation | None,
-    ) -> V2Answer:
+    ) -> V2Response:
         if route.spec is None:
             return _json(server_view())
         if route.action is V2Action.INFER:
@@ -302,7 +302,7 @@ class V2App:
         json_length: int | None,
         receive: Receive,
         observation: Observation | None,
-    ) -> V2Answer:
+    ) -> V2Response:
         context = context_of(V2Action.INFER.value, observation, self._settings.timeout_s)
         request = await by_size(self._pool, len(body), rest_codec.decode, body, json_length)
         context = in_time(context, request)
@@ -312,15 +312,15 @@ class V2App:
                 outputs = await outputs_in_time(run, context, TIMED_OUT)
             result = InferResult(call.name, call.version, outputs)
         size = sum(map(bytes_of, outputs.values()))
-        return V2Answer(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
+        return V2Response(200, *await by_size(self._pool, size, rest_codec.encode, request, result))
 
 
-def _json(content: Any, status: int = 200) -> V2Answer:
-    return V2Answer(status, orjson.dumps(content))
+def _json(content: Any, status: int = 200) -> V2Response:
+    return V2Response(status, orjson.dumps(content))
 
 
-def _refusal(error: StatusError) -> V2Answer:
-    return V2Answer(HTTP_STATUS[error.code], encode_error(error.message))
+def _refusal(error: StatusError) -> V2Response:
+    return V2Response(HTTP_STATUS[error.code], encode_error(error.message))
 
 
 def _header_length(scope: Scope) -> int | None:

@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from timonel.serving.futures import by_size
 from timonel.serving.inference import DataPlane, RequestContext
-from timonel.serving.protocols.tfs_grpc.calls import Answer, handler
+from timonel.serving.protocols.tfs_grpc.calls import Method, handler
 from timonel.serving.protocols.tfs_grpc.server import Service
 from timonel.serving.protocols.tfs_rest.response_body import CHUNK
 from timonel.serving.protocols.v2.inference import (
@@ -264,7 +264,7 @@ class InferenceService:
 
     def described(self) -> Service:
         """Return the service for a `GrpcServer`."""
-        answers: dict[str, Answer] = {
+        answers: dict[str, Method] = {
             "ServerLive": self.live,
             "ServerReady": self.ready,
             "ModelReady": self.model_ready,
