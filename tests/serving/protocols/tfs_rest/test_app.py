@@ -329,7 +329,8 @@ def test_a_body_is_what_its_content_type_says(client, headers):
     for kind, name in ((JPEG, "image/jpeg"), (TEXT, "text/plain")):
         status, words = refusal(b"\xff\xd8", kind)
         assert status == 400
-        assert words.endswith(f"for a body of {name}, this one takes x (float [?]); send JSON")
+        assert words.startswith(f"A body of {name} needs a signature")
+        assert words.endswith("but this one takes x (float [?]). Send JSON instead.")
     assert refusal(b"1", TEXT, "classify") == (400, "JSON Value: 1 Is not object")
     assert refusal(b"x\n1\n", [(b"content-type", b"text/csv")])[1].startswith("JSON Parse error")
 

@@ -275,10 +275,10 @@ def test_what_cannot_be_answered_has_one_clear_error(client, path, asked, status
 @pytest.mark.parametrize(
     ("headers", "told"),
     [
-        ({"inference_header_content_length": "x"}, "to be a number of bytes, got x"),
-        ({"inference_header_content_length": "-1"}, "to be a number of bytes, got -1"),
-        ({"inference_header_content_length": "9" * 5000}, "to be a number of bytes, got 999"),
-        ({"inference_header_content_length": "999999"}, "at least 999999 bytes"),
+        ({"inference_header_content_length": "x"}, "must be a number of bytes, got x"),
+        ({"inference_header_content_length": "-1"}, "must be a number of bytes, got -1"),
+        ({"inference_header_content_length": "9" * 5000}, "must be a number of bytes, got 999"),
+        ({"inference_header_content_length": "999999"}, "its header declares 999999 of JSON"),
         ({"inference_header_content_length": "0"}, "The document is empty"),
         ({"content_encoding": "deflate"}, "Unsupported Content-Encoding deflate"),
         ({"content_encoding": "gzip"}, "The gzip body is damaged"),

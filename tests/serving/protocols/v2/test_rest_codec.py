@@ -248,7 +248,7 @@ def test_what_is_wrong_is_told(content, raw, message):
 
 @pytest.mark.parametrize("length", [-1, 3, 10**20])
 def test_the_json_must_be_as_long_as_the_header_says(length):
-    assert f"at least {length} bytes" in refusal(decode, b"{}", length)
+    assert f"declares {length} of JSON" in refusal(decode, b"{}", length)
 
 
 @pytest.mark.parametrize(
