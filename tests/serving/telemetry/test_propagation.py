@@ -13,12 +13,12 @@ import pytest
 
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.protocols.tfs_grpc.options import GrpcOptions
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
+from timonel.serving.settings import GrpcSettings
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import MetricsApp
 from timonel.serving.telemetry.tracing import make_tracer
@@ -60,7 +60,7 @@ async def over_rest(app):
 
 
 async def over_grpc(plane, pool, monitor):
-    server = GrpcServer(plane, pool, GrpcOptions(address="127.0.0.1:0"), monitor=monitor)
+    server = GrpcServer(plane, pool, GrpcSettings(), "127.0.0.1:0", monitor=monitor)
     await server.start()
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "m"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from timonel.errors import MissingExtraError
-from timonel.serving.inference.observation import TraceParent
+from timonel.serving.inference.context import TraceParent
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer, make_tracer

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from timonel.serving.inference.observation import STAGES
+from timonel.serving.inference.context import STAGES
 from timonel.serving.status import Code
 from timonel.serving.telemetry.prometheus import Labels, counter, gauge, histogram
 from timonel.serving.telemetry.series import ROWS, BatchKey, Counts, Histogram, PathKey, RequestKey

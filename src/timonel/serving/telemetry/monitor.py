@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psutil
 
-from timonel.serving.inference.observation import Observation, TraceParent
+from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.status import Code
 from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families

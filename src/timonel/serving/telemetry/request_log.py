@@ -24,11 +24,11 @@ import numpy as np
 
 from timonel.data.records import frame
 from timonel.serving.inference import classification, conversion
-from timonel.serving.inference.logged_request import LoggedRequest
+from timonel.serving.inference.context import LoggedRequest
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings import RequestLogSettings
-from timonel.serving.signature import Array, bytes_of
+from timonel.serving.signature import REGRESS, Array, bytes_of
 from timonel.serving.status import Code
 
 _LOG = logging.getLogger(__name__)
@@ -277,7 +277,7 @@ def encode_exchange(exchange: LoggedRequest, sampling_rate: float) -> bytes:
 def _api(exchange: LoggedRequest) -> str:
     api = exchange.api.lower()
     if api == "multiinference":
-        is_regression = exchange.signature.method_name == classification.REGRESS
+        is_regression = exchange.signature.method_name == REGRESS
         return "regress" if is_regression else "classify"
     return api if api in _ENCODERS else "predict"
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from timonel.errors import MissingExtraError
-from timonel.serving.inference.observation import STAGES, Observation
+from timonel.serving.inference.context import STAGES, Observation
 from timonel.serving.status import Code
 
 if TYPE_CHECKING:

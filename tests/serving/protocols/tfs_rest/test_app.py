@@ -298,7 +298,7 @@ def test_gzip(client, monkeypatch):
 
 
 def test_a_request_that_takes_too_long(client):
-    slow = client(rest_options(timeout_s=0.05))
+    slow = client(rest_options(timeout_s=0.5))
     slow.model.may_go_on.clear()
     asked = slow.ask("POST", "/v1/models/m:predict", {"instances": [1]})
     assert error(asked) == (504, "Timed out waiting for notification")

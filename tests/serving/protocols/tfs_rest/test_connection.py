@@ -352,7 +352,7 @@ def test_one_given_up_while_its_body_is_read_lets_the_version_go(end):
 
 def test_one_that_takes_too_long_is_answered_so():
     async def main():
-        with Wire(options=rest_options(timeout_s=0.05)) as wire:
+        with Wire(options=rest_options(timeout_s=0.5)) as wire:
             await occupied(wire)
             ((head, body),) = await wire.answers(1)
             wire.model.may_go_on.set()

@@ -82,7 +82,7 @@ def test_parameters_of_every_kind_are_read():
     ("message", "told"),
     [
         (request(raw=b"..."), "expected 8 bytes for input x, FP32 [2], got 3"),
-        (request(raw=b"." * 8, fp32_contents=[1]), "contents or raw_input_contents, got both"),
+        (request(raw=b"." * 8, fp32_contents=[1]), "has both contents and raw_input_contents"),
         (request(fp32_contents=[1]), "expected the data of input x to be 2 values, flat, got 1"),
         (request("BYTES", bytes_contents=[b""]), "to be 2 values, flat, got 1"),
         (request(fp64_contents=[1, 2]), "FP32, in fp32_contents, got fp64_contents"),
