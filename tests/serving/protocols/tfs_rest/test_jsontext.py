@@ -160,20 +160,3 @@ def test_long_values_are_cut_at_256_bytes():
     assert echo("é" * 1000) == '"' + "é" * 127 + "..."
     assert len(echo([list(range(1000))] * 1000)) == 259
     assert echo("a" * 254) == '"' + "a" * 254 + '"'
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0.0"),
-        (-0.0, "-0.0"),
-        (123456.789, "123456.789"),
-        (-2e-6, "-0.000002"),
-        (1.5e-7, "1.5e-7"),
-        (1e20, "100000000000000000000.0"),
-        (1e21, "1e21"),
-        (-math.inf, "-Infinity"),
-    ],
-)
-def test_shortest_digits_are_laid_out_as_rapidjson_does(value, text):
-    assert echo([value]) == f"[\n    {text}\n]"
