@@ -11,9 +11,16 @@ from typing import Any, Final
 import numpy as np
 
 from timonel.serving.client.connection import is_image
-from timonel.serving.inference.classification import CLASSIFY, REGRESS
 from timonel.serving.protocols.tfs_rest.tensors import display_name
-from timonel.serving.signature import DEFAULT_SIGNATURE, NUMPY_TYPES, STRING, Signature, TensorSpec
+from timonel.serving.signature import (
+    CLASSIFY,
+    DEFAULT_SIGNATURE,
+    NUMPY_TYPES,
+    REGRESS,
+    STRING,
+    Signature,
+    TensorSpec,
+)
 
 JSON: Final = "application/json"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9]")
