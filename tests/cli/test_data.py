@@ -171,7 +171,7 @@ def test_splits_and_columns_are_parsed() -> None:
     for wrong in ("zip", "=numeric"):
         with pytest.raises(SpecError, match="NAME=TYPE"):
             parse_columns([wrong])
-    with pytest.raises(SpecError, match="unknown column type 'word': give numeric"):
+    with pytest.raises(SpecError, match="unknown column type 'word': use numeric"):
         parse_columns(["zip=word"])
 
 
