@@ -2,63 +2,97 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
+from pydantic import BaseModel
 
-from timonel.models import child
+from timonel.errors import ModelError, SpecError
+from timonel.models.child import ChildProcess
 
 MODULE = """
-import pathlib, sys, threading
-from timonel.models import child
+import os, signal, sys, threading
+from pydantic import BaseModel
+from timonel.errors import SpecError
+from timonel.models.child import answer_request, end_with_parent
 
-child.end_with_parent()
-print("asked")
-request, answer = map(pathlib.Path, sys.argv[1:])
-answer.write_text(request.read_text().upper())
-if request.read_text() == "stay":
-    threading.Event().wait()
-print("answered", end="\\n \\n", flush=True)
+class Echo(BaseModel):
+    text: str
+
+def work(request):
+    if request.text == "stay":
+        threading.Event().wait()
+    if request.text == "die":
+        print("out of memory", end="\\n \\n", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if request.text == "fail":
+        raise SpecError("no such thing", hint="name another")
+    return Echo(text=request.text.upper())
+
+end_with_parent()
+sys.exit(answer_request(sys.argv[1:], Echo, work))
 """
+WAIT_S = 60
+
+
+class Echo(BaseModel):
+    text: str
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "echoing.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return tmp_path
+    return lambda text: ChildProcess("echoing", Echo(text=text), tmp_path, tmp_path / "log")
 
 
-def started(folder: Path, request: str):
-    (folder / "request").write_text(request)
-    return child.start("echoing", folder / "request", folder / "answer", folder / "log")
+def test_it_answers(start):
+    with start("go") as child:
+        assert child.answer(WAIT_S) == {"text": "GO"}
 
 
-def test_it_answers_and_its_output_is_kept(folder: Path):
-    process = started(folder, "go")
-    try:
-        assert process.wait(60) == 0
-    finally:
-        child.end(process)
-    assert (folder / "answer").read_text() == "GO"
-    assert child.last_line(folder / "log") == "answered"
+def test_its_error_is_raised_here(start, tmp_path: Path):
+    with start("fail") as child, pytest.raises(SpecError, match="no such thing: name another"):
+        child.answer(WAIT_S)
+    assert "Traceback" in (tmp_path / "log").read_text()
 
 
-def test_it_ends_when_the_one_that_started_it_is_gone(folder: Path):
-    process = started(folder, "stay")
-    try:
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(60) == 1
-    finally:
-        child.end(process)
+def test_an_error_of_another_kind_is_the_models(tmp_path: Path, start):
+    with start("go") as child:
+        child.answer(WAIT_S)
+        (tmp_path / "answer.json").write_text(
+            '{"error": "no", "hint": null, "kind": "EngineError"}'
+        )
+        with pytest.raises(ModelError, match="no"):
+            child.answer(WAIT_S)
 
 
-def test_it_is_ended_with_the_work_it_is_at(folder: Path):
-    process = started(folder, "stay")
-    child.end(process)
-    assert process.returncode is not None
-    assert process.returncode < 0
+def test_a_process_that_dies_has_no_answer(start):
+    with start("die") as child:
+        assert child.answer(WAIT_S) is None
+        assert child.end_reason() == "code -9: out of memory"
 
 
-def test_output_without_a_word_is_named(tmp_path: Path):
-    (tmp_path / "log").write_text("\n \n")
-    assert child.last_line(tmp_path / "log") == "it wrote nothing"
+def test_a_process_that_writes_nothing(start, tmp_path: Path):
+    with start("go") as child:
+        child.answer(WAIT_S)
+        (tmp_path / "log").write_text("\n \n")
+        assert child.end_reason() == "code 0: no output"
+
+
+def test_it_ends_with_the_block(start):
+    known = set(psutil.Process().children())
+    with start("stay") as child:
+        (process,) = set(psutil.Process().children()) - known
+        with pytest.raises(TimeoutError):
+            child.answer(0.1)
+    assert not process.is_running()
+
+
+def test_it_ends_when_its_standard_input_closes(start):
+    known = set(psutil.Process().children())
+    with start("stay") as child:
+        (process,) = set(psutil.Process().children()) - known
+        child._process.stdin.close()
+        assert child.answer(WAIT_S) is None
+        assert child.end_reason().startswith("code 1")
+    assert not process.is_running()

@@ -34,7 +34,7 @@ def test_signatures_have_names_types_and_shapes(export_folder: Path) -> None:
 
 def test_no_saved_model(tmp_path: Path) -> None:
     assert not is_saved_model(tmp_path)
-    with pytest.raises(ModelError, match=r"got no readable saved_model\.pb"):
+    with pytest.raises(ModelError, match=r"cannot read saved_model\.pb"):
         signatures_of(tmp_path)
 
 
@@ -42,7 +42,7 @@ def test_no_saved_model(tmp_path: Path) -> None:
 def test_a_saved_model_that_was_cut_off(export_folder: Path, size: int) -> None:
     path = export_folder / "saved_model/saved_model.pb"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ModelError, match=r"saved_model\.pb is broken") as raised:
+    with pytest.raises(ModelError, match="is broken") as raised:
         signatures_of(path.parent)
     assert "\n" not in str(raised.value)
 

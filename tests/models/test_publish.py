@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,11 +20,9 @@ from timonel.errors import (
     ModelError,
     NotFoundError,
     SpecError,
-    TimonelError,
 )
-from timonel.models import ModelRepository, check, check_version, checking, export
-from timonel.models.evidence import EVIDENCE
-from timonel.models.optimization import RuntimeChoice
+from timonel.models import ModelRepository, check_process, check_version, export
+from timonel.models.runtime_choice import EVIDENCE_FILE, RuntimeMeasurement
 from timonel.models.schema import EXPORT_FILE, REFERENCE_FILE
 from timonel.storage import Workspace, digest_file, digest_tree
 from timonel.tracking import Artifact, RunRecord, lineage, list_runs, read_run, start_run
@@ -37,14 +40,17 @@ def raw(tmp_path: Path) -> Path:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the check here, where TensorFlow is imported for all tests once."""
 
-    def run(asked: Path, answered: Path, log: Path) -> int:
-        try:
-            return check.main([str(asked), str(answered)])
-        except TimonelError as error:
-            log.write_text(str(error))
-            return 1
+    real = subprocess.Popen
 
-    monkeypatch.setattr(checking, "_run", run)
+    def start(command: list[str], **streams: Any) -> Any:
+        if "timonel.models.check_process" not in command:
+            return real(command, **streams)
+        with redirect_stderr(StringIO()) as errors:
+            code = check_process.main(command[-2:])
+        streams["stdout"].write(errors.getvalue().encode())
+        return SimpleNamespace(stdin=None, wait=lambda timeout: code, poll=lambda: code)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
 
 
 def finished_run(workspace: Workspace, folder: Path, *inputs: Artifact) -> RunRecord:
@@ -76,14 +82,14 @@ def test_a_version_is_published_without_a_choice_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(self: RuntimeChoice) -> None:
+    def fail(self: RuntimeMeasurement) -> None:
         raise ModelError("it took too long")
 
-    monkeypatch.setattr(RuntimeChoice, "wait", fail)
+    monkeypatch.setattr(RuntimeMeasurement, "wait", fail)
     finished_run(workspace, export_folder)
     version = export("last", name="tiny", workspace=workspace, check=False)
-    assert "the choice of a runtime is left out: it took too long" in caplog.text
-    assert not (version.path / EVIDENCE).exists()
+    assert "no runtime was chosen: it took too long" in caplog.text
+    assert not (version.path / EVIDENCE_FILE).exists()
 
 
 def test_a_run_becomes_a_checked_version_with_its_lineage(
@@ -148,7 +154,7 @@ def test_another_answer_is_not_published_without_force(
     # Another image under the same name: what a wrong resize or scale would look like.
     shutil.copyfile(raw / "no/0.png", raw / "yes/5.png")
     finished_run(workspace, export_folder)
-    with pytest.raises(ModelError, match=r"otherwise than training predicted on 1 of 12") as raised:
+    with pytest.raises(ModelError, match=r"differ from training on 1 of 12") as raised:
         export(name="tiny", workspace=workspace, data_root=raw)
     assert "yes/5.png" in str(raised.value)
     assert "--force" in str(raised.value)
@@ -169,7 +175,7 @@ def test_a_model_that_does_not_load_is_not_published(
     document["digest"] = digest_tree(export_folder / "saved_model")
     (export_folder / EXPORT_FILE).write_text(json.dumps(document))
     finished_run(workspace, export_folder)
-    with pytest.raises(ModelError, match="expected the exported model to answer") as raised:
+    with pytest.raises(ModelError, match="the exported model failed") as raised:
         export(name="tiny", workspace=workspace, data_root=raw)
     assert "\n" not in str(raised.value)
     record = export_run(workspace)
@@ -182,7 +188,7 @@ def test_a_place_of_the_raw_files_that_is_none(
     workspace: Workspace, export_folder: Path, tmp_path: Path
 ) -> None:
     finished_run(workspace, export_folder)
-    with pytest.raises(NotFoundError, match="expected the folder of the raw files"):
+    with pytest.raises(NotFoundError, match="there is no folder of raw files"):
         export(name="tiny", workspace=workspace, data_root=tmp_path / "absent")
     assert ModelRepository(workspace.models).names() == []
 
@@ -228,7 +234,9 @@ def test_a_run_is_chosen_by_id_and_name(
 
 def test_a_run_that_failed_has_no_model(workspace: Workspace) -> None:
     start_run(workspace, "train", job_id="job-9").finish("failed", "ValueError: no")
-    with pytest.raises(ModelError, match=r"ended \(failed\) without one: ValueError: no") as raised:
+    with pytest.raises(
+        ModelError, match=r"ended \(failed\) without a model: ValueError: no"
+    ) as raised:
         export(name="tiny", workspace=workspace)
     assert "timonel logs job-9" in str(raised.value)
     assert list_runs(workspace, kind="export") == []
@@ -251,7 +259,7 @@ def test_unknown_runs_and_names(workspace: Workspace, tmp_path: Path) -> None:
         export(name="tiny", workspace=workspace)
     with pytest.raises(NotFoundError, match="got 'nightly'"):
         export("nightly", name="tiny", workspace=workspace)
-    with pytest.raises(SpecError, match="expected a model name"):
+    with pytest.raises(SpecError, match="invalid model name"):
         export(name="../tiny", workspace=workspace)
     with pytest.raises(NotFoundError, match="no workspace"):
         export(name="tiny", workspace=tmp_path / "nowhere")
@@ -261,7 +269,7 @@ def test_an_export_that_changed_is_refused(workspace: Workspace, export_folder: 
     finished_run(workspace, export_folder)
     data = export_folder / "saved_model/variables/variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-10])
-    with pytest.raises(CorruptError, match="changed or cut off after the export"):
+    with pytest.raises(CorruptError, match="changed or truncated after the export"):
         export(name="tiny", workspace=workspace)
     assert ModelRepository(workspace.models).names() == []
 
@@ -282,7 +290,7 @@ def test_another_export_in_its_place_is_refused(workspace: Workspace, export_fol
     document = json.loads((export_folder / EXPORT_FILE).read_text())
     document["digest"] = digest_tree(export_folder / "saved_model")
     (export_folder / EXPORT_FILE).write_text(json.dumps(document))
-    with pytest.raises(ModelError, match="another export took its place"):
+    with pytest.raises(ModelError, match="another export replaced"):
         export(name="tiny", workspace=workspace)
 
 
@@ -303,5 +311,5 @@ def test_a_repository_in_the_way(workspace: Workspace, export_folder: Path, tmp_
 
 def test_a_foreign_version_cannot_be_checked(export_folder: Path) -> None:
     foreign = ModelRepository(export_folder).resolve(export_folder / "saved_model")
-    with pytest.raises(ModelError, match="a version that timonel published"):
+    with pytest.raises(ModelError, match="timonel did not publish it"):
         check_version(foreign)

@@ -8,7 +8,7 @@ import pytest
 
 from timonel.errors import ModelError, SpecError
 from timonel.models import ModelRepository
-from timonel.models.python import is_python_model
+from timonel.models.inspection import is_python_model
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def test_the_class_may_come_from_anywhere(
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("x = 1", "expected a class PythonModel in"),
-        ("class (", "model.py, line 1, got invalid syntax"),
-        ("\0", "got source code string cannot contain null bytes"),
+        ("x = 1", "defines no class PythonModel"),
+        ("class (", "model.py, line 1 is not valid Python: invalid syntax"),
+        ("\0", "is not valid Python: source code string cannot contain null bytes"),
     ],
 )
 def test_what_is_no_model_is_told_before_anything_is_written(
@@ -73,7 +73,7 @@ def test_what_is_no_model_is_told_before_anything_is_written(
 
 
 def test_a_folder_of_something_else_is_refused(repository: ModelRepository, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="found neither"):
+    with pytest.raises(ModelError, match="holds neither"):
         repository.add("sk", tmp_path)
     with pytest.raises(SpecError):
         repository.add("1", tmp_path)

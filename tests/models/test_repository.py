@@ -131,7 +131,7 @@ def test_a_broken_document_hides_no_version(
     version = repository.publish("digits", export_folder)
     (version.path / VERSION_FILE).write_text("{")
     assert repository.get("digits").document is None
-    assert "left out what is known of" in caplog.text
+    assert "ignoring the document of" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_changed_export_is_refused(
     repository: ModelRepository, export_folder: Path, break_it: Callable[[Path], object]
 ) -> None:
     break_it(export_folder)
-    with pytest.raises(CorruptError, match=r"expected the SavedModel in .* to have digest"):
+    with pytest.raises(CorruptError, match=r"the SavedModel in .* was changed or truncated"):
         repository.publish("digits", export_folder)
     assert repository.names() == []
     assert {path.name for path in (repository.root / "digits").iterdir()} == {".lock"}
@@ -196,9 +196,9 @@ def test_unknown_names_and_versions(repository: ModelRepository, export_folder: 
         repository.get("digits")
     repository.publish("digits", export_folder)
     repository.publish("digits", export_folder)
-    with pytest.raises(NotFoundError, match="there is: digits"):
+    with pytest.raises(NotFoundError, match="the models are: digits"):
         repository.get("letters")
-    with pytest.raises(NotFoundError, match="it has: 1, 2"):
+    with pytest.raises(NotFoundError, match="its versions are: 1, 2"):
         repository.get("digits", 9)
     with pytest.raises(NotFoundError):
         repository.delete("letters", 1)
@@ -218,7 +218,7 @@ def test_resolving(repository: ModelRepository, export_folder: Path, tmp_path: P
         repository.resolve("digits/latest")
     with pytest.raises(NotFoundError, match="folder of a SavedModel"):
         repository.resolve(tmp_path)
-    with pytest.raises(NotFoundError, match="there is: digits"):
+    with pytest.raises(NotFoundError, match="the models are: digits"):
         repository.resolve("letters")
     with pytest.raises(NotFoundError, match="folder of a SavedModel"):
         repository.resolve("./nowhere/else")
@@ -226,7 +226,7 @@ def test_resolving(repository: ModelRepository, export_folder: Path, tmp_path: P
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", ".hidden", "7", "a:b", "é", "a b"])
 def test_names_that_cannot_be_a_models(repository: ModelRepository, name: str) -> None:
-    with pytest.raises(SpecError, match="expected a model name"):
+    with pytest.raises(SpecError, match="invalid model name"):
         repository.versions(name)
 
 

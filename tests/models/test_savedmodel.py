@@ -228,7 +228,7 @@ def test_several_inputs_and_outputs_go_by_name(tmp_path: Path) -> None:
             np.testing.assert_allclose(answer[name], expected[name], atol=1e-5)
     assert export.preparation.input_kind == "tensor"
     assert [note.partition(",")[0].partition(":")[0] for note in export.notes] == [
-        "no transforms are known",
+        "the transforms of the training data are unknown",
         "the output has no labels",
     ]
 
@@ -263,7 +263,7 @@ def test_the_users_own_preprocessing_takes_one_example(tmp_path: Path) -> None:
 
 def test_own_preprocessing_of_another_shape_is_refused(tmp_path: Path) -> None:
     model = image_model(keras.layers.Dense(3))
-    with pytest.raises(ModelError, match=r"expected Sequential .* to be a graph"):
+    with pytest.raises(ModelError, match=r"cannot save Sequential .* as a TensorFlow graph"):
         export_images(model, tmp_path / "export", preprocess=lambda content: tf.zeros((2, 2)))
     assert list(tmp_path.iterdir()) == []
 
@@ -337,7 +337,7 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
 
 def test_raw_input_needs_its_kind_and_columns(tmp_path: Path) -> None:
     model = image_model(keras.layers.Dense(3))
-    with pytest.raises(SpecError, match="input kind image or table"):
+    with pytest.raises(SpecError, match="needs the input kind 'image' or 'table'"):
         export_images(model, tmp_path / "export", input_kind="tensor")
     with pytest.raises(SpecError, match="expected columns of type"):
         export_images(model, tmp_path / "export", input_kind="table")

@@ -56,7 +56,7 @@ def test_unknown_keys_are_passed_over(export_folder: Path) -> None:
 def test_a_wrong_document_is_one_line(export_folder: Path) -> None:
     path = export_folder / EXPORT_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "digest": None}))
-    with pytest.raises(CorruptError, match="got digest") as raised:
+    with pytest.raises(CorruptError, match="broken: digest") as raised:
         Export.read(path, "export")
     assert "\n" not in str(raised.value)
 

@@ -1,192 +1,233 @@
-"""Process of the check: ``python -m timonel.models.check REQUEST ANSWERS``.
-
-Loads an exported SavedModel and feeds held-out raw inputs to ``serving_default`` like a client: the
-bytes of image files, the values of rows. Writes the outputs to a file as JSON; the parent process
-compares them (`timonel.models.comparison`). Only this process imports TensorFlow for the check.
-"""
+"""Check an exported model: compare its predictions with those of training. Without TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from timonel.errors import ModelError, TimonelError
-from timonel.models import child
-from timonel.models.comparison import Answer, Answers
-from timonel.models.reference import ReferenceExample, read_reference
-from timonel.models.schema import Stored
-from timonel.storage import digest_bytes, write_json
+from timonel.models.check_process import CheckRequest, Prediction, Predictions
+from timonel.models.child import ChildProcess
+from timonel.models.evaluation import accuracy, confusion_matrix
+from timonel.models.exports import ReferenceExample
+from timonel.models.schema import CheckResult, Export
+from timonel.storage.atomic import aside_dir
 
-_BATCH = 32
-_DT_STRING = 7  # tensorflow/core/framework/types.proto
-_SPLIT_ORDER = ("validation", "test", "train")
+_TIMEOUT_S = 900.0
+_TOLERANCES = {
+    "float32": (1e-4, 1e-3),
+    # Layers that compute with fewer bits (11 and 8) round each sum differently.
+    "float16": (1e-3, 5e-3),
+    "bfloat16": (8e-3, 4e-2),
+}
+"""Absolute and relative difference allowed for other kernels and fused operations.
 
-
-class Request(Stored):
-    """Request to the process of the check."""
-
-    saved_model: Path = Field(description="The SavedModel.")
-    reference: Path = Field(description="The held-out examples.")
-    input_kind: Literal["image", "table"] = Field(description="What a raw input is.")
-    output: Literal["scores", "value"] = Field(description="The output to compare.")
-    data_root: Path | None = Field(
-        default=None, description="Where the raw files are now, by their keys."
-    )
-    dataset: Path | None = Field(default=None, description="Whose records to fall back to.")
+By compute precision of the layers. Another resize method differs by more than float32 allows.
+"""
 
 
-class _RawInputs:
-    """Raw inputs by key, from the original files or the dataset's records."""
+def check_saved_model(
+    saved_model: Path,
+    export: Export,
+    reference: Path,
+    examples: Sequence[ReferenceExample],
+    *,
+    log: Path | None = None,
+    data_root: Path | None = None,
+    dataset: Path | None = None,
+) -> CheckResult:
+    """Compare a SavedModel's predictions for held-out raw inputs with those of training.
 
-    def __init__(self, request: Request, examples: Sequence[ReferenceExample]) -> None:
-        self._request = request
-        found = {example.key: self._outside(example) for example in examples}
-        lacking = {key for key, raw in found.items() if raw is None}
-        is_image = request.input_kind == "image"
-        records = _records(request, lacking) if lacking and is_image else {}
-        self.from_records = len(records)
-        self.by_key = {key: raw for key, raw in {**found, **records}.items() if raw is not None}
+    Args:
+        saved_model: The folder of the SavedModel.
+        export: Its export document.
+        reference: The file of the held-out examples.
+        examples: The content of that file.
+        log: The file for the process's output.
+        data_root: The current folder of the raw files, if they were moved.
+        dataset: The dataset whose records replace missing raw files.
 
-    def _outside(self, example: ReferenceExample) -> Any:
-        """Return a row or an unchanged image file's bytes, else None."""
-        if self._request.input_kind == "table":
-            return example.source
-        root = self._request.data_root
-        path = root / example.key if root else Path(str(example.source or ""))
-        if not path.is_file():
-            return None
-        content = path.read_bytes()
-        changed = example.digest is not None and digest_bytes(content) != example.digest
-        return None if changed else content
-
-
-def answer(request: Request) -> Answers:
-    """Run the exported model on the held-out examples.
+    Returns:
+        The result, of status ``skipped`` if there is nothing to compare.
 
     Raises:
-        ModelError: The model cannot be loaded, or fails on an example.
-        CorruptError: The held-out examples cannot be read.
+        ModelError: The model cannot be loaded or fails on an input.
     """
-    import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
+    reason = _skip_reason(export, examples)
+    if reason is not None:
+        return CheckResult(status="skipped", message=f"not checked: {reason}")
+    request = CheckRequest.model_validate(
+        {
+            "saved_model": saved_model,
+            "reference": reference,
+            "input_kind": export.preparation.input_kind,
+            "output": "scores" if export.meaning.task == "classification" else "value",
+            "data_root": data_root,
+            "dataset": dataset,
+        }
+    )
+    return compare(examples, run_check(request, log), export.labels, export.model.precision)
 
-    examples = read_reference(request.reference)
-    inputs = _RawInputs(request, examples)
-    keys = list(inputs.by_key)
-    started = time.perf_counter()
-    answers: dict[str, Answer] = {}
-    with _as_model_errors(tf), tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        serve = _load(request, session)
-        loaded = time.perf_counter()
-        for begin in range(0, len(keys), _BATCH):
-            batch = keys[begin : begin + _BATCH]
-            outputs = serve([inputs.by_key[key] for key in batch])
-            answers.update(zip(batch, _answers(request, outputs), strict=True))
-    return Answers(
-        answers=answers,
-        from_records=inputs.from_records,
-        seconds=time.perf_counter() - loaded,
-        load_seconds=loaded - started,
+
+def run_check(request: CheckRequest, log: Path | None = None) -> Predictions:
+    """Run the exported model on the held-out examples, in a child process.
+
+    Raises:
+        ModelError: The model cannot be loaded, or fails on an example; or the process died or
+            did not end in time.
+    """
+    with contextlib.ExitStack() as stack:
+        if log is None:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            # Beside the log, where later sweeps find it.
+            scratch = stack.enter_context(aside_dir(log.parent))
+        child = stack.enter_context(
+            ChildProcess(
+                "timonel.models.check_process", request, scratch, log or scratch / "check.log"
+            )
+        )
+        try:
+            answer = child.answer(_TIMEOUT_S)
+        except TimeoutError as error:
+            raise ModelError(
+                f"the exported model did not answer within {_TIMEOUT_S:g} s",
+                hint="make the model faster, or export without the check (--no-check)",
+            ) from error
+        except TimonelError as error:
+            raise ModelError(error.message, hint=f"see {log}" if log else error.hint) from error
+        if answer is None:
+            raise ModelError(
+                f"the process of the check ended with {child.end_reason()}",
+                hint=f"see {log}" if log else "check that the model fits into memory",
+            )
+        return Predictions.model_validate(answer)
+
+
+def compare(
+    examples: Sequence[ReferenceExample],
+    found: Predictions,
+    labels: Sequence[str] | None,
+    precision: str = "float32",
+) -> CheckResult:
+    """Compare predictions of the exported model with those of the training pipeline.
+
+    Args:
+        examples: The predictions of training.
+        found: The predictions of the exported model.
+        labels: The labels of a classification; None for a regression.
+        precision: The coarsest dtype that the model computes in.
+    """
+    pairs = [(each, found.by_key[each.key]) for each in examples if each.key in found.by_key]
+    if not pairs:
+        message = "not checked: no raw file or record of the held-out examples is left"
+        return CheckResult(status="skipped", message=message)
+    wrong = [each.key for each, answer in pairs if not _agrees(each, answer, labels, precision)]
+    difference = max(_difference(example, answer) for example, answer in pairs)
+    return CheckResult(
+        status="failed" if wrong else "passed",
+        message=_message(len(pairs), difference, wrong, found, len(examples)),
+        examples=len(pairs),
+        max_abs_diff=difference,
+        from_records=found.from_records,
+        seconds=found.seconds,
+        load_seconds=found.load_seconds,
+        **(_class_metrics(pairs, labels) if labels else _value_metrics(pairs)),
     )
 
 
-@contextlib.contextmanager
-def _as_model_errors(tf: Any) -> Iterator[None]:
-    """Turn TensorFlow's errors from loading or running a model into one line."""
-    try:
-        yield
-    except (tf.errors.OpError, OSError, ValueError, TypeError, KeyError) as error:
-        first = next(iter(str(error).strip().splitlines()), "no message")
-        raise ModelError(
-            "expected the exported model to answer held-out raw inputs, got "
-            f"{type(error).__name__}: {first[:300]}",
-            hint="see the log of the check for all of it",
-        ) from error
+def _skip_reason(export: Export, examples: Sequence[ReferenceExample]) -> str | None:
+    if export.preparation.input_kind == "tensor":
+        return "the model takes tensors, so raw files cannot be fed to it"
+    if export.meaning.task == "tensor":
+        return "the model's outputs are neither scores of labels nor one value"
+    if not examples:
+        return "training left no held-out predictions to compare with"
+    return None
 
 
-def _load(request: Request, session: Any) -> Callable[[Sequence[Any]], Mapping[str, Any]]:
-    """Load the model like TensorFlow Serving; return its serving function.
-
-    The function takes raw inputs and feeds them by the names that clients use.
-    """
-    import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
-
-    meta = tf.compat.v1.saved_model.load(session, ["serve"], str(request.saved_model))
-    signature = meta.signature_def["serving_default"]
-    fetches = {name: tensor.name for name, tensor in signature.outputs.items()}
-
-    def serve(raw: Sequence[Any]) -> Mapping[str, Any]:
-        if request.input_kind == "image":
-            (tensor,) = signature.inputs.values()
-            feed = {tensor.name: list(raw)}
-        else:
-            feed = {
-                tensor.name: [_cell(row.get(name), tensor.dtype) for row in raw]
-                for name, tensor in signature.inputs.items()
-            }
-        found: Mapping[str, Any] = session.run(fetches, feed)
-        return found
-
-    return serve
+def _agrees(
+    example: ReferenceExample, answer: Prediction, labels: Sequence[str] | None, precision: str
+) -> bool:
+    absolute, relative = _TOLERANCES[precision]
+    if len(example.scores) != len(answer.scores):
+        return False
+    for found, expected in zip(answer.scores, example.scores, strict=True):
+        is_close = abs(found - expected) <= absolute + relative * abs(expected)
+        if not is_close and not (math.isnan(found) and math.isnan(expected)):
+            return False
+    if not labels:
+        return True
+    # If scores tie within the tolerance, either label is correct.
+    highest = max(example.scores)
+    lowest_tie = highest - 2 * (absolute + relative * abs(highest))
+    ties = {labels[i] for i, score in enumerate(example.scores) if score >= lowest_tie}
+    return answer.label in ties
 
 
-def _cell(value: Any, dtype: int) -> Any:
-    if dtype == _DT_STRING:
-        return "" if value is None else str(value)
-    return float("nan") if value in {None, ""} else float(value)
+def _difference(example: ReferenceExample, answer: Prediction) -> float:
+    if len(example.scores) != len(answer.scores):
+        return math.inf
+    return max(abs(a - b) for a, b in zip(answer.scores, example.scores, strict=True))
 
 
-def _answers(request: Request, outputs: Mapping[str, Any]) -> Iterator[Answer]:
-    values = outputs[request.output]
-    labels = outputs["label"] if "label" in outputs else [None] * len(values)
-    for value, label in zip(values, labels, strict=True):
-        scores = tuple(float(each) for each in value.reshape(-1))
-        yield Answer(scores=scores, label=None if label is None else label.decode())
+def _class_metrics(
+    pairs: Sequence[tuple[ReferenceExample, Prediction]], labels: Sequence[str]
+) -> dict[str, Any]:
+    equal = [labels[_best(example.scores)] == answer.label for example, answer in pairs]
+    known = [
+        (int(example.label), _best(answer.scores))
+        for example, answer in pairs
+        if example.label is not None
+    ]
+    confusion = confusion_matrix(known, len(labels)) if known else None
+    return {
+        "label_agreement": sum(equal) / len(equal),
+        "accuracy": accuracy(confusion) if confusion else None,
+        "labels": tuple(labels),
+        "confusion": confusion,
+    }
 
 
-def _records(request: Request, keys: set[str]) -> dict[str, Any]:
-    """Read the files of ``keys`` from the dataset's records, if present."""
-    import tensorflow as tf  # noqa: PLC0415 - imported by the caller already
-
-    found: dict[str, Any] = {}
-    for shard in _shards(request.dataset):
-        for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
-            features = tf.train.Example.FromString(record).features.feature
-            key = features["key"].bytes_list.value[0].decode()
-            if key in keys:
-                found[key] = features["image"].bytes_list.value[0]
-        if len(found) == len(keys):
-            break
-    return found
+def _value_metrics(pairs: Sequence[tuple[ReferenceExample, Prediction]]) -> dict[str, Any]:
+    errors = [
+        answer.scores[0] - example.label for example, answer in pairs if example.label is not None
+    ]
+    if not errors:
+        return {}
+    return {
+        "mae": sum(map(abs, errors)) / len(errors),
+        "rmse": math.sqrt(sum(error * error for error in errors) / len(errors)),
+    }
 
 
-def _shards(dataset: Path | None) -> Iterable[Path]:
-    """Return a dataset's shards, those for training last.
-
-    They hardly ever hold held-out examples.
-    """
-    found = sorted(dataset.glob("*.tfrecord")) if dataset else []
-    order = {split: number for number, split in enumerate(_SPLIT_ORDER)}
-    return sorted(found, key=lambda path: order.get(path.name.partition("-")[0], 0))
+def _best(scores: Sequence[float]) -> int:
+    return max(range(len(scores)), key=scores.__getitem__)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Answer the request in the first file into the second."""
-    request_path, answers_path = map(Path, arguments)
-    try:
-        found = answer(Request.model_validate_json(request_path.read_text()))
-    except TimonelError as error:
-        write_json(answers_path, {"error": error.message, "hint": error.hint})
-        raise
-    write_json(answers_path, found.model_dump(mode="json"))
-    return 0
-
-
-if __name__ == "__main__":
-    child.end_with_parent()
-    sys.exit(main(sys.argv[1:]))
+def _message(
+    count: int, difference: float, wrong: Sequence[str], found: Predictions, expected: int
+) -> str:
+    if wrong:
+        text = (
+            f"the exported model's predictions differ from training on {len(wrong)} of {count} "
+            f"held-out inputs (first: {wrong[0]}), by up to {difference:.3g}"
+        )
+    else:
+        text = (
+            f"the exported model predicts the same as training on {count} held-out inputs "
+            f"(largest difference {difference:.1e})"
+        )
+    parts = [text]
+    if found.from_records:
+        parts.append(
+            f"{found.from_records} of them from the dataset's records, because their raw files "
+            "are missing or were changed"
+        )
+    if expected > count:
+        parts.append(f"{expected - count} others were not found")
+    return "; ".join(parts)

@@ -1,41 +1,109 @@
 """Child processes for work that needs TensorFlow.
 
-The command is ``python -m MODULE REQUEST ANSWER``, with two JSON files. The child ends when its
-parent does.
+The command is ``python -m MODULE REQUEST ANSWER``, with two JSON files: the child reads a request,
+and writes its result or error. It ends when its parent does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel
+
+from timonel.errors import CorruptError, InputError, ModelError, SpecError, TimonelError
+from timonel.storage import write_json
+
+_ERRORS = {each.__name__: each for each in (CorruptError, InputError, ModelError, SpecError)}
+
+RequestType = TypeVar("RequestType", bound=BaseModel)
 
 
-def start(module: str, request: Path, answer: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a process with output to ``log``; always pass it to `end`."""
-    command = [sys.executable, "-P", "-m", module, str(request), str(answer)]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
-        )
+class ChildProcess:
+    """Running child process, as a context manager that ends it.
+
+    Args:
+        module: The module to run; it calls `answer_request`.
+        request: The request.
+        folder: The folder for the two JSON files.
+        log: The file for the process's output.
+    """
+
+    def __init__(self, module: str, request: BaseModel, folder: Path, log: Path) -> None:
+        asked, self._answer, self._log = folder / "request.json", folder / "answer.json", log
+        asked.write_text(request.model_dump_json())
+        command = [sys.executable, "-P", "-m", module, str(asked), str(self._answer)]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """Wait for the answer; None if the process ended without one.
+
+        Raises:
+            TimeoutError: The process is still running.
+            TimonelError: The error that the process wrote.
+        """
+        try:
+            self._process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError from error
+        try:
+            answer: dict[str, Any] = json.loads(self._answer.read_text())
+        except (OSError, ValueError):
+            return None
+        if "error" in answer:
+            kind = _ERRORS.get(answer["kind"], ModelError)
+            raise kind(answer["error"], hint=answer["hint"])
+        return answer
+
+    def end_reason(self) -> str:
+        """Return the exit code and the last line of output, in a phrase for messages."""
+        lines = [
+            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
+        ]
+        return f"code {self._process.returncode}: {lines[-1][:200] if lines else 'no output'}"
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process if it still runs, and close its standard input."""
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+def answer_request(
+    arguments: Sequence[str],
+    request_type: type[RequestType],
+    work: Callable[[RequestType], BaseModel],
+) -> int:
+    """In the child: answer the request in the first file into the second.
 
-
-def last_line(log: Path) -> str:
-    """Return the last non-empty line of a process's output."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it wrote nothing"
+    Returns:
+        The exit code: 1 for an error.
+    """
+    request, answer = map(Path, arguments)
+    try:
+        found = work(request_type.model_validate_json(request.read_text()))
+    except TimonelError as error:
+        traceback.print_exc()
+        kind = type(error).__name__
+        write_json(answer, {"error": error.message, "hint": error.hint, "kind": kind})
+        return 1
+    write_json(answer, found.model_dump(mode="json"))
+    return 0
 
 
 def end_with_parent() -> None:

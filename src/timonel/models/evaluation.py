@@ -1,4 +1,4 @@
-"""Evaluate a classifier from counts. Plain Python.
+"""Confusion matrix of a classifier: counts, accuracy, table and picture.
 
 A confusion matrix is a tuple of rows: one per true class, with a count per predicted class.
 """

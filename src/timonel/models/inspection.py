@@ -1,4 +1,4 @@
-"""Read the signatures of a SavedModel without TensorFlow.
+"""Inspect version folders: SavedModels without TensorFlow, Python models without running them.
 
 ``saved_model.pb`` is a protocol buffer. This module declares the few messages that hold signatures,
 with the field numbers published by TensorFlow, which cannot change. Listing models thus takes
@@ -7,6 +7,7 @@ milliseconds instead of the seconds of importing TensorFlow.
 
 from __future__ import annotations
 
+import ast
 import functools
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,16 @@ from google.protobuf.message import DecodeError
 from timonel.errors import ModelError
 from timonel.models.schema import Signature, TensorInfo
 
-_MESSAGE = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-_STRING = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
-_INT64 = descriptor_pb2.FieldDescriptorProto.TYPE_INT64
-_INT32 = descriptor_pb2.FieldDescriptorProto.TYPE_INT32
-_BOOL = descriptor_pb2.FieldDescriptorProto.TYPE_BOOL
+PYTHON_MODEL_FILE = "model.py"
+PYTHON_MODEL_CLASS = "PythonModel"
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_STRING, _INT64, _INT32, _BOOL = (
+    _FIELD.TYPE_STRING,
+    _FIELD.TYPE_INT64,
+    _FIELD.TYPE_INT32,
+    _FIELD.TYPE_BOOL,
+)
 
 # message -> (field, number, type or message name, repeated), after tensorflow/core/protobuf/
 # {saved_model,meta_graph}.proto and tensorflow/core/framework/tensor_shape.proto. On the wire, a
@@ -44,32 +50,12 @@ _LAYOUT: dict[str, tuple[tuple[str, int, int | str, bool], ...]] = {
     "Shape": (("dim", 2, "Dim", True), ("unknown_rank", 3, _BOOL, False)),
     "Dim": (("size", 1, _INT64, False),),
 }
-# tensorflow/core/framework/types.proto
-_DTYPES = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    11: "qint8",
-    12: "quint8",
-    13: "qint32",
-    14: "bfloat16",
-    15: "qint16",
-    16: "quint16",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    20: "resource",
-    21: "variant",
-    22: "uint32",
-    23: "uint64",
-}
+# tensorflow/core/framework/types.proto, from number 1 on
+_DTYPE_NAMES = """
+float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32
+bfloat16 qint16 quint16 uint16 complex128 float16 resource variant uint32 uint64
+"""
+_DTYPES = dict(enumerate(_DTYPE_NAMES.split(), 1))
 _INIT_OP = "__saved_model_init_op"
 _SERVE_TAG = "serve"
 
@@ -80,7 +66,12 @@ def signatures_of(folder: Path) -> dict[str, Signature]:
     Raises:
         ModelError: There is no SavedModel, or it is broken.
     """
-    meta_graph = _serving_graph(_parse(folder / "saved_model.pb"), folder)
+    path = folder / "saved_model.pb"
+    for meta_graph in _parse(path).meta_graphs:
+        if _SERVE_TAG in meta_graph.meta_info.tags:
+            break
+    else:
+        raise _broken(path, f"it has no graph tagged '{_SERVE_TAG}'")
     return {
         entry.key: _signature(entry.value)
         for entry in sorted(meta_graph.signatures, key=lambda entry: entry.key)
@@ -93,44 +84,67 @@ def is_saved_model(folder: Path) -> bool:
     return (folder / "saved_model.pb").is_file()
 
 
+def is_python_model(folder: Path) -> bool:
+    """Return whether ``folder`` holds a Python model, and no SavedModel."""
+    if any((folder / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
+        return False
+    return (folder / PYTHON_MODEL_FILE).is_file()
+
+
+def check_python_model(folder: Path) -> None:
+    """Check a Python model as far as possible without running it.
+
+    Raises:
+        ModelError: The file is not valid Python, or defines no class of the expected name.
+    """
+    file = folder / PYTHON_MODEL_FILE
+    try:
+        module = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ModelError(f"{file}{line} is not valid Python: {error}") from error
+    names = {PYTHON_MODEL_CLASS: False}
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            names[node.name] = True
+        elif isinstance(node, ast.alias):
+            names[node.asname or node.name] = True
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names[node.id] = True
+    if not names[PYTHON_MODEL_CLASS]:
+        raise ModelError(
+            f"{file} defines no class {PYTHON_MODEL_CLASS}",
+            hint="define it with inputs, outputs and the methods load and predict",
+        )
+
+
 def _parse(path: Path) -> Any:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ModelError(
-            f"expected a SavedModel in {path.parent}, got no readable {path.name}",
-            hint=f"give a folder that holds {path.name} and variables/",
+            f"there is no SavedModel in {path.parent}: cannot read {path.name}",
+            hint=f"name a folder with {path.name} and variables/",
         ) from error
     try:
         return _message("SavedModel").FromString(content)
     except DecodeError as error:
-        raise _broken(path, "its content is cut off or is none") from error
-
-
-def _serving_graph(saved_model: Any, folder: Path) -> Any:
-    for meta_graph in saved_model.meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info.tags:
-            return meta_graph
-    raise _broken(folder / "saved_model.pb", f"it has no graph tagged '{_SERVE_TAG}'")
+        raise _broken(path, "its content is truncated or no protocol buffer") from error
 
 
 def _broken(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"expected a SavedModel in {path.parent}, but {path.name} is broken: {reason}",
+        f"the SavedModel in {path.parent} is broken: {path.name}: {reason}",
         hint="export and publish the model again",
     )
 
 
 def _signature(value: Any) -> Signature:
-    return Signature(
-        inputs={entry.key: _tensor(entry.value) for entry in _sorted(value.inputs)},
-        outputs={entry.key: _tensor(entry.value) for entry in _sorted(value.outputs)},
-        method=value.method_name,
+    inputs, outputs = (
+        {entry.key: _tensor(entry.value) for entry in sorted(entries, key=lambda e: str(e.key))}
+        for entries in (value.inputs, value.outputs)
     )
-
-
-def _sorted(entries: Any) -> list[Any]:
-    return sorted(entries, key=lambda entry: str(entry.key))
+    return Signature(inputs=inputs, outputs=outputs, method=value.method_name)
 
 
 def _tensor(value: Any) -> TensorInfo:
@@ -147,7 +161,7 @@ def _message(name: str) -> Any:
         declared = file.message_type.add(name=message)
         for field, number, type_, repeated in fields:
             added = declared.field.add(name=field, number=number, label=3 if repeated else 1)
-            added.type = _MESSAGE if isinstance(type_, str) else type_  # type: ignore[assignment]  # an enum's value is an int
+            added.type = _FIELD.TYPE_MESSAGE if isinstance(type_, str) else type_  # type: ignore[assignment]  # an enum's value is an int
             if isinstance(type_, str):
                 added.type_name = f".timonel.saved_model.{type_}"
     pool = descriptor_pool.DescriptorPool()

@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import ModelError, NotFoundError
-from timonel.models.checking import check_saved_model
+from timonel.models.check import check_saved_model
 from timonel.models.evaluation import write_confusion_png
-from timonel.models.exports import export_folder_of, reference_of, saved_model_of, verify_export
-from timonel.models.optimization import RuntimeChoice
+from timonel.models.exports import (
+    ReferenceExample,
+    export_folder_of,
+    reference_of,
+    saved_model_of,
+    verify_export,
+)
 from timonel.models.repository import ModelRepository
+from timonel.models.runtime_choice import RuntimeMeasurement
 from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
@@ -32,17 +38,17 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _TrainedModel:
     """A training run and its export."""
 
     record: RunRecord
     folder: Path
     export: Export
+    dataset: Artifact | None
 
     @property
-    def datasets(self) -> list[Artifact]:
-        """Datasets used for training."""
-        return [artifact for artifact in self.record.inputs if artifact.type == "dataset"]
+    def dataset_folder(self) -> Path | None:
+        return None if self.dataset is None else _local(self.dataset.uri)
 
 
 def export(  # noqa: PLR0913 - the options of the command line, all keywords
@@ -86,28 +92,43 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         InputError: The repository cannot be written.
     """
     check_name(name)
-    root = _root(data_root)
-    place = _workspace(workspace)
-    models = _repository(repository, place)
-    record = read_run(place, run, kind="train")
-    say = progress or (lambda _: None)
+    root = _raw_folder(data_root)
+    if not isinstance(workspace, Workspace):
+        workspace = find_workspace(workspace, create=False)
+    if not isinstance(repository, ModelRepository):
+        repository = ModelRepository(local_path(repository) if repository else workspace.models)
+    record = read_run(workspace, run, kind="train")
     artifact = _savedmodel(record)
-    inputs = [artifact, *(each for each in record.inputs if each.type == "dataset")]
+    datasets = [each for each in record.inputs if each.type == "dataset"]
     params = {"model": name, "run": record.id, "check": check, "force": force}
-    sweep(place.runs)  # remove leftovers of killed checks
-    with start_run(place, "export", params=params, inputs=inputs) as writer:
+    say = progress or (lambda _: None)
+    sweep(workspace.runs)  # remove leftovers of killed checks
+    inputs = [artifact, *datasets]
+    with start_run(workspace, "export", params=params, inputs=inputs) as writer:
         say(f"verifying the export of {record.id}")
         folder = export_folder_of(local_path(artifact.uri))
-        found = _Found(record, folder, _verified(folder, artifact))
-        with _runtime_choice(found, root) if optimize else contextlib.nullcontext() as choice:
-            result = _check(found, writer, root, say) if check else None
-            _refuse_failed(result, force=force)
-            add = _addition(choice, result)
+        document = _verified(folder, artifact)
+        trained = _TrainedModel(record, folder, document, datasets[0] if datasets else None)
+        examples = reference_of(folder, document)
+        with contextlib.ExitStack() as stack:
+            measurement = None
+            if optimize:  # in parallel with the check
+                measurement = stack.enter_context(
+                    RuntimeMeasurement(
+                        saved_model_of(folder), export=document, examples=examples, data_root=root
+                    )
+                )
+            result = _check(trained, examples, writer, root, say) if check else None
+            _reject_failed(result, force=force)
+            add = _choice_writer(measurement, result)
             say(f"publishing {name}")
-            provenance = _provenance(found, writer)
-            version = models.publish(name, found.folder, provenance, result, add)
-        _record(version, writer)
-    mirror_in_background(place)
+            provenance = _provenance(trained, writer)
+            version = repository.publish(name, folder, provenance, result, add)
+        # Digest the whole folder: the same weights with another provenance are another artifact.
+        metadata = {"model": version.name, "version": version.number}
+        digest = digest_tree(version.path)
+        writer.output(Artifact("model", version.path, digest, str(version), metadata))
+    mirror_in_background(workspace)
     return version
 
 
@@ -122,8 +143,8 @@ def check_version(
     """
     if version.document is None:
         raise ModelError(
-            f"expected a version that timonel published, got {version}",
-            hint="only those hold what training predicted",
+            f"cannot check {version}: timonel did not publish it",
+            hint="only versions that timonel published hold the predictions of training",
         )
     extra = version.path / "assets.extra"
     dataset = version.document.provenance.get("dataset") or {}
@@ -132,35 +153,21 @@ def check_version(
         version.document.export,
         extra / REFERENCE_FILE,
         reference_of(extra, version.document.export),
-        data_root=_root(data_root),
+        data_root=_raw_folder(data_root),
         dataset=_local(dataset.get("uri")),
     )
 
 
-def _workspace(workspace: Workspace | str | os.PathLike[str] | None) -> Workspace:
-    if isinstance(workspace, Workspace):
-        return workspace
-    return find_workspace(workspace, create=False)
-
-
-def _root(data_root: str | os.PathLike[str] | None) -> Path | None:
+def _raw_folder(data_root: str | os.PathLike[str] | None) -> Path | None:
     if data_root is None:
         return None
     root = local_path(data_root)
     if not root.is_dir():
         raise NotFoundError(
-            f"expected the folder of the raw files at {root}, found none",
-            hint="give the folder that took the place of the one that was converted",
+            f"there is no folder of raw files at {root}",
+            hint="name the current folder of the files that were converted",
         )
     return root
-
-
-def _repository(
-    repository: ModelRepository | str | os.PathLike[str] | None, workspace: Workspace
-) -> ModelRepository:
-    if isinstance(repository, ModelRepository):
-        return repository
-    return ModelRepository(workspace.models if repository is None else local_path(repository))
 
 
 def _savedmodel(record: RunRecord) -> Artifact:
@@ -172,12 +179,8 @@ def _savedmodel(record: RunRecord) -> Artifact:
     reason = f": {record.message}" if record.message else ""
     hint = "train with model.fit to its end, or call timonel.training.context().export(model)"
     if record.status == "failed":
-        hint = f"see 'timonel logs {record.job_id or record.id}', mend the script, train again"
-    raise ModelError(
-        f"expected run {record.id} to have made a model, "
-        f"but it ended ({record.status}) without one{reason}",
-        hint=hint,
-    )
+        hint = f"see 'timonel logs {record.job_id or record.id}', fix the script, and train again"
+    raise ModelError(f"run {record.id} ended ({record.status}) without a model{reason}", hint=hint)
 
 
 def _verified(folder: Path, artifact: Artifact) -> Export:
@@ -185,29 +188,35 @@ def _verified(folder: Path, artifact: Artifact) -> Export:
         export = verify_export(folder)
     except NotFoundError as error:
         raise ModelError(
-            f"expected the run's model in {folder}, found none",
-            hint="the job's folder was removed or emptied: train again",
+            f"the run's model is missing in {folder}",
+            hint="the job's folder was deleted; train again",
         ) from error
     if artifact.digest not in {None, export.digest}:
         raise ModelError(
-            f"expected the model of digest {artifact.digest} in {folder}, found {export.digest}",
-            hint="another export took its place: export the later run, or train again",
+            f"another export replaced the run's model in {folder}: expected digest "
+            f"{artifact.digest}, got {export.digest}",
+            hint="export the later run, or train again",
         )
     return export
 
 
-def _check(found: _Found, writer: RunWriter, data_root: Path | None, say: Progress) -> CheckResult:
-    examples = reference_of(found.folder, found.export)
+def _check(
+    trained: _TrainedModel,
+    examples: Sequence[ReferenceExample],
+    writer: RunWriter,
+    data_root: Path | None,
+    say: Progress,
+) -> CheckResult:
     if examples:
         say(f"checking on {len(examples)} held-out raw inputs")
     result = check_saved_model(
-        saved_model_of(found.folder),
-        found.export,
-        found.folder / REFERENCE_FILE,
+        saved_model_of(trained.folder),
+        trained.export,
+        trained.folder / REFERENCE_FILE,
         examples,
         log=writer.folder / CHECK_LOG,
         data_root=data_root,
-        dataset=_local(found.datasets[0].uri) if found.datasets else None,
+        dataset=trained.dataset_folder,
     )
     measured = ("max_abs_diff", "label_agreement", "accuracy", "mae", "rmse", "seconds")
     values = {name: getattr(result, name) for name in measured}
@@ -220,65 +229,47 @@ def _check(found: _Found, writer: RunWriter, data_root: Path | None, say: Progre
     return result
 
 
-def _runtime_choice(found: _Found, data_root: Path | None) -> RuntimeChoice:
-    """Start to measure the runtimes, in parallel with the check."""
-    return RuntimeChoice(
-        saved_model_of(found.folder),
-        export=found.export,
-        examples=reference_of(found.folder, found.export),
-        data_root=data_root,
-    )
+def _reject_failed(result: CheckResult | None, *, force: bool) -> None:
+    if result is not None and result.status == "failed" and not force:
+        raise ModelError(
+            f"nothing was published, because the check failed: {result.message}",
+            hint="make serving prepare inputs as training does, or publish with --force",
+        )
 
 
-def _addition(
-    choice: RuntimeChoice | None, result: CheckResult | None
+def _choice_writer(
+    measurement: RuntimeMeasurement | None, result: CheckResult | None
 ) -> Callable[[Path], Any] | None:
     """Return a function that stores the runtime choice in a version.
 
     Held-out inputs become warm-up requests if the check passed.
     """
-    if choice is None:
+    if measurement is None:
         return None
     try:
-        choice.wait()
+        measurement.wait()
     except ModelError as error:
         # A missing choice of a runtime must not prevent publishing.
-        _logger.warning("the choice of a runtime is left out: %s", error)
+        _logger.warning("no runtime was chosen: %s", error)
         return None
-    return partial(choice.store, warm_up=result is not None and result.status == "passed")
+    return partial(measurement.store, warm_up=result is not None and result.status == "passed")
 
 
-def _refuse_failed(result: CheckResult | None, *, force: bool) -> None:
-    if result is not None and result.status == "failed" and not force:
-        raise ModelError(
-            f"expected the check to pass, but {result.message}; nothing was published",
-            hint="see that serving prepares inputs as training does, or publish with --force",
-        )
+def _provenance(trained: _TrainedModel, writer: RunWriter) -> dict[str, Any]:
+    record = trained.record
 
+    def origin(artifact: Artifact) -> dict[str, Any]:
+        return {"uri": artifact.uri, "digest": artifact.digest, "name": artifact.name}
 
-def _provenance(found: _Found, writer: RunWriter) -> dict[str, Any]:
-    record = found.record
-    dataset = found.datasets[0] if found.datasets else None
     return {
         "run_id": record.id,
         "run_name": record.name,
         "job_id": record.job_id,
         "export_run_id": writer.run_id,
         "git": record.header.git,
-        "source": [_told(artifact) for artifact in record.inputs if artifact.type == "source"],
-        "dataset": _told(dataset) if dataset else None,
+        "source": [origin(artifact) for artifact in record.inputs if artifact.type == "source"],
+        "dataset": origin(trained.dataset) if trained.dataset else None,
     }
-
-
-def _told(artifact: Artifact) -> dict[str, Any]:
-    return {"uri": artifact.uri, "digest": artifact.digest, "name": artifact.name}
-
-
-def _record(version: ModelVersion, writer: RunWriter) -> None:
-    # Digest the whole folder: the same weights with another provenance are another artifact.
-    digest = digest_tree(version.path)
-    metadata = {"model": version.name, "version": version.number}
-    writer.output(Artifact("model", version.path, digest, str(version), metadata))
 
 
 def _local(uri: Any) -> Path | None:

@@ -12,18 +12,28 @@ such as a version being written, therefore have non-numeric names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from timonel._version import __version__
 from timonel.errors import CorruptError, ModelError, NotFoundError, SpecError
-from timonel.models.exports import read_export, reference_of, saved_model_of
-from timonel.models.inspection import is_saved_model
-from timonel.models.python import MODEL_FILE, check_python_model, is_python_model
+from timonel.models.exports import (
+    read_export,
+    reference_of,
+    saved_model_of,
+    verify_saved_model,
+)
+from timonel.models.inspection import (
+    PYTHON_MODEL_FILE,
+    check_python_model,
+    is_python_model,
+    is_saved_model,
+)
 from timonel.models.schema import (
     KEPT_REFERENCE,
     REFERENCE_FILE,
@@ -41,7 +51,7 @@ from timonel.models.versions import (
     open_version,
     version_at,
 )
-from timonel.storage import digest_tree, exclusive, publish_dir, write_document, write_text
+from timonel.storage import exclusive, publish_dir, write_document, write_text
 from timonel.storage.atomic import aside_name, sweep, sync, unwritable
 
 Ignore = Callable[[Any, list[str]], Iterable[str]]
@@ -100,12 +110,9 @@ class ModelRepository:
             CorruptError: The export does not match its document.
             InputError: The repository cannot be written.
         """
-        folder = self._folder(name)
+        check_name(name)
         export = read_export(export_folder)
-        _make(folder)
-        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
-            sweep(folder)
-            number = _highest(folder) + 1
+        with self._next_version(name) as (number, target):
             body = VersionDocument(
                 name=name,
                 version=number,
@@ -116,15 +123,16 @@ class ModelRepository:
                 check=check,
                 timonel=__version__,
             )
-            with publish_dir(folder / str(number)) as target:
-                _copy(saved_model_of(export_folder), target, export.digest)
-                _copy_reference(export_folder, export, target)
-                document = target / VERSION_FILE
-                write_document(document, "model-version", body.model_dump(mode="json"))
-                if add is not None:
-                    add(target)
-            write_text(folder / _HIGHEST, f"{number}\n")
-        return ModelVersion(name=name, number=number, path=folder / str(number), document=body)
+            saved_model = saved_model_of(export_folder)
+            _copy_tree(saved_model, target)
+            # Verify the copy, not the source, so that the published files are the verified ones.
+            verify_saved_model(saved_model, export.digest, copy=target)
+            _copy_reference(export_folder, export, target)
+            write_document(target / VERSION_FILE, "model-version", body.model_dump(mode="json"))
+            if add is not None:
+                add(target)
+        path = self.root / name / str(number)
+        return ModelVersion(name=name, number=number, path=path, document=body)
 
     def add(self, name: str, source: Path) -> ModelVersion:
         """Publish a folder's copy as the next version of a model, atomically.
@@ -138,22 +146,17 @@ class ModelRepository:
             ModelError: The folder is neither, or its Python cannot be parsed.
             InputError: The repository cannot be written.
         """
-        folder = self._folder(name)
+        check_name(name)
         if is_python_model(source):
             check_python_model(source)
         elif not is_saved_model(source):
             raise ModelError(
-                f"expected a SavedModel or a model in Python in {source}, found neither",
-                hint=f"give a folder that holds saved_model.pb, or {MODEL_FILE}",
+                f"{source} holds neither a SavedModel nor a Python model",
+                hint=f"name a folder with saved_model.pb or {PYTHON_MODEL_FILE}",
             )
-        _make(folder)
-        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
-            sweep(folder)
-            number = _highest(folder) + 1
-            with publish_dir(folder / str(number)) as target:
-                _copy_tree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-            write_text(folder / _HIGHEST, f"{number}\n")
-        return version_at(name, number, folder / str(number))
+        with self._next_version(name) as (number, target):
+            _copy_tree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        return version_at(name, number, self.root / name / str(number))
 
     def delete(self, name: str, version: int) -> None:
         """Delete a version atomically; its number is never reused.
@@ -185,14 +188,14 @@ class ModelRepository:
         if not found:
             known = ", ".join(self.names())
             raise NotFoundError(
-                f"expected a model in {self.root}, got {name!r}",
-                hint=f"there is: {known}" if known else "publish one: 'timonel export --name ...'",
+                f"there is no model {name!r} in {self.root}",
+                hint=f"the models are: {known}" if known else "publish one with 'timonel export'",
             )
         number = max(found) if version is None else version
         if number not in found:
             raise NotFoundError(
-                f"expected a version of {name}, got {version}",
-                hint=f"it has: {', '.join(str(each) for each in sorted(found))}",
+                f"{name} has no version {version}",
+                hint=f"its versions are: {', '.join(str(each) for each in sorted(found))}",
             )
         return version_at(name, number, found[number])
 
@@ -218,10 +221,25 @@ class ModelRepository:
             return found
         if path.is_dir() or not MODEL_NAME.fullmatch(name):
             raise NotFoundError(
-                f"expected a model's name or the folder of a SavedModel, got {text!r}",
-                hint="give name, name/number, or a folder that holds saved_model.pb",
+                f"{text!r} is neither a model's name nor the folder of a SavedModel",
+                hint="use name, name/number, or a folder with saved_model.pb",
             )
         return self.get(name)
+
+    @contextlib.contextmanager
+    def _next_version(self, name: str) -> Iterator[tuple[int, Path]]:
+        """Yield the next number, and a folder that becomes the version if the block succeeds."""
+        folder = self._folder(name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
+            sweep(folder)
+            number = _highest(folder) + 1
+            with publish_dir(folder / str(number)) as target:
+                yield number, target
+            write_text(folder / _HIGHEST, f"{number}\n")
 
     def _folder(self, name: str) -> Path:
         check_name(name)
@@ -236,28 +254,10 @@ def _highest(folder: Path) -> int:
         if not VERSION_NUMBER.fullmatch(text):
             raise CorruptError(
                 f"expected a number in {mark}, got {text[:40]!r}",
-                hint="write the highest version number ever used of this model into it",
+                hint="write the highest version number ever used for this model into the file",
             )
         numbers.append(int(text))
     return max(numbers, default=0)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-
-
-def _copy(source: Path, target: Path, digest: str) -> None:
-    _copy_tree(source, target)
-    # Digest the copy, not the source, so that the published files are the verified ones.
-    found = digest_tree(target)
-    if found != digest:
-        raise CorruptError(
-            f"expected the SavedModel in {source} to have digest {digest}, found {found}",
-            hint="it was changed or cut off after the export; train again, then export",
-        )
 
 
 def _copy_tree(source: Path, target: Path, ignore: Ignore | None = None) -> None:

@@ -23,14 +23,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from timonel._version import __version__
 from timonel.errors import ModelError, SpecError
+from timonel.models.exports import MAX_EXAMPLES, ReferenceExample, write_reference
 from timonel.models.inspection import signatures_of
-from timonel.models.predictions import keep_predictions
-from timonel.models.reading import ModelInputs, inputs_of, keras_of, summary_of
-from timonel.models.renaming import rename_inputs
+from timonel.models.keras_model import ModelInputs, inputs_of, keras_of, summary_of
 from timonel.models.schema import (
     EXPORT_FILE,
     REFERENCE_FILE,
@@ -41,15 +41,17 @@ from timonel.models.schema import (
     Preparation,
 )
 from timonel.models.signatures import (
-    Graph,
     RawInput,
+    TracedModel,
     Transform,
-    build_graph,
     image_input,
     per_example,
+    rename_inputs,
+    scores_of,
     table_input,
+    trace_model,
 )
-from timonel.storage import digest_tree, publish_dir, write_document
+from timonel.storage import digest_file, digest_tree, publish_dir, write_document
 from timonel.storage.atomic import aside_dir, unwritable
 
 
@@ -99,11 +101,11 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
     inputs = inputs_of(model, input_spec)
     raw = _raw_input(input_kind, transform, columns, preprocess, inputs)
     with _as_input_errors(Path(folder)), _as_model_errors(model):
-        graph = build_graph(model, inputs, raw, labels)
+        traced = trace_model(model, inputs, raw, labels)
     with _as_input_errors(Path(folder)), _destination(Path(folder), model) as target:
         with _as_model_errors(model):
-            _save(model, graph, target / SAVED_MODEL_DIR, labels, preprocess)
-        kept = keep_predictions(target / REFERENCE_FILE, reference, graph.meaning, labels)
+            _save(model, traced, target / SAVED_MODEL_DIR, labels, preprocess)
+        kept = _write_predictions(target / REFERENCE_FILE, reference, traced.meaning, labels)
         saved = target / SAVED_MODEL_DIR
         export = Export(
             created_at=time.time(),
@@ -117,10 +119,10 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
                 transforms=None if preprocess else preprocessing,
                 source="preprocess" if preprocess else "data.load" if raw else "unknown",
             ),
-            meaning=graph.meaning,
+            meaning=traced.meaning,
             model=summary_of(model),
             reference=kept,
-            notes=_notes(graph.meaning, raw, labels),
+            notes=_notes(traced.meaning, raw, labels),
             versions={
                 "tensorflow": tf.__version__,
                 package: keras_version,
@@ -156,19 +158,19 @@ def _raw_input(
     if input_kind == "table":
         return table_input(columns or {}, apply)
     raise SpecError(
-        f"expected the input kind image or table with a transform, got {input_kind!r}",
-        hint="say what the raw input is: input_kind='image', or 'table' with columns",
+        f"a transform needs the input kind 'image' or 'table', got {input_kind!r}",
+        hint="set input_kind='image', or input_kind='table' with columns",
     )
 
 
 def _save(
     model: Any,
-    graph: Graph,
+    traced: TracedModel,
     folder: Path,
     labels: Sequence[str] | None,
     preprocess: Transform | None,
 ) -> None:
-    functions = {name: traced.function for name, traced in graph.signatures.items()}
+    functions = {name: each.function for name, each in traced.signatures.items()}
     root = tf.Module()
     root.variables_used = _variables(model, functions.values())
     root.resources = [*_resources(model), *_resources(preprocess)]
@@ -180,7 +182,7 @@ def _save(
             # path.
             root.labels = tf.saved_model.Asset(str(path))
         tf.saved_model.save(root, str(folder), signatures=functions)
-    rename_inputs(folder, {name: traced.names for name, traced in graph.signatures.items()})
+    rename_inputs(folder, {name: each.names for name, each in traced.signatures.items()})
 
 
 def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
@@ -210,6 +212,68 @@ def _resources(owner: Any) -> list[Any]:
     return [resource for resource in found if isinstance(resource, kind)]
 
 
+def _write_predictions(
+    path: Path,
+    reference: Mapping[str, Any] | None,
+    meaning: OutputKind,
+    labels: Sequence[str] | None,
+) -> dict[str, Any] | None:
+    """Write the training pipeline's predictions to ``path``, as scores or values.
+
+    Args:
+        path: The file to write.
+        reference: See `export_live`.
+        meaning: The kind of the model's output.
+        labels: The labels of a classification.
+
+    Returns:
+        The entry of the export document; None if there is nothing to compare.
+    """
+    if reference is None or meaning.task == "tensor" or not len(reference["keys"]):
+        return None
+    outputs = np.asarray(reference["scores"], np.float32)[:MAX_EXAMPLES]
+    if meaning.task == "classification":
+        outputs = scores_of(meaning, outputs).numpy()
+    truth = _true_labels(reference.get("labels"), labels)
+    examples = [
+        ReferenceExample(
+            key=str(key),
+            source=_plain_source(_at(reference.get("sources"), number)),
+            digest=_at(reference.get("digests"), number),
+            scores=tuple(outputs[number].reshape(-1).tolist()),
+            label=_at(truth, number),
+        )
+        for number, key in enumerate(reference["keys"][:MAX_EXAMPLES])
+    ]
+    write_reference(path, examples)
+    return {"file": path.name, "digest": digest_file(path), "examples": len(examples)}
+
+
+def _at(values: Sequence[Any] | None, number: int) -> Any:
+    return None if values is None else values[number]
+
+
+def _plain_source(source: Any) -> Any:
+    if not isinstance(source, Mapping):
+        return None if source is None else str(source)
+    return {name: getattr(value, "item", lambda v=value: v)() for name, value in source.items()}
+
+
+def _true_labels(values: Any, labels: Sequence[str] | None) -> list[float] | None:
+    """Return true labels as class indices or values.
+
+    They are given as indices, values, one-hot rows or names.
+    """
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.dtype.kind in "US":
+        return [float((labels or ()).index(str(name))) for name in array.ravel()]
+    if labels and array.ndim == 2 and array.shape[1] > 1:
+        array = array.argmax(axis=1)
+    return [float(value) for value in array.reshape(len(array), -1)[:, 0]]
+
+
 @contextlib.contextmanager
 def _destination(folder: Path, model: Any) -> Iterator[Path]:
     strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
@@ -233,8 +297,8 @@ def _as_model_errors(model: Any) -> Iterator[None]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(
-            f"expected {type(model).__name__} '{getattr(model, 'name', '?')}' to be a graph of "
-            f"TensorFlow operations, got {type(error).__name__}: {first[:300]}",
+            f"cannot save {type(model).__name__} '{getattr(model, 'name', '?')}' as a TensorFlow "
+            f"graph: {type(error).__name__}: {first[:300]}",
             hint="use TensorFlow or keras.ops in call and preprocess, and make lookup tables "
             "attributes of a layer",
         ) from error
@@ -263,8 +327,8 @@ def _notes(
     notes = []
     if raw is None:
         notes.append(
-            "no transforms are known, so the model takes its own tensors, not raw files: train "
-            "from timonel.data.load, or export with preprocess="
+            "the transforms of the training data are unknown, so the model takes tensors, not raw "
+            "files: train from timonel.data.load, or export with preprocess="
         )
     if labels and meaning.task == "tensor":
         notes.append(f"the output has no labels: {meaning.because}")

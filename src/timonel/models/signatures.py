@@ -2,30 +2,41 @@
 
 ``serving_default`` takes raw input (image files or rows) and returns results for clients (label and
 scores, or a value); ``tensor`` is the plain Keras model.
+
+TensorFlow turns the names of a signature's inputs into names of graph nodes and Python parameters.
+A column named ``sepal length (cm)``, ``class`` or ``Größe`` can be neither: saving fails, or mixes
+up inputs whose altered names sort differently. Such signatures are traced with plain names, and the
+names for clients are written into the saved file afterwards.
 """
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from timonel.errors import ModelError, SpecError
-from timonel.models.output_kind import output_kind_of
-from timonel.models.reading import (
+from timonel.models.keras_model import (
     ModelInputs,
     call_in_inference,
     keras_of,
     name_outputs,
+    output_kind_of,
 )
-from timonel.models.renaming import plain_names
 from timonel.models.schema import OutputKind
 
 SERVING = "serving_default"
 TENSOR = "tensor"
 IMAGE_INPUT = "image_bytes"
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_RESERVED_NAMES = frozenset({"self", "name", "args", "kwargs"})
+"""Parameter names that the call of a loaded signature uses itself."""
 
 Transform = Callable[[Any], Any]
 
@@ -55,7 +66,7 @@ class RawInput:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedSignature:
     """Function of a signature, and client names by traced names.
 
     Holds the function rather than one trace of it, because for distributed variables TensorFlow
@@ -67,10 +78,10 @@ class Traced:
 
 
 @dataclass(frozen=True)
-class Graph:
-    """All signatures of an export."""
+class TracedModel:
+    """Signatures of an export, and the kind of the model's output."""
 
-    signatures: Mapping[str, Traced]
+    signatures: Mapping[str, TracedSignature]
     meaning: OutputKind
 
 
@@ -105,20 +116,25 @@ def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
         made = tf.nest.flatten(traced(example))
         if len(made) != len(inputs.specs):
             raise ModelError(
-                f"expected preprocess to give {len(inputs.specs)} tensors, got {len(made)}",
-                hint="return what the model is called with, for one example",
+                f"expected preprocess to return {len(inputs.specs)} tensors, got {len(made)}",
+                hint="return the model's input for one example",
             )
-        return inputs.pack([_fit(t, spec) for t, spec in zip(made, inputs.specs, strict=True)])
+        return inputs.pack(
+            [
+                tf.ensure_shape(tf.cast(tensor, spec.dtype), spec.shape[1:])
+                for tensor, spec in zip(made, inputs.specs, strict=True)
+            ]
+        )
 
-    given = tf.nest.map_structure(
+    result_spec = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), inputs.structure
     )
-    return lambda batch: tf.map_fn(one, batch, fn_output_signature=given)
+    return lambda batch: tf.map_fn(one, batch, fn_output_signature=result_spec)
 
 
-def build_graph(
+def trace_model(
     model: Any, inputs: ModelInputs, raw: RawInput | None, labels: Sequence[str] | None
-) -> Graph:
+) -> TracedModel:
     """Trace the signatures of ``model``.
 
     Without ``raw`` both signatures take the model's own tensors.
@@ -141,7 +157,7 @@ def build_graph(
 
     specs, names = (raw.specs(), list(raw.dtypes)) if raw else (inputs.specs, inputs.names)
     serving = _trace(serve, specs, names, autograph=autograph)
-    return Graph({SERVING: serving, TENSOR: traced}, meaning)
+    return TracedModel({SERVING: serving, TENSOR: traced}, meaning)
 
 
 def read_outputs(
@@ -185,21 +201,71 @@ def scores_of(meaning: OutputKind, output: Any) -> Any:
     return tf.concat([1.0 - positive, positive], axis=1)
 
 
+def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> None:
+    """Rename inputs of a SavedModel that no other process reads yet.
+
+    Args:
+        folder: The SavedModel.
+        renamed: Per signature, the final name by the traced name.
+    """
+    changes = {
+        key: names for key, names in renamed.items() if any(a != b for a, b in names.items())
+    }
+    if not changes:
+        return
+    path = folder / "saved_model.pb"
+    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for meta_graph in saved_model.meta_graphs:
+        for signature, names in changes.items():
+            _rename_signature(meta_graph, signature, names)
+    path.write_bytes(saved_model.SerializeToString(deterministic=True))
+    # The fingerprint, which is optional, holds a hash of the file before the change.
+    (folder / "fingerprint.pb").unlink(missing_ok=True)
+
+
 def _trace(
     function: Callable[..., Any],
     specs: Sequence[tf.TensorSpec],
     names: Sequence[str],
     *,
     autograph: bool,
-) -> Traced:
-    plain = plain_names(names)
+) -> TracedSignature:
+    plain = _plain_names(names)
     named = [
         tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for spec, name in zip(specs, plain, strict=True)
     ]
     wrapped = tf.function(function, input_signature=named, autograph=autograph)
-    return Traced(wrapped, dict(zip(plain, names, strict=True)))
+    return TracedSignature(wrapped, dict(zip(plain, names, strict=True)))
 
 
-def _fit(tensor: Any, spec: tf.TensorSpec) -> Any:
-    return tf.ensure_shape(tf.cast(tensor, spec.dtype), spec.shape[1:])
+def _plain_names(names: Sequence[str]) -> list[str]:
+    """Return names for tracing: unchanged if all are valid, else numbered."""
+    if all(
+        _PLAIN_NAME.fullmatch(name) and not keyword.iskeyword(name) and name not in _RESERVED_NAMES
+        for name in names
+    ):
+        return list(names)
+    width = len(str(len(names)))
+    return [f"input_{number:0{width}d}" for number in range(len(names))]
+
+
+def _rename_signature(
+    meta_graph: saved_model_pb2.MetaGraphDef, signature: str, names: Mapping[str, str]
+) -> None:
+    inputs = meta_graph.signature_def[signature].inputs
+    tensors = {names[name]: tensor for name, tensor in inputs.items()}
+    inputs.clear()
+    for name, tensor in tensors.items():
+        inputs[name].CopyFrom(tensor)
+    if len({re.sub(r"\W", "_", name) for name in names.values()}) < len(names):
+        # tf.saved_model.load turns these names into identifiers and fails on duplicates. Such a
+        # model keeps the traced names there; servers use the signature above.
+        return
+    # The signature's function is a child of the root's child "signatures".
+    nodes = meta_graph.object_graph_def.nodes
+    maps = [child.node_id for child in nodes[0].children if child.local_name == "signatures"]
+    for child in (child for number in maps for child in nodes[number].children):
+        if child.local_name == signature:
+            keywords = nodes[child.node_id].bare_concrete_function.argument_keywords
+            keywords[:] = [names.get(name, name) for name in keywords]

@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
-from timonel.models.inspection import is_saved_model, signatures_of
-from timonel.models.python import is_python_model
+from timonel.models.inspection import is_python_model, is_saved_model, signatures_of
 from timonel.models.schema import VERSION_FILE, CheckResult, Signature, VersionDocument
 
 _logger = logging.getLogger(__name__)
@@ -28,11 +27,11 @@ class ModelVersion(BaseModel):
 
     model_config = ConfigDict(frozen=True, ignored_types=(cached_property,))
 
-    name: str = Field(description="The model's name.")
-    number: int = Field(description="The version's number.")
-    path: Path = Field(description="Its folder.")
+    name: str = Field(description="Name of the model.")
+    number: int = Field(description="Version number.")
+    path: Path = Field(description="Folder of the version.")
     document: VersionDocument | None = Field(
-        default=None, description="Where it comes from; none if timonel did not publish it."
+        default=None, description="Its origin; null if timonel did not publish it."
     )
 
     def __str__(self) -> str:
@@ -91,17 +90,16 @@ class ModelVersion(BaseModel):
 
 
 def check_name(name: str) -> None:
-    """Check that ``name`` is a valid model name, and no version number.
-
-    It must be valid in paths and URLs.
+    """Check that ``name`` is a valid model name: fit for paths and URLs, and no version number.
 
     Raises:
-        SpecError: It cannot.
+        SpecError: It is not.
     """
     if not MODEL_NAME.fullmatch(name) or VERSION_NUMBER.fullmatch(name):
         raise SpecError(
-            f"expected a model name of letters, digits, '.', '_' and '-', got {name!r}",
-            hint="begin with a letter or digit; a number alone would look like a version",
+            f"invalid model name {name!r}",
+            hint="use letters, digits, '.', '_' and '-', starting with a letter or digit; not only "
+            "digits, which would be a version number",
         )
 
 
@@ -112,8 +110,8 @@ def open_version(path: Path) -> ModelVersion | None:
         if VERSION_NUMBER.fullmatch(absolute.name):
             return version_at(absolute.parent.name, int(absolute.name), absolute)
         return version_at(absolute.name, 1, absolute)
-    found = dict(numbered(absolute))
-    return version_at(absolute.name, max(found), found[max(found)]) if found else None
+    found = max(numbered(absolute), default=None)
+    return version_at(absolute.name, *found) if found else None
 
 
 def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -127,15 +125,12 @@ def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def version_at(name: str, number: int, path: Path) -> ModelVersion:
     """Return the version at ``path``."""
-    return ModelVersion(name=name, number=number, path=path, document=_document(path))
-
-
-def _document(path: Path) -> VersionDocument | None:
+    document = None
     try:
-        return VersionDocument.read(path / VERSION_FILE, "model-version")
+        document = VersionDocument.read(path / VERSION_FILE, "model-version")
     except NotFoundError:
-        return None
+        pass
     except TimonelError as error:
         # The SavedModel may still be fine, so the version stays listed and servable.
-        _logger.warning("left out what is known of %s: %s", path, error)
-        return None
+        _logger.warning("ignoring the document of %s: %s", path, error)
+    return ModelVersion(name=name, number=number, path=path, document=document)

@@ -22,7 +22,7 @@ from timonel.serving.handle import Server, launch
 from timonel.serving.manager.model_config import TextProtoError, read_models
 from timonel.serving.options import Reference, ServeOptions
 from timonel.serving.references import resolve, workspace_for
-from timonel.serving.runtimes.python.options import check_files, python_settings
+from timonel.serving.runtimes.python.permission import check_files, python_settings
 from timonel.serving.settings import (
     LoadSettings,
     ModelSettings,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError
-from timonel.models.python import is_python_model
+from timonel.models.inspection import is_python_model
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.settings import Latest, ModelSettings, Specific, VersionPolicy
 from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.serving.batching.row_independence import Verdict, verdict
+from timonel.serving.batching.row_independence import Independence, prove_independence
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
@@ -36,12 +36,12 @@ def refuse(**inputs):
 
 
 def check(model, sample=None):
-    return verdict(model, model.signatures["s"], sample)
+    return prove_independence(model, model.signatures["s"], sample)
 
 
 def test_rows_that_are_computed_alike_may_go_together():
     model = Function(lambda x: 2 * x)
-    assert check(model) is Verdict.TOGETHER
+    assert check(model) is Independence.INDEPENDENT
     assert model.calls == [{"x": (3, 2)}, {"x": (1, 2)}]
 
 
@@ -58,7 +58,7 @@ def test_rows_that_are_computed_alike_may_go_together():
     ids=["centred", "softmax", "sum", "twice", "scalar", "turned"],
 )
 def test_rows_that_know_of_each_other_stay_apart(function):
-    assert check(Function(function)) is Verdict.APART
+    assert check(Function(function)) is Independence.DEPENDENT
 
 
 def test_a_declared_size_is_believed():
@@ -69,7 +69,7 @@ def test_a_declared_size_is_believed():
         Function(lambda x: x, outputs=unknown),
         Function(lambda x: x, outputs={"y": TensorSpec("y:0", "DT_FLOAT", ())}),
     ):
-        assert check(model) is Verdict.APART
+        assert check(model) is Independence.DEPENDENT
         assert model.calls == []
 
 
@@ -80,7 +80,7 @@ def test_open_sizes_are_tried():
         return x.mean(axis=1, keepdims=True)
 
     model = Function(windows, inputs={"x": TensorSpec("x:0", "DT_FLOAT", (-1, -1))})
-    assert check(model) is Verdict.TOGETHER
+    assert check(model) is Independence.INDEPENDENT
     assert model.calls[0] == {"x": (3, 1)}
 
 
@@ -95,8 +95,8 @@ def test_what_takes_no_made_up_input_needs_a_real_one():
         inputs={"x": TensorSpec("x:0", "DT_STRING", (-1,))},
         outputs={"y": TensorSpec("y:0", "DT_INT64", (-1,))},
     )
-    assert check(model) is Verdict.UNKNOWN
-    assert check(model, {"x": np.array([b"one"], dtype=object)}) is Verdict.TOGETHER
+    assert check(model) is Independence.UNKNOWN
+    assert check(model, {"x": np.array([b"one"], dtype=object)}) is Independence.INDEPENDENT
 
 
 @pytest.mark.parametrize("dtype", ["DT_HALF", "DT_BFLOAT16", "DT_INT32", "DT_BOOL", "DT_COMPLEX64"])
@@ -106,4 +106,4 @@ def test_every_type_can_be_made_up(dtype):
         inputs={"x": TensorSpec("x:0", dtype, (-1,))},
         outputs={"y": TensorSpec("y:0", dtype, (-1,))},
     )
-    assert check(model) is Verdict.TOGETHER
+    assert check(model) is Independence.INDEPENDENT

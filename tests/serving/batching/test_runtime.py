@@ -13,7 +13,6 @@ from timonel.serving.inference import Call, RequestContext
 from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.runtimes.base import ScheduledModel
-from timonel.serving.selection.factory import runtime_for
 from timonel.serving.settings import ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.status import Code, StatusError
@@ -68,7 +67,6 @@ def test_a_server_batches_unless_told_otherwise(version, batching, batched):
         runtime=RuntimeSettings(name="tensorflow", batching=batching),
     )
     assert ServerSettings.model_validate(settings.model_dump(mode="json")) == settings
-    assert isinstance(runtime_for(settings)._runtimes.plain, BatchingRuntime)
     model = BatchingRuntime(FakeRuntime(), batching).load(version, settings.runtime)
     assert isinstance(model, BatchingModel) is batched
     model.close()

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from timonel.models.schema import WARMUP_FILE
-from timonel.serving.batching.row_independence import Verdict
-from timonel.serving.batching.runtime import BatchingRuntime
-from timonel.serving.batching.wrapping import batched
-from timonel.serving.runtimes.samples import as_warmup_file
+from timonel.serving.batching.row_independence import Independence, prove_independence
+from timonel.serving.batching.runtime import BatchingRuntime, batched
+from timonel.serving.runtimes.saved_model import as_warmup_file
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
@@ -39,19 +38,19 @@ def load(exports, name, settings, observe=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict"),
+    ("name", "independence"),
     [
-        ("dense", Verdict.TOGETHER),
-        ("table", Verdict.TOGETHER),
-        ("versioned-2", Verdict.TOGETHER),
-        ("doubler", Verdict.TOGETHER),
-        ("images", Verdict.UNKNOWN),
-        ("shapes", Verdict.APART),
+        ("dense", Independence.INDEPENDENT),
+        ("table", Independence.INDEPENDENT),
+        ("versioned-2", Independence.INDEPENDENT),
+        ("doubler", Independence.INDEPENDENT),
+        ("images", Independence.UNKNOWN),
+        ("shapes", Independence.DEPENDENT),
     ],
 )
-def test_what_may_go_together_is_found_by_trying(exports, name, verdict):
-    model = load(exports, name, AdaptiveBatching())
-    assert model._policy._verdicts["serving_default"] is verdict
+def test_what_may_go_together_is_found_by_trying(exports, name, independence):
+    model = TensorFlowRuntime().load(exports / name, SETTINGS)
+    assert prove_independence(model, model.signatures["serving_default"]) is independence
     model.close()
 
 
@@ -69,17 +68,22 @@ def test_images_are_batched_at_once_where_there_are_warm_up_requests(exports, pn
             ]
         )
     )
-    model = BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching()).load(version, SETTINGS)
-    assert model._policy._verdicts["serving_default"] is Verdict.TOGETHER
+    observed = []
+    runtime = BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching(), lambda _: observed.append)
+    model = runtime.load(version, SETTINGS)
+    model.run("serving_default", {"image_bytes": rows})
     model.close()
+    assert [batch.rows for batch in observed] == [2]
 
 
 def test_images_are_batched_once_one_was_seen(exports, png):
-    model = load(exports, "images", AdaptiveBatching())
+    observed = []
+    model = load(exports, "images", AdaptiveBatching(), observed.append)
     images = {"image_bytes": np.array([png()], dtype=object)}
-    assert model.run("serving_default", images)["label"].tolist() == [b"dog"]
-    assert model._policy._verdicts["serving_default"] is Verdict.TOGETHER
+    for _ in range(2):
+        assert model.run("serving_default", images)["label"].tolist() == [b"dog"]
     model.close()
+    assert [batch.rows for batch in observed] == [1], "the first one was computed apart"
 
 
 @pytest.mark.parametrize(

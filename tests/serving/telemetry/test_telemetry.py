@@ -14,7 +14,7 @@ from timonel.data.records import frame, read_records
 from timonel.errors import ServingError
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving import running_servers
-from timonel.serving.batching.observation import BatchObservation
+from timonel.serving.batching.request import BatchObservation
 from timonel.serving.handle import launch
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protos.messages import prediction_log_pb2

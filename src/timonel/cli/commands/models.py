@@ -122,7 +122,7 @@ def optimize(
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.progress import Steps
-    from timonel.models.optimization import optimize as measure
+    from timonel.models.runtime_choice import optimize as measure
     from timonel.models.versions import open_version
 
     # A folder can be opened without a workspace.

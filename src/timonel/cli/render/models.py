@@ -17,7 +17,7 @@ from timonel.units import format_bytes
 
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
-    from timonel.models.evidence import Choice, Evidence
+    from timonel.models.runtime_choice import Choice, Evidence
     from timonel.models.schema import CheckResult, TensorInfo
 
 _CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
@@ -83,7 +83,7 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
 
 def _runtime(version: ModelVersion) -> str | None:
     """Return a version's measured runtime choice, or None if not measured."""
-    from timonel.models.evidence import read_evidence
+    from timonel.models.runtime_choice import read_evidence
 
     try:
         found = read_evidence(version.path)

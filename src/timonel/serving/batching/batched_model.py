@@ -6,27 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
 
-from timonel.serving.batching.execution import Computing
-from timonel.serving.batching.observation import Observer
-from timonel.serving.batching.policy import APART, Place, Policy
-from timonel.serving.batching.queue import Queue, Taken
-from timonel.serving.batching.request import Answer, Request
-from timonel.serving.batching.threads import Batcher
+from timonel.serving.batching.batcher import Batcher, QueueKey
+from timonel.serving.batching.execution import BatchExecutor
+from timonel.serving.batching.policy import BatchingPolicy
+from timonel.serving.batching.queue import Batch, Queue
+from timonel.serving.batching.request import Answer, BatchRequest, Observer
 from timonel.serving.futures import await_settled
 from timonel.serving.runtimes.base import LoadedModel, WrappedModel, refused
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
-
-
-class QueueKey(NamedTuple):
-    """Key of a queue: requests for the same signature, outputs and shapes."""
-
-    owner: BatchingModel
-    signature: str
-    outputs: tuple[str, ...]
-    group: tuple[Any, ...]
 
 
 class BatchingModel(WrappedModel):
@@ -43,7 +32,7 @@ class BatchingModel(WrappedModel):
     def __init__(
         self,
         model: LoadedModel,
-        policy: Policy,
+        policy: BatchingPolicy,
         batcher: Batcher,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -52,9 +41,9 @@ class BatchingModel(WrappedModel):
         self._model = model
         self._policy = policy
         self._batcher = batcher
-        self._computing = Computing(model, policy, observer, clock)
+        self._executor = BatchExecutor(model, policy, observer, clock)
         self._clock = clock
-        self._outstanding: dict[Future[Answer], tuple[QueueKey, Request]] = {}
+        self._outstanding: dict[Future[Answer], tuple[QueueKey, BatchRequest]] = {}
         self._gate = threading.Lock()
         self._closing = False
         batcher.attach()
@@ -67,12 +56,6 @@ class BatchingModel(WrappedModel):
         deadline: float | None = None,
     ) -> Answer:
         """Compute the outputs of a signature, batched with other requests.
-
-        Args:
-            signature: A key of `signatures`.
-            inputs: Exactly the signature's inputs.
-            outputs: Names of the requested outputs; None for all of them.
-            deadline: Time after which the response is useless, in seconds of `time.monotonic`.
 
         Raises:
             StatusError: The model rejected the request or failed, the queue is full, or the
@@ -93,11 +76,11 @@ class BatchingModel(WrappedModel):
         removes the request from the queue.
         """
         try:
-            rows, group = self._policy.place(signature, inputs) or Place(1, APART)
+            rows, group = self._policy.place(signature, inputs)
         except Exception as error:  # noqa: BLE001 - becomes the response
             return refused(error)
         names = tuple(self.signatures[signature].outputs if outputs is None else outputs)
-        request = Request(inputs, names, rows, self._clock(), deadline)
+        request = BatchRequest(inputs, names, rows, self._clock(), deadline)
         self._enter(QueueKey(self, signature, tuple(sorted(names)), group), request)
         return request.future
 
@@ -111,20 +94,20 @@ class BatchingModel(WrappedModel):
         self._batcher.detach()
         self._model.close()
 
-    def compute(self, key: QueueKey, taken: Taken[Request]) -> None:
+    def compute(self, key: QueueKey, batch: Batch) -> None:
         """Compute requests taken from a queue; called by the batcher."""
-        for request in taken.late:
+        for request in batch.late:
             if request.claim():
                 request.fail(self._policy.late)
-        pieces = [piece for piece in taken.pieces if piece.task.claim()]
+        pieces = [piece for piece in batch.pieces if piece.request.claim()]
         try:
             if pieces:
-                self._computing.batch(key.signature, key.outputs, key.group, pieces)
+                self._executor.run_batch(key, pieces)
         except BaseException as error:  # noqa: BLE001 - becomes the responses
             for piece in pieces:
-                piece.task.fail(error)
+                piece.request.fail(error)
 
-    def _enter(self, key: QueueKey, request: Request) -> None:
+    def _enter(self, key: QueueKey, request: BatchRequest) -> None:
         """Add a request to its queue."""
         future = request.future
         try:
@@ -141,7 +124,7 @@ class BatchingModel(WrappedModel):
         if self._closing:
             raise StatusError(Code.UNAVAILABLE, "The version is being unloaded")
 
-    def _queue(self, key: QueueKey) -> Queue[Any]:
+    def _queue(self, key: QueueKey) -> Queue:
         queue = self._policy.queue(key.signature, key.group)
         if self._closing:
             queue.close()

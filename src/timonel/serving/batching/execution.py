@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from timonel.serving.batching.batcher import QueueKey
 from timonel.serving.batching.merge import check_outputs, merge, padded_size, split
-from timonel.serving.batching.observation import BatchObservation, Observer
-from timonel.serving.batching.policy import APART, Policy
-from timonel.serving.batching.queue import Piece
-from timonel.serving.batching.request import Answer, Request
+from timonel.serving.batching.policy import APART, BatchingPolicy
+from timonel.serving.batching.request import Answer, BatchObservation, Observer, Piece
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.signature import Array
 from timonel.serving.status import StatusError
 
 _LOG = logging.getLogger(__name__)
-Pieces = list[Piece[Request]]
 
 
-class Computing:
+class BatchExecutor:
     """Executor of batches, which completes their requests. Thread-safe.
 
     Args:
@@ -31,7 +28,7 @@ class Computing:
     def __init__(
         self,
         model: LoadedModel,
-        policy: Policy,
+        policy: BatchingPolicy,
         observer: Observer | None,
         clock: Callable[[], float],
     ) -> None:
@@ -40,114 +37,85 @@ class Computing:
         self._observer = observer
         self._clock = clock
 
-    def batch(
-        self, signature: str, outputs: Sequence[str], group: tuple[object, ...], pieces: Pieces
-    ) -> None:
-        """Compute a batch, and complete its requests.
-
-        Args:
-            signature: The signature to run.
-            outputs: Names of the requested outputs.
-            group: The queue's group, from `Policy.place`.
-            pieces: The rows.
-        """
+    def run_batch(self, key: QueueKey, pieces: Sequence[Piece]) -> None:
+        """Compute a batch, and complete its requests."""
         started = self._clock()
         for piece in pieces:
-            piece.task.queue_s = started - piece.task.arrived
-        if group == APART:
+            piece.request.queue_s = started - piece.request.arrived
+        if key.group == APART:
             (piece,) = pieces
-            answer = self._run_apart(signature, piece.task.inputs, outputs)
-            piece.task.took(self._clock() - started)
-            piece.task.answer(piece, answer)
+            answer = self._model.run(key.signature, piece.inputs, key.outputs)
+            self._policy.ran_apart(key.signature, piece.inputs)
+            piece.request.add_compute_time(self._clock() - started)
+            piece.request.answer(piece, answer)
             return
         rows = sum(piece.rows for piece in pieces)
         padding = padded_size(rows, self._policy.allowed_sizes) - rows if pieces[-1].rows else 0
         failure: Exception | None = None
         try:
-            found, compute_s = self._run_merged(signature, outputs, pieces, padding)
+            found, compute_s = self._run_merged(key, pieces, rows, padding)
         except Exception as error:  # noqa: BLE001 - passed to all affected requests
             failure, compute_s = error, self._clock() - started
         else:
             for piece in pieces:
-                piece.task.took(compute_s)
+                piece.request.add_compute_time(compute_s)
             parts = split(found, [p.rows for p in pieces], whole=len(pieces) == 1 and not padding)
             for piece, part in zip(pieces, parts, strict=True):
-                piece.task.answer(piece, part)
-            self._policy.computed(signature, rows, compute_s)
-        self._tell(
-            BatchObservation(
-                queue_s=tuple(piece.task.queue_s for piece in pieces),
-                compute_s=compute_s,
-                rows=rows,
-                padded_rows=padding,
-                signature=signature,
-                failed=failure is not None,
-            )
+                piece.request.answer(piece, part)
+            self._policy.computed(key.signature, rows, compute_s)
+        queue_s = tuple(piece.request.queue_s for piece in pieces)
+        has_failed = failure is not None
+        self._observe(
+            BatchObservation(queue_s, compute_s, rows, padding, key.signature, has_failed)
         )
         if failure is not None:
-            self._after_failure(signature, outputs, pieces, failure)
+            self._fail(key, pieces, failure)
             del failure  # its traceback refers to this frame
 
-    def _run_apart(
-        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None
-    ) -> Answer:
-        answer = self._model.run(signature, inputs, outputs)
-        self._policy.ran_apart(signature, inputs)
-        return answer
-
     def _run_merged(
-        self, signature: str, outputs: Sequence[str], pieces: Pieces, padding: int
+        self, key: QueueKey, pieces: Sequence[Piece], rows: int, padding: int
     ) -> tuple[Answer, float]:
-        tensors = {n: spec.tensor for n, spec in self._model.signatures[signature].inputs.items()}
+        specs = self._model.signatures[key.signature].inputs
         inputs = merge(
-            [_rows(piece) for piece in pieces],
+            [piece.inputs for piece in pieces],
             padding,
             pad_shapes=self._policy.pad_shapes,
-            tensors=tensors,
+            tensors={name: spec.tensor for name, spec in specs.items()},
         )
         began = self._clock()
-        rows = sum(piece.rows for piece in pieces) + padding
-        found = self._model.run(signature, inputs, outputs)
+        found = self._model.run(key.signature, inputs, key.outputs)
         compute_s = self._clock() - began
         if len(pieces) > 1 or self._policy.checks_outputs:
             try:
-                check_outputs(found, rows)
+                check_outputs(found, rows + padding)
             except StatusError:
-                self._policy.misfit(signature)
+                self._policy.misfit(key.signature)
                 raise
         return found, compute_s
 
-    def _after_failure(
-        self, signature: str, outputs: Sequence[str], pieces: Pieces, failure: Exception
-    ) -> None:
+    def _fail(self, key: QueueKey, pieces: Sequence[Piece], failure: Exception) -> None:
+        """Fail the requests of a batch, or retry them one by one."""
         if len(pieces) == 1 or not self._policy.retries_apart:
             for piece in pieces:
-                piece.task.fail(failure)
+                piece.request.fail(failure)
             return
         # Invalid rows of one request must not fail the others of its batch.
         now = self._clock()
         for piece in pieces:
-            if piece.task.is_late(now):
-                piece.task.fail(self._policy.late)
+            if piece.request.is_late(now):
+                piece.request.fail(self._policy.late)
                 continue
             try:
-                found = self._model.run(signature, piece.task.inputs, outputs)
+                found = self._model.run(key.signature, piece.request.inputs, key.outputs)
             except Exception as error:  # noqa: BLE001 - becomes the response
-                piece.task.fail(error)
+                piece.request.fail(error)
             else:
-                piece.task.answer(piece, found)
+                piece.request.answer(piece, found)
 
-    def _tell(self, observation: BatchObservation) -> None:
+    def _observe(self, observation: BatchObservation) -> None:
         if self._observer is None:
             return
         try:
             self._observer(observation)
         except Exception:  # noqa: BLE001 - a bug there must not fail requests
-            _LOG.exception("a batch could not be counted")
-
-
-def _rows(piece: Piece[Request]) -> Mapping[str, Array]:
-    inputs = piece.task.inputs
-    if piece.rows == piece.task.rows:
-        return inputs
-    return {name: array[piece.start : piece.stop] for name, array in inputs.items()}
+            _LOG.exception("the observer of batches failed")

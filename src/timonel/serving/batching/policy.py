@@ -1,26 +1,101 @@
-"""Batching policies: adaptive, and TensorFlow Serving's parameters."""
+"""Batching policies: adaptive, and TensorFlow Serving's parameters.
+
+The adaptive policy learns the best batch size of each signature from measured compute times. Larger
+batches pay off while the time per row decreases. The limit is the smallest power of two whose time
+per row is, within a tolerance, the lowest measured. It grows by exploration: while the largest
+measured size is the best one, larger batches are allowed.
+"""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from timonel.serving.batching.batch_size import Learned, limit, observe
 from timonel.serving.batching.merge import rows_of
-from timonel.serving.batching.queue import NaturalQueue, Queue, Room
-from timonel.serving.batching.row_independence import Verdict, is_open, verdict
+from timonel.serving.batching.queue import (
+    NaturalQueue,
+    ParameterQueue,
+    Queue,
+    QueueCapacity,
+    QueueLimits,
+)
+from timonel.serving.batching.row_independence import (
+    Independence,
+    is_open,
+    prove_independence,
+)
 from timonel.serving.batching.tfserving_parameters import check_queue, unsigned
-from timonel.serving.batching.tfserving_queue import Limits, ParameterQueue
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
-from timonel.serving.signature import Array, Signature
+from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
 
+_BUCKETS = 21
+_TOLERANCE = 1.1
+_GROWTH = 2
+_MIN_MEASUREMENTS = 3
+"""Measurements before a size counts: the first ones allocate memory and warm caches."""
+_EXPLORE = 64
+_FASTER, _SLOWER = 0.5, 0.1
+"""Weights of faster and slower measurements: noise only makes runs slower."""
 _PROOFS = 3
-_MICRO = 1e-6
 APART = ("apart",)
 """Group of requests that are queued but computed alone."""
+
+
+class BatchTimes(NamedTuple):
+    """Measured compute times of a signature's batches; a tuple for speed.
+
+    Args:
+        row_s: Seconds per row, by size: entry k is for batches of more than 2^(k-1) and at most 2^k
+            rows.
+        counts: Number of measurements, by size.
+        seen: Number of all measurements.
+    """
+
+    row_s: tuple[float, ...] = (0.0,) * _BUCKETS
+    counts: tuple[int, ...] = (0,) * _BUCKETS
+    seen: int = 0
+
+    def updated(self, rows: int, seconds: float) -> BatchTimes:
+        """Return the times after another batch took ``seconds`` to compute."""
+        if rows < 1:
+            return self
+        k = _bucket(rows)
+        measured = seconds / rows
+        before = self.row_s[k] if self.counts[k] else measured
+        after = before + (measured - before) * (_FASTER if measured < before else _SLOWER)
+        return BatchTimes(
+            (*self.row_s[:k], after, *self.row_s[k + 1 :]),
+            (*self.counts[:k], self.counts[k] + 1, *self.counts[k + 1 :]),
+            self.seen + 1,
+        )
+
+    def best_size(self, max_rows: int) -> int:
+        """Return the maximum rows of the next batch, from 1 to ``max_rows``."""
+        known = [k for k, count in enumerate(self.counts) if count >= _MIN_MEASUREMENTS]
+        if not known:
+            # Start small: otherwise small sizes are never tried, and never found to be cheap.
+            return 1
+        cheapest = min(self.row_s[k] for k in known)
+        best = next(k for k in known if self.row_s[k] <= _TOLERANCE * cheapest)
+        if best == known[-1]:
+            best += _GROWTH
+        elif self.seen % _EXPLORE == 0:
+            # Retry sizes that were slow once, as the cause may be temporary.
+            best += 1
+        elif self.seen % _EXPLORE == _EXPLORE // 2:
+            best = max(best - 1, 0)
+        return min(1 << best, max_rows)
+
+
+_NO_TIMES = BatchTimes()
+
+
+def _bucket(rows: int) -> int:
+    return min((rows - 1).bit_length(), _BUCKETS - 1)
 
 
 class Place(NamedTuple):
@@ -28,14 +103,15 @@ class Place(NamedTuple):
 
     Args:
         rows: The request's number of rows.
-        group: Distinguishes the queues of one signature and set of outputs.
+        group: Distinguishes the queues of one signature and set of outputs; `APART` to compute the
+            request alone.
     """
 
     rows: int
     group: tuple[Any, ...]
 
 
-class Policy(abc.ABC):
+class BatchingPolicy(abc.ABC):
     """Batching decisions for one version. Thread-safe."""
 
     allowed_sizes: Sequence[int] = ()
@@ -50,35 +126,37 @@ class Policy(abc.ABC):
     """Whether callers wait for the response even after their deadline."""
 
     @abc.abstractmethod
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:
-        """Return the place of a request; None to compute it alone.
+    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place:
+        """Return the place of a request.
 
         Raises:
             StatusError: The request cannot be computed.
         """
 
     @abc.abstractmethod
-    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue[Any]:
+    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:
         """Return an empty queue."""
 
-    @abc.abstractmethod
-    def most_rows(self, signature: str) -> int:
-        """Return the maximum rows of a batch."""
+    def computed(self, signature: str, rows: int, seconds: float) -> None:  # noqa: B027
+        """Record the compute time of a batch."""
 
-    @abc.abstractmethod
-    def computed(self, signature: str, rows: int, seconds: float) -> None:
-        """Record a batch."""
-
-    @abc.abstractmethod
-    def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
+    def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:  # noqa: B027
         """Record a request that was computed alone."""
 
-    @abc.abstractmethod
-    def misfit(self, signature: str) -> None:
+    def misfit(self, signature: str) -> None:  # noqa: B027
         """Record that a batch's outputs do not match its rows."""
 
 
-class AdaptivePolicy(Policy):
+@dataclass
+class _SignatureState:
+    """What the adaptive policy knows of a signature."""
+
+    independence: Independence
+    batches: BatchTimes = _NO_TIMES
+    proofs_left: int = _PROOFS
+
+
+class AdaptivePolicy(BatchingPolicy):
     """Natural batches of a learned size, if rows are proven independent.
 
     Args:
@@ -100,76 +178,66 @@ class AdaptivePolicy(Policy):
     ) -> None:
         self._model = model
         self._max_rows = settings.max_rows
-        self._room = Room(settings.max_queued)
-        self._learned = {name: Learned() for name in model.signatures}
-        self._verdicts = {
-            name: _verdict(model, signature, samples.get(name))
-            for name, signature in model.signatures.items()
-        }
-        self._proofs_left = dict.fromkeys(model.signatures, _PROOFS)
+        self._capacity = QueueCapacity(settings.max_queued)
+        self._states: dict[str, _SignatureState] = {}
+        for name, signature in model.signatures.items():
+            # Generated rows are certain to differ from each other, so try them first.
+            found = prove_independence(model, signature)
+            if found is Independence.UNKNOWN and name in samples:
+                found = prove_independence(model, signature, samples[name])
+            self._states[name] = _SignatureState(found)
 
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:
-        """Return a queue for the same shapes; None if not proven batchable."""
-        if self._verdicts[signature] is not Verdict.TOGETHER:
-            return None
+    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place:
+        """Return a queue for the same shapes; `APART` if not proven batchable."""
+        if self._states[signature].independence is not Independence.INDEPENDENT:
+            return Place(1, APART)
         try:
             rows = rows_of(inputs)
         except StatusError:
             # If the request is invalid, the model reports the error.
-            return None
+            return Place(1, APART)
         specs = self._model.signatures[signature].inputs
         # Inputs of an undeclared rank are not covered by the proof.
         if rows == 0 or any(a.ndim != len(specs[n].shape or ()) for n, a in inputs.items()):
-            return None
+            return Place(1, APART)
         shapes = tuple((array.dtype, array.shape[1:]) for array in inputs.values())
         return Place(rows, (tuple(inputs), shapes))
 
-    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue[Any]:
+    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:
         """Return a queue without added delay."""
         if group == APART:
-            return NaturalQueue(self._room, lambda: 0)
-        return NaturalQueue(self._room, lambda: self.most_rows(signature))
-
-    def most_rows(self, signature: str) -> int:
-        """Return the learned limit."""
-        return limit(self._learned[signature], self._max_rows)
+            return NaturalQueue(self._capacity, lambda: 0)
+        state = self._states[signature]
+        return NaturalQueue(self._capacity, lambda: state.batches.best_size(self._max_rows))
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Record the compute time of a batch."""
         # Races between threads may lose an update, which is acceptable for a statistic.
-        self._learned[signature] = observe(self._learned[signature], rows, seconds)
+        state = self._states[signature]
+        state.batches = state.batches.updated(rows, seconds)
 
     def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
         """Prove independence of rows with these inputs, if not possible at load."""
-        if self._verdicts[signature] is not Verdict.UNKNOWN:
+        state = self._states[signature]
+        if state.independence is not Independence.UNKNOWN:
             return
         spec = self._model.signatures[signature]
         if not is_open(spec) or any(array.shape[:1] in {(), (0,)} for array in inputs.values()):
             return
-        self._proofs_left[signature] -= 1
-        if self._proofs_left[signature] >= 0:
+        state.proofs_left -= 1
+        if state.proofs_left >= 0:
             one_row = {name: array[:1] for name, array in inputs.items()}
-            self._verdicts[signature] = verdict(self._model, spec, one_row)
-        if self._proofs_left[signature] <= 0 and self._verdicts[signature] is Verdict.UNKNOWN:
-            self._verdicts[signature] = Verdict.APART
+            state.independence = prove_independence(self._model, spec, one_row)
+        if state.proofs_left <= 0 and state.independence is Independence.UNKNOWN:
+            state.independence = Independence.DEPENDENT
 
     def misfit(self, signature: str) -> None:
         """Batch no more requests of this signature."""
-        self._verdicts[signature] = Verdict.APART
+        self._states[signature].independence = Independence.DEPENDENT
 
 
-def _verdict(
-    model: LoadedModel, signature: Signature, sample: Mapping[str, Array] | None
-) -> Verdict:
-    # Generated rows are certain to differ from each other, so try them first.
-    found = verdict(model, signature)
-    if found is Verdict.UNKNOWN and sample is not None:
-        return verdict(model, signature, sample)
-    return found
-
-
-class ParameterPolicy(Policy):
-    """Batching by TensorFlow Serving's parameters.
+class ParameterPolicy(BatchingPolicy):
+    """Batching by TensorFlow Serving's parameters: every request is queued.
 
     Args:
         parameters: Sizes and times.
@@ -190,31 +258,18 @@ class ParameterPolicy(Policy):
         self.pad_shapes = parameters.pad_variable_length_inputs
         largest = unsigned(parameters.max_batch_size)
         split = parameters.enable_large_batch_splitting
-        self._limits = Limits(
-            task_rows=largest,
+        self._limits = QueueLimits(
+            request_rows=largest,
             batch_rows=(parameters.max_execution_batch_size or largest) if split else largest,
-            timeout_s=parameters.batch_timeout_micros * _MICRO,
+            timeout_s=parameters.batch_timeout_micros / 1e6,
             batches=unsigned(parameters.max_enqueued_batches) or 1,
             split=split,
         )
 
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place | None:  # noqa: ARG002
+    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place:  # noqa: ARG002
         """Return the only queue of the signature and outputs."""
         return Place(rows_of(inputs), ())
 
-    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue[Any]:  # noqa: ARG002
+    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:  # noqa: ARG002
         """Return a queue with the parameters' limits."""
         return ParameterQueue(self._limits)
-
-    def most_rows(self, signature: str) -> int:  # noqa: ARG002
-        """Return the configured limit."""
-        return self._limits.batch_rows
-
-    def computed(self, signature: str, rows: int, seconds: float) -> None:
-        """Ignore the measurement: batch sizes are fixed."""
-
-    def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
-        """Ignore the request: everything is batched."""
-
-    def misfit(self, signature: str) -> None:
-        """Ignore the mismatch: the next batch may match."""

@@ -1,88 +1,43 @@
-"""Queues of tasks that form batches. Pure: time is an argument, in seconds.
+"""Queues of requests that form batches. Pure: time is an argument, in seconds.
 
-A task is one request's rows. `NaturalQueue` returns all queued tasks up to a limit;
-`tfserving_queue` has the queue that decides as TensorFlow Serving does. Not thread-safe: the owner
-holds a lock.
+`NaturalQueue` returns all queued requests up to a limit; `ParameterQueue` decides as TensorFlow
+Serving does. Not thread-safe: the owner holds a lock.
 """
 
 from __future__ import annotations
 
 import abc
+import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-from timonel.serving.status import Code, StatusError
-
-FULL = "The batch scheduling queue to which this task was submitted is full; "
-
-
-class Task:
-    """A queued request; compared by identity.
-
-    Args:
-        rows: The number of rows.
-        arrived: The time of arrival.
-        deadline: Time after which the response is useless; None for never.
-    """
-
-    __slots__ = ("arrived", "deadline", "rows")
-
-    def __init__(self, rows: int, arrived: float, deadline: float | None = None) -> None:
-        self.rows = rows
-        self.arrived = arrived
-        self.deadline = deadline
-
-    def is_late(self, now: float) -> bool:
-        """Return whether the deadline has passed."""
-        return self.deadline is not None and self.deadline <= now
-
-
-T = TypeVar("T", bound=Task)
+from timonel.serving.batching.request import BatchRequest, Piece
+from timonel.serving.status import Code, StatusError, invalid_argument
 
 
 @dataclass(frozen=True)
-class Piece(Generic[T]):
-    """Rows ``start`` to ``stop`` of a task; all unless it was split."""
-
-    task: T
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Taken(Generic[T]):
-    """A batch taken from a queue, and expired tasks.
+class Batch:
+    """A batch taken from a queue, and expired requests.
 
     Args:
-        pieces: One batch, in order of arrival; empty if there is nothing to compute.
-        late: Tasks to reject, because their deadlines have passed.
+        pieces: The batch, in order of arrival; empty if there is nothing to compute.
+        late: Requests to reject, because their deadlines have passed.
     """
 
-    pieces: tuple[Piece[T], ...]
-    late: tuple[T, ...] = ()
-
-    @property
-    def tasks(self) -> list[T]:
-        """Tasks with rows in the batch."""
-        return [piece.task for piece in self.pieces]
+    pieces: tuple[Piece, ...]
+    late: tuple[BatchRequest, ...] = ()
 
 
-class Queue(abc.ABC, Generic[T]):
-    """A queue of tasks whose rows may be computed together."""
+class Queue(abc.ABC):
+    """A queue of requests whose rows may be computed together."""
 
     @abc.abstractmethod
-    def add(self, task: T, now: float) -> None:
-        """Add a task.
+    def add(self, request: BatchRequest, now: float) -> None:
+        """Add a request.
 
         Raises:
-            StatusError: The task is too large, or the queue is full.
+            StatusError: The request is too large, or the queue is full.
         """
 
     @abc.abstractmethod
@@ -90,109 +45,220 @@ class Queue(abc.ABC, Generic[T]):
         """Return when the next batch is due; None if empty."""
 
     @abc.abstractmethod
-    def take(self, now: float) -> Taken[T]:
+    def take(self, now: float) -> Batch:
         """Take the next batch; call it only when one is due."""
 
     @abc.abstractmethod
-    def remove(self, task: T) -> None:
-        """Remove a task, if it is queued."""
+    def remove(self, request: BatchRequest) -> None:
+        """Remove a request, if it is queued."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Make all queued tasks due at once."""
+        """Make all queued requests due at once."""
 
 
-class Room:
-    """Limit of queued tasks in all queues of one version.
+def take_rows(requests: deque[BatchRequest], max_rows: int, now: float) -> Batch:
+    """Take a batch from the left, within a limit of rows.
+
+    At least one request is taken, however many rows it has.
 
     Args:
-        limit: The maximum number of tasks.
+        requests: Queued requests in order; taken and expired ones are removed.
+        max_rows: The maximum number of rows.
+        now: The present time.
+    """
+    pieces: list[Piece] = []
+    late: list[BatchRequest] = []
+    rows = 0
+    while requests:
+        request = requests[0]
+        if request.is_late(now):
+            late.append(request)
+        elif pieces and rows + request.rows > max_rows:
+            break
+        else:
+            pieces.append(Piece(request, 0, request.rows))
+            rows += request.rows
+        requests.popleft()
+    return Batch(tuple(pieces), tuple(late))
+
+
+class QueueCapacity:
+    """Limit of queued requests in all queues of one version.
+
+    Args:
+        limit: The maximum number of requests.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
 
-    def enter(self) -> None:
-        """Count a queued task.
 
-        Raises:
-            StatusError: The limit is reached.
-        """
-        if self.used >= self.limit:
-            raise StatusError(
-                Code.UNAVAILABLE,
-                f"{FULL}currently {self.used} tasks enqueued and max_queued is {self.limit}",
-            )
-        self.used += 1
+class NaturalQueue(Queue):
+    """Queue without delay: batches take all requests within a row limit.
 
-    def leave(self) -> None:
-        """Remove a task from the count."""
-        self.used -= 1
-
-
-def cut(tasks: deque[T], limit: int, now: float) -> Taken[T]:
-    """Take a batch from the left, within a limit of rows.
-
-    At least one task is taken, however many rows it has.
+    A request larger than the limit forms a batch alone.
 
     Args:
-        tasks: Queued tasks in order; taken and expired ones are removed.
-        limit: The maximum number of rows.
-        now: The present time.
-    """
-    pieces: list[Piece[T]] = []
-    late: list[T] = []
-    rows = 0
-    while tasks:
-        task = tasks[0]
-        if task.is_late(now):
-            late.append(task)
-        elif pieces and rows + task.rows > limit:
-            break
-        else:
-            pieces.append(Piece(task, 0, task.rows))
-            rows += task.rows
-        tasks.popleft()
-    return Taken(tuple(pieces), tuple(late))
-
-
-class NaturalQueue(Queue[T]):
-    """Queue without delay: batches take all tasks within a row limit.
-
-    A task larger than the limit forms a batch alone.
-
-    Args:
-        room: The limit of tasks, shared with the version's other queues.
-        limit: Returns the maximum rows; called for each batch.
+        capacity: The limit of requests, shared with the version's other queues.
+        max_rows: Returns the maximum rows; called for each batch.
     """
 
-    def __init__(self, room: Room, limit: Callable[[], int]) -> None:
-        self._room = room
-        self._limit = limit
-        self._tasks: deque[T] = deque()
+    def __init__(self, capacity: QueueCapacity, max_rows: Callable[[], int]) -> None:
+        self._capacity = capacity
+        self._max_rows = max_rows
+        self._requests: deque[BatchRequest] = deque()
 
-    def add(self, task: T, now: float) -> None:  # noqa: ARG002 - the interface's
-        """Add a task, if there is room."""
-        self._room.enter()
-        self._tasks.append(task)
+    def add(self, request: BatchRequest, now: float) -> None:  # noqa: ARG002 - the interface's
+        """Add a request, if there is capacity."""
+        used, limit = self._capacity.used, self._capacity.limit
+        if used >= limit:
+            raise _full(f"currently {used} tasks enqueued and max_queued is {limit}")
+        self._capacity.used += 1
+        self._requests.append(request)
 
     def due_at(self) -> float | None:
-        """Return the first task's arrival: queued tasks are due at once."""
-        return self._tasks[0].arrived if self._tasks else None
+        """Return the first request's arrival: queued requests are due at once."""
+        return self._requests[0].arrived if self._requests else None
 
-    def take(self, now: float) -> Taken[T]:
-        """Take the next batch, and expired tasks."""
-        taken = cut(self._tasks, self._limit(), now)
-        for _ in (*taken.pieces, *taken.late):
-            self._room.leave()
-        return taken
+    def take(self, now: float) -> Batch:
+        """Take the next batch, and expired requests."""
+        batch = take_rows(self._requests, self._max_rows(), now)
+        self._capacity.used -= len(batch.pieces) + len(batch.late)
+        return batch
 
-    def remove(self, task: T) -> None:
-        """Remove a task."""
-        if task in self._tasks:
-            self._tasks.remove(task)
-            self._room.leave()
+    def remove(self, request: BatchRequest) -> None:
+        """Remove a request."""
+        if request in self._requests:
+            self._requests.remove(request)
+            self._capacity.used -= 1
 
     def close(self) -> None:
-        """Do nothing: all tasks are due at once."""
+        """Do nothing: all requests are due at once."""
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """TensorFlow Serving's options of a queue.
+
+    Args:
+        request_rows: Maximum rows of a request.
+        batch_rows: Maximum rows of a batch.
+        timeout_s: Seconds that a batch waits to be filled.
+        batches: Maximum number of queued batches.
+        split: Whether a request may be split over several batches.
+    """
+
+    request_rows: int
+    batch_rows: int
+    timeout_s: float
+    batches: int
+    split: bool = False
+
+
+@dataclass(eq=False)
+class _GrowingBatch:
+    """A growing batch; its timeout starts with its first request."""
+
+    since: float
+    pieces: list[Piece]
+    rows: int = 0
+
+
+class ParameterQueue(Queue):
+    """TensorFlow Serving's queue: forms batches on arrival; only the last is open.
+
+    Args:
+        limits: Sizes and times.
+    """
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._batches: deque[_GrowingBatch] = deque()
+        self._closed = False
+
+    def add(self, request: BatchRequest, now: float) -> None:
+        """Add a request to the open batch, or to the next ones."""
+        limits = self._limits
+        if request.rows > limits.request_rows:
+            raise invalid_argument(
+                f"Task size {request.rows} is larger than maximum input batch size "
+                f"{limits.request_rows}"
+            )
+        self._check_capacity(request)
+        for piece in self._split(request):
+            if not self._batches or self._open_rows + piece.rows > limits.batch_rows:
+                self._batches.append(_GrowingBatch(now, []))
+            self._batches[-1].pieces.append(piece)
+            self._batches[-1].rows += piece.rows
+
+    def due_at(self) -> float | None:
+        """Return when the first batch is full or reaches its timeout."""
+        if not self._batches:
+            return None
+        first = self._batches[0]
+        full = len(self._batches) > 1 or first.rows >= self._limits.batch_rows
+        return first.since + (0 if full or self._closed else self._limits.timeout_s)
+
+    def take(self, now: float) -> Batch:
+        """Take the first batch."""
+        pieces = self._batches.popleft().pieces
+        # A batch is computed as a whole unless all of its requests are late.
+        if all(piece.request.is_late(now) for piece in pieces):
+            return Batch((), tuple(piece.request for piece in pieces))
+        return Batch(tuple(pieces))
+
+    def remove(self, request: BatchRequest) -> None:
+        """Remove a request, with all its pieces."""
+        for batch in list(self._batches):
+            kept = [piece for piece in batch.pieces if piece.request is not request]
+            if len(kept) < len(batch.pieces):
+                batch.pieces = kept
+                batch.rows = sum(piece.rows for piece in kept)
+                if not kept:
+                    self._batches.remove(batch)
+
+    def close(self) -> None:
+        """Make the open batch due at once."""
+        self._closed = True
+
+    @property
+    def _open_rows(self) -> int:
+        return self._batches[-1].rows if self._batches else 0
+
+    def _split(self, request: BatchRequest) -> list[Piece]:
+        size = self._limits.batch_rows
+        first = size - self._open_rows
+        if not self._limits.split or request.rows <= first:
+            return [Piece(request, 0, request.rows)]
+        # Fill the open batch first.
+        edges = [0, *range(first or size, request.rows, size), request.rows]
+        return [Piece(request, *edge) for edge in itertools.pairwise(edges)]
+
+    def _check_capacity(self, request: BatchRequest) -> None:
+        limits = self._limits
+        count = max(1, len(self._batches))  # an empty open batch counts
+        if not limits.split:
+            if self._open_rows + request.rows > limits.request_rows and count >= limits.batches:
+                raise _full(
+                    f"currently {count} batches enqueued and max_enqueued_batches is "
+                    f"{limits.batches}"
+                )
+            return
+        capacity = (limits.batches - count + 1) * limits.batch_rows - self._open_rows
+        if request.rows > capacity:
+            raise _full(
+                f"task size is {request.rows} but scheduling capacity is only {capacity} "
+                f"(num_enqueued_batches={count}, max_enqueued_batches={limits.batches}, "
+                f"open_batch_size={self._open_rows}, "
+                f"max_execution_batch_size={limits.batch_rows})"
+            )
+
+
+def _full(reason: str) -> StatusError:
+    # The words of TensorFlow Serving.
+    return StatusError(
+        Code.UNAVAILABLE,
+        f"The batch scheduling queue to which this task was submitted is full; {reason}",
+    )

@@ -1,21 +1,46 @@
-"""A queued request: its arrays, and the future of its response."""
+"""A queued request: its arrays, and the future of its response. Measurements of batches."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from timonel.serving.batching.queue import Piece, Task
 from timonel.serving.runtimes.base import Pending
 from timonel.serving.signature import Array
 
 Answer = dict[str, Array]
 
 
-class Request(Task):
-    """A task with its arrays and the future of its response. Thread-safe.
+@dataclass(frozen=True)
+class BatchObservation:
+    """Measurements of a computed batch.
+
+    Args:
+        queue_s: Seconds that each request waited, in order of arrival.
+        compute_s: Seconds that the model computed.
+        rows: Number of requested rows.
+        padded_rows: Number of rows added as padding.
+        signature: The signature that ran.
+        failed: Whether the batch failed.
+    """
+
+    queue_s: tuple[float, ...]
+    compute_s: float
+    rows: int
+    padded_rows: int
+    signature: str = ""
+    failed: bool = False
+
+
+Observer = Callable[[BatchObservation], None]
+"""Callback after each batch, in the computing thread; quick and thread-safe."""
+
+
+class BatchRequest:
+    """A request with its arrays and future. Thread-safe; compared by identity.
 
     Args:
         inputs: Arrays by input name.
@@ -25,7 +50,10 @@ class Request(Task):
         deadline: Time after which the response is useless; None for never.
     """
 
-    __slots__ = ("_claimed", "_lock", "_parts", "future", "inputs", "outputs", "queue_s")
+    __slots__ = (
+        "_claimed", "_lock", "_parts", "arrived", "deadline", "future", "inputs", "outputs",
+        "queue_s", "rows",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,11 +61,13 @@ class Request(Task):
         outputs: Sequence[str],
         rows: int,
         arrived: float,
-        deadline: float | None,
+        deadline: float | None = None,
     ) -> None:
-        super().__init__(rows, arrived, deadline)
         self.inputs = inputs
         self.outputs = outputs
+        self.rows = rows
+        self.arrived = arrived
+        self.deadline = deadline
         self.future = Pending()
         self.future.compute_s = 0.0
         self.queue_s = 0.0
@@ -45,6 +75,10 @@ class Request(Task):
         self._lock = threading.Lock()
         self._claimed: bool | None = None
         self._parts: dict[int, Answer] = {}
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the deadline has passed."""
+        return self.deadline is not None and self.deadline <= now
 
     def claim(self) -> bool:
         """Mark the request as running, so that it cannot be cancelled.
@@ -57,21 +91,21 @@ class Request(Task):
                 self._claimed = self.future.set_running_or_notify_cancel()
             return self._claimed and not self.future.done()
 
-    def took(self, seconds: float) -> None:
+    def add_compute_time(self, seconds: float) -> None:
         """Add seconds that the model took to compute some of the rows."""
         with self._lock:
             self.future.compute_s = (self.future.compute_s or 0.0) + seconds
 
-    def answer(self, piece: Piece[Request], outputs: Answer) -> None:
+    def answer(self, piece: Piece, outputs: Answer) -> None:
         """Add outputs of some rows; complete the future after the last."""
-        wanted = {name: outputs[name] for name in self.outputs}
+        requested = {name: outputs[name] for name in self.outputs}
         with self._lock:
             if self.future.done():
                 return
             if piece.rows == self.rows:
-                self.future.set_result(wanted)
+                self.future.set_result(requested)
                 return
-            self._parts[piece.start] = wanted
+            self._parts[piece.start] = requested
             if sum(len(next(iter(part.values()))) for part in self._parts.values()) < self.rows:
                 return
             parts = [self._parts[start] for start in sorted(self._parts)]
@@ -84,3 +118,25 @@ class Request(Task):
         with self._lock:
             if not self.future.done():
                 self.future.set_exception(error)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows ``start`` to ``stop`` of a request; all unless it was split."""
+
+    request: BatchRequest
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """Input rows."""
+        inputs = self.request.inputs
+        if self.rows == self.request.rows:
+            return inputs
+        return {name: array[self.start : self.stop] for name, array in inputs.items()}

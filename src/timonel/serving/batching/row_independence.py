@@ -12,8 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.runtimes.declaring import DeclaringModel
+from timonel.serving.runtimes.base import DeclaringModel, LoadedModel
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, Signature, TensorSpec
 from timonel.serving.status import StatusError
 
@@ -29,17 +28,17 @@ _OPEN_SIZES = (1, 8, 32)
 Execution = Callable[[str, Mapping[str, Array]], Mapping[str, Array]]
 
 
-class Verdict(Enum):
+class Independence(Enum):
     """Result of the test."""
 
-    TOGETHER = "together"
-    APART = "apart"
+    INDEPENDENT = "independent"
+    DEPENDENT = "dependent"
     UNKNOWN = "unknown"
 
 
-def verdict(
+def prove_independence(
     model: LoadedModel, signature: Signature, sample: Mapping[str, Array] | None = None
-) -> Verdict:
+) -> Independence:
     """Decide whether a signature may be batched, by declaration or test.
 
     Args:
@@ -51,15 +50,15 @@ def verdict(
         `UNKNOWN` if the model accepts none of the inputs tried.
     """
     if not is_open(signature):
-        return Verdict.APART
+        return Independence.DEPENDENT
     if isinstance(model, DeclaringModel):
-        return Verdict.TOGETHER if model.batchable else Verdict.APART
+        return Independence.INDEPENDENT if model.batchable else Independence.DEPENDENT
     tries = _made_up(signature) if sample is None else iter([three_rows(sample)])
     for inputs in tries:
         found = _try(model.run, signature, inputs)
-        if found is not Verdict.UNKNOWN:
+        if found is not Independence.UNKNOWN:
             return found
-    return Verdict.UNKNOWN
+    return Independence.UNKNOWN
 
 
 def is_open(signature: Signature) -> bool:
@@ -78,16 +77,16 @@ def three_rows(inputs: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def _try(run: Execution, signature: Signature, inputs: Mapping[str, Array]) -> Verdict:
+def _try(run: Execution, signature: Signature, inputs: Mapping[str, Array]) -> Independence:
     single = {name: array[_ALONE : _ALONE + 1] for name, array in inputs.items()}
     try:
         together = run(signature.name, inputs)
         alone = run(signature.name, single)
     except StatusError as error:
         _LOG.debug("signature %s does not take %s: %s", signature.name, inputs, error)
-        return Verdict.UNKNOWN
+        return Independence.UNKNOWN
     same = all(_is_row(together[name], alone[name]) for name in signature.outputs)
-    return Verdict.TOGETHER if same else Verdict.APART
+    return Independence.INDEPENDENT if same else Independence.DEPENDENT
 
 
 def _is_row(together: Array, alone: Array) -> bool:

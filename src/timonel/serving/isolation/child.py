@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timonel.serving.batching.observation import BatchObservation
-from timonel.serving.batching.wrapping import batched
+from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.runtime import batched
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import pack_signatures
 from timonel.serving.isolation.packets import Kind, Message

@@ -13,7 +13,7 @@ from typing import Any
 
 from timonel.processes.spawn import describe_exit
 from timonel.processes.zygote import ZygoteError
-from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.batching.request import BatchObservation, Observer
 from timonel.serving.futures import await_settled
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import ProtocolError, unpack_signatures

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from timonel.processes.backoff import backoff_s
-from timonel.serving.batching.observation import Observer
+from timonel.serving.batching.request import Observer
 from timonel.serving.isolation.connection import is_small
 from timonel.serving.isolation.process import ComputeProcess, Outputs
 from timonel.serving.isolation.zygote_client import ForkOrder, ZygoteClient

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,17 @@ _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.spar
 """Optional imports of TensorFlow: Keras itself, and h5py and SciPy for an old vendored copy of
 Keras, which takes 10 MiB and half a second.
 """
+_import_lock = threading.Lock()
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without Keras, which is still imported on first use."""
+    """Import TensorFlow without Keras, which is still imported on first use. Idempotent."""
+    with _import_lock:
+        if "tensorflow" not in sys.modules:
+            _import_without_keras()
+
+
+def _import_without_keras() -> None:
     missing = [name for name in _EAGER if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
     modules.update(dict.fromkeys(missing))

@@ -72,6 +72,18 @@ class LoadedModel(abc.ABC):
         """Free the memory."""
 
 
+class DeclaringModel(LoadedModel):
+    """A version that declares how it may be batched and called concurrently.
+
+    For other versions the server detects or assumes this.
+    """
+
+    batchable: bool
+    """Whether rows of different requests may be computed in one batch."""
+    slots: int
+    """Number of concurrent calls of `run`; further calls wait."""
+
+
 class Pending(Future[dict[str, Array]]):
     """Future of a request's outputs."""
 
@@ -220,13 +232,14 @@ class Runtime(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Import what loading needs; called once before the first load.
-
-        May take seconds.
+        """Import what loading needs, which may take seconds; called before loads. Idempotent.
 
         Raises:
             StatusError: The import failed.
         """
+
+    def start(self) -> None:  # noqa: B027 - only runtimes in other processes have something to start
+        """Start to prepare in the background, if possible; returns at once. Idempotent."""
 
     def close(self) -> None:  # noqa: B027 - most runtimes have nothing to release
         """Release the resources of `prepare`; called once, after all models closed."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
-import os
 import queue
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from timonel.models.evidence import CONVERTED, chosen
+from timonel.models.runtime_choice import FLATBUFFER_FILE, chosen_runtime
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.runtimes.signatures import signatures_in
-from timonel.serving.runtimes.tflite_file import Entry, entries_in
+from timonel.serving.runtimes.saved_model import signatures_in
+from timonel.serving.runtimes.tflite_file import FlatbufferSignature, entries_in
 from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.batching import cores
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError, invalid_argument, not_found
 
-_LOG = logging.getLogger(__name__)
 TFLITE_FILE = Path("model.tflite")
 """Path of a flatbuffer in a version's folder, as in TensorFlow Serving."""
 
@@ -36,20 +34,19 @@ class LiteRtRuntime(Runtime):
             importlib.import_module("ai_edge_litert.interpreter")
             importlib.import_module("ai_edge_litert.schema_py_generated")
         except ImportError as error:
-            raise StatusError(Code.FAILED_PRECONDITION, f"LiteRT is not there: {error}") from error
+            raise StatusError(Code.FAILED_PRECONDITION, f"cannot import LiteRT: {error}") from error
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the flatbuffer in ``path``."""
         # As users of TensorFlow Serving expect: only that file, and the signatures of its metadata.
         as_tensorflow_serving = settings.prefer_tflite
         places = [path / TFLITE_FILE]
-        if not as_tensorflow_serving and chosen(path) == self.name:
-            places.insert(0, path / CONVERTED)
+        if not as_tensorflow_serving and chosen_runtime(path) == self.name:
+            places.insert(0, path / FLATBUFFER_FILE)
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise not_found(
-                f"There is no {TFLITE_FILE} in {path}; 'timonel models optimize' makes one of a "
-                "SavedModel"
+                f"There is no {TFLITE_FILE} in {path}; convert one by 'timonel models optimize'"
             )
         content = file.read_bytes()
         if file != path / TFLITE_FILE:
@@ -76,9 +73,11 @@ def load_flatbuffer(
         if signature.inputs and signature.outputs:
             entry = entries.get(name)
             if entry is None or not _is_like(entry.signature, signature):
-                raise invalid_argument(f"the flatbuffer has no signature {name} as it was exported")
+                raise invalid_argument(
+                    f"the flatbuffer lacks signature {name}, or its tensors differ"
+                )
     known = {
-        name: Entry(signatures[name], each.key, each.inputs, each.outputs)
+        name: FlatbufferSignature(signatures[name], each.key, each.inputs, each.outputs)
         for name, each in entries.items()
         if name in signatures
     }
@@ -94,16 +93,16 @@ class _FlatbufferModel(LoadedModel):
     """
 
     def __init__(
-        self, content: bytes, entries: Mapping[str, Entry], settings: RuntimeSettings
+        self, content: bytes, entries: Mapping[str, FlatbufferSignature], settings: RuntimeSettings
     ) -> None:
         self.signatures = {name: entry.signature for name, entry in entries.items()}
         self._content = content
         self._entries = entries
         self._threads = settings.intra_op_threads or 1
-        lanes = settings.interpreters or max(1, _cores() // self._threads)
+        interpreters = settings.interpreters or max(1, cores() // self._threads)
         # LIFO: the interpreter used last has its memory in the caches.
         self._idle: queue.LifoQueue[_Interpreter | None] = queue.LifoQueue()
-        for _ in range(lanes - 1):
+        for _ in range(interpreters - 1):
             self._idle.put(None)
         self._idle.put(self._make())
 
@@ -150,7 +149,7 @@ class _Interpreter:
             raise StatusError(Code.INVALID_ARGUMENT, _text(error)) from error
         self._runners: dict[str, Any] = {}
 
-    def run(self, entry: Entry, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
             values = self._call(entry, inputs)
         except (TypeError, ValueError) as error:
@@ -160,7 +159,7 @@ class _Interpreter:
             raise StatusError(code, _text(error)) from error
         return {name: np.asarray(value) for name, value in values.items()}
 
-    def _call(self, entry: Entry, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+    def _call(self, entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
         if entry.key is not None:
             runner = self._runners.get(entry.key)
             if runner is None:
@@ -180,9 +179,7 @@ class _Interpreter:
 def _is_like(ours: Signature, theirs: Signature) -> bool:
     """Return whether two signatures have the same inputs and outputs.
 
-    Internal tensors may differ.
-
-    Only a SavedModel has default values of inputs.
+    Internal tensors may differ. Only a SavedModel has default values of inputs.
     """
     return not theirs.defaults and all(
         {name: (spec.dtype, spec.shape) for name, spec in mine.items()}
@@ -191,7 +188,7 @@ def _is_like(ours: Signature, theirs: Signature) -> bool:
     )
 
 
-def _fits(entry: Entry, inputs: Mapping[str, Array]) -> bool:
+def _fits(entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> bool:
     """Return whether the inputs have the shapes that the signature declares."""
     for name, spec in entry.signature.inputs.items():
         declared, given = spec.shape or (), inputs[name].shape
@@ -204,8 +201,3 @@ def _fits(entry: Entry, inputs: Mapping[str, Array]) -> bool:
 
 def _text(error: Exception) -> str:
     return str(error).strip() or type(error).__name__
-
-
-def _cores() -> int:
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1

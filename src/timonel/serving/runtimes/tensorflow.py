@@ -5,34 +5,36 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from timonel.models.evidence import FROZEN, chosen
+from timonel.models.runtime_choice import FROZEN_DIR, chosen_runtime
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.safety.check import check_folder
-from timonel.serving.runtimes.signatures import signature_of, signatures_in
+from timonel.serving.runtimes.saved_model import signature_of, signatures_in
 from timonel.serving.settings import EVERY_MODEL, RuntimeSettings
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError, not_found
 
 _Key = tuple[str, tuple[str, ...]]
-_MOST_CALLABLES = 32
+_Fetch = tuple[tuple[str, ...], Callable[..., Sequence[Any]]]
+"""Names of outputs, and the function that computes them from all inputs. Thread-safe."""
+_MAX_CALLABLES = 32
 """Limit on output selections with a callable of their own; other selections compute all outputs."""
-_NODES = re.compile(
+_NODE_REFERENCES = re.compile(
     r"\s*\[\[\{\{.*?\}\}\]\]|\n\t \[\[.*?\]\]|\s*\{\{(function_)?node [^}]*\}\}|\s*\[Op:\w+\]"
 )
 """Node references in a message: ``[[{{function_node f}}{{node g}}]]``."""
-_SEVERAL = re.compile(
+_ROOT_ERRORS = re.compile(
     r"\d+ root error\(s\) found\.\s*\(0\) [A-Z_]+: (?P<first>.*?)\s*(?:\(1\) [A-Z_]+: |\Z)",
     re.DOTALL,
 )
 """The same problem, reported by several operations at once."""
-_MOST_CHARACTERS = 2_000
+_MAX_CHARACTERS = 2_000
 
 
 class TensorFlowRuntime(Runtime):
@@ -52,8 +54,8 @@ class TensorFlowRuntime(Runtime):
                 f"a file called `saved_model.pb`)\nSpecified file path: {path}"
             )
         source, shown = path, None
-        if settings.frozen_graphs and chosen(path) == "frozen":
-            source, shown = path / FROZEN, signatures_in(path, settings.tags)
+        if settings.frozen_graphs and chosen_runtime(path) == "frozen":
+            source, shown = path / FROZEN_DIR, signatures_in(path, settings.tags)
         if settings.safe_loading:
             check_folder(source, settings.tags, settings.allow_ops.get(EVERY_MODEL, ()))
         return _SessionModel(source, settings, shown)
@@ -87,7 +89,7 @@ class _SessionModel(LoadedModel):
         )
         self._errors: type[Exception] = tf.errors.OpError
         self._session: Any = v1.Session(graph=tf.Graph(), config=config)
-        self._callables: dict[_Key, _Call] = {}
+        self._callables: dict[_Key, _Fetch] = {}
         self._lock = threading.Lock()
         try:
             meta_graph = _load(self._session, path, settings.tags, self._errors)
@@ -110,15 +112,15 @@ class _SessionModel(LoadedModel):
         spec = self._own[signature]
         wanted = spec.outputs if outputs is None else outputs
         names = tuple(sorted(wanted))
-        call = self._callables.get((signature, names)) or self._make(spec, names)
+        fetched, call = self._callables.get((signature, names)) or self._make(spec, names)
         try:
-            values = call([inputs[name] for name in spec.inputs])
+            values = call(*[inputs[name] for name in spec.inputs])
         except self._errors as error:
             raise _status(error) from error
         except (TypeError, ValueError) as error:
             # Errors of numpy or of the conversion to a C++ tensor are caused by the caller's array.
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from error
-        found = dict(zip(call.names, values, strict=True))
+        found = dict(zip(fetched, values, strict=True))
         return {name: _as_array(found[name]) for name in wanted}
 
     def close(self) -> None:
@@ -128,35 +130,18 @@ class _SessionModel(LoadedModel):
         # Graphs have reference cycles; without this their memory stays until some later collection.
         gc.collect()
 
-    def _make(self, spec: Signature, names: tuple[str, ...]) -> _Call:
+    def _make(self, spec: Signature, names: tuple[str, ...]) -> _Fetch:
         with self._lock:
-            if len(self._callables) >= _MOST_CALLABLES + len(self._own):
+            if len(self._callables) >= _MAX_CALLABLES + len(self._own):
                 # Clients choose outputs, and each selection would keep its own graph.
                 names = tuple(sorted(spec.outputs))
             key = (spec.name, names)
             if key not in self._callables:
-                self._callables[key] = _Call(self._session, spec, names)
+                feed = [tensor.tensor for tensor in spec.inputs.values()]
+                fetch = [spec.outputs[name].tensor for name in names]
+                call = _private.make_callable(self._session, feed, fetch)
+                self._callables[key] = names, call
             return self._callables[key]
-
-
-class _Call:
-    """A function from a signature's inputs to some of its outputs. Thread-safe.
-
-    Args:
-        session: The session.
-        spec: The signature; all of its inputs are fed.
-        names: The outputs to return.
-    """
-
-    def __init__(self, session: Any, spec: Signature, names: tuple[str, ...]) -> None:
-        self.names = names
-        feed = [tensor.tensor for tensor in spec.inputs.values()]
-        fetch = [spec.outputs[name].tensor for name in names]
-        self._run = _private.make_callable(session, feed, fetch)
-
-    def __call__(self, values: Sequence[Array]) -> Sequence[Any]:
-        found: Sequence[Any] = self._run(*values)
-        return found
 
 
 def _load(session: Any, path: Path, tags: Sequence[str], errors: type[Exception]) -> Any:
@@ -188,7 +173,7 @@ def without_graph(message: str) -> str:
     Clients do not know the graph.
     """
     # The message may quote a client's text of any length.
-    message = message[:_MOST_CHARACTERS]
-    several = _SEVERAL.match(message)
-    first = several["first"] if several else message
-    return _NODES.sub("", first).strip()
+    message = message[:_MAX_CHARACTERS]
+    match = _ROOT_ERRORS.match(message)
+    first = match["first"] if match else message
+    return _NODE_REFERENCES.sub("", first).strip()

@@ -21,31 +21,16 @@ _METADATA = b"signature_defs_metadata"
 _PREDICT = "tensorflow/serving/predict"
 
 # schema.fbs: enum TensorType, in numeric order.
-_TYPES = (
-    "DT_FLOAT",
-    "DT_HALF",
-    "DT_INT32",
-    "DT_UINT8",
-    "DT_INT64",
-    "DT_STRING",
-    "DT_BOOL",
-    "DT_INT16",
-    "DT_COMPLEX64",
-    "DT_INT8",
-    "DT_DOUBLE",
-    "DT_COMPLEX128",
-    "DT_UINT64",
-    "DT_RESOURCE",
-    "DT_VARIANT",
-    "DT_UINT32",
-    "DT_UINT16",
-    "DT_INT4",
-    "DT_BFLOAT16",
-)
+_TYPE_NAMES = """
+DT_FLOAT DT_HALF DT_INT32 DT_UINT8 DT_INT64 DT_STRING DT_BOOL DT_INT16 DT_COMPLEX64 DT_INT8
+DT_DOUBLE DT_COMPLEX128 DT_UINT64 DT_RESOURCE DT_VARIANT DT_UINT32 DT_UINT16 DT_INT4
+DT_BFLOAT16
+"""
+_TYPES = tuple(_TYPE_NAMES.split())
 
 
 @dataclass(frozen=True)
-class Entry:
+class FlatbufferSignature:
     """A callable signature of the file.
 
     Args:
@@ -61,7 +46,9 @@ class Entry:
     outputs: Mapping[str, int]
 
 
-def entries_in(content: bytes, *, as_tensorflow_serving: bool = False) -> dict[str, Entry]:
+def entries_in(
+    content: bytes, *, as_tensorflow_serving: bool = False
+) -> dict[str, FlatbufferSignature]:
     """Return the callable signatures of a file, by name.
 
     Args:
@@ -74,7 +61,7 @@ def entries_in(content: bytes, *, as_tensorflow_serving: bool = False) -> dict[s
     from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - slow to import
 
     if content[4:8] != b"TFL3":
-        raise invalid_argument("the file is no TensorFlow Lite model")
+        raise invalid_argument("the file is not a TensorFlow Lite model")
     try:
         model = schema.Model.GetRootAs(content, 0)
         tabled = {} if as_tensorflow_serving else _tabled(model)
@@ -84,7 +71,7 @@ def entries_in(content: bytes, *, as_tensorflow_serving: bool = False) -> dict[s
         raise invalid_argument(f"the TensorFlow Lite model is damaged: {error}") from error
 
 
-def _tabled(model: Any) -> dict[str, Entry]:
+def _tabled(model: Any) -> dict[str, FlatbufferSignature]:
     entries = {}
     for number in range(model.SignatureDefsLength()):
         table = model.SignatureDefs(number)
@@ -101,7 +88,7 @@ def _tabled(model: Any) -> dict[str, Entry]:
     return entries
 
 
-def _described(model: Any) -> dict[str, Entry]:
+def _described(model: Any) -> dict[str, FlatbufferSignature]:
     content = next(
         (
             model.Buffers(each.Buffer()).DataAsNumpy().tobytes()
@@ -135,7 +122,7 @@ def _number(numbers: Mapping[str, int], tensor: str) -> int:
     raise invalid_argument(f"the TensorFlow Lite model has no tensor {tensor}")
 
 
-def _named(model: Any) -> dict[str, Entry]:
+def _named(model: Any) -> dict[str, FlatbufferSignature]:
     graph = model.Subgraphs(0)
 
     def by_name(numbers: Iterable[int]) -> dict[str, int]:
@@ -153,14 +140,14 @@ def _entry(
     *,
     key: str | None = None,
     method: str = _PREDICT,
-) -> Entry:
+) -> FlatbufferSignature:
     signature = Signature(
         name=name,
         inputs={alias: _spec(graph, number) for alias, number in sorted(inputs.items())},
         outputs={alias: _spec(graph, number) for alias, number in sorted(outputs.items())},
         method_name=method,
     )
-    return Entry(signature, key, inputs, outputs)
+    return FlatbufferSignature(signature, key, inputs, outputs)
 
 
 def _spec(graph: Any, number: int) -> TensorSpec:
@@ -168,7 +155,7 @@ def _spec(graph: Any, number: int) -> TensorSpec:
     name = tensor.Name().decode()
     dtype = _TYPES[tensor.Type()] if tensor.Type() < len(_TYPES) else f"type {tensor.Type()}"
     if dtype not in NUMPY_TYPES:
-        raise invalid_argument(f"tensor {name} has {dtype}, which no client can send")
+        raise invalid_argument(f"tensor {name} has type {dtype}, which clients cannot send")
     shape = tensor.ShapeSignatureAsNumpy() if tensor.ShapeSignatureLength() else None
     if shape is None:
         shape = tensor.ShapeAsNumpy() if tensor.ShapeLength() else ()

@@ -1,4 +1,4 @@
-"""Create a server's runtime by name, in this process or children."""
+"""Create a server's runtime: by name, in this process or children, with or without Python code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 
-from timonel.errors import SpecError
-from timonel.serving.batching.observation import Observer
+from timonel.serving.batching.request import Observer
 from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.isolation.runtime import ProcessRuntime
-from timonel.serving.runtimes.base import Runtime
-from timonel.serving.selection.per_version import ChosenRuntimes, needed_at_start
-from timonel.serving.selection.python_models import PYTHON, OwnCodeRuntime, Runtimes, needs_plain
+from timonel.serving.runtimes.base import LoadedModel, Runtime
+from timonel.serving.runtimes.python.permission import python_code_of
+from timonel.serving.selection.auto import AutoRuntime, runtime_entry_point, runtimes_at_start
 from timonel.serving.settings import AUTO, RuntimeSettings, ServerSettings
+from timonel.serving.settings.runtime import PythonSettings
 
-GROUP = "timonel.runtimes"
+PYTHON_RUNTIME = "timonel.serving.runtimes.python.runtime:PythonRuntime"
 
 
 def runtime_for(
@@ -35,9 +35,8 @@ def runtime_for(
     Raises:
         SpecError: No runtime has this name.
     """
-    entry_point = _entry_point(settings.runtime)
 
-    def apart(reference: str) -> ProcessRuntime:
+    def in_processes(reference: str) -> ProcessRuntime:
         return ProcessRuntime(
             reference,
             settings.compute,
@@ -46,37 +45,97 @@ def runtime_for(
             close_timeout_s=settings.drain_s,
         )
 
-    hooked: ProcessRuntime | ChosenRuntimes
+    entry_point = _entry_point(settings.runtime)
+    needed = runtimes_at_start(settings.models, settings.runtime)
+    is_needed = bool(needed) or not settings.models
+    isolated: Runtime
     if entry_point.name == AUTO:
-        needed = needed_at_start(settings.models, settings.runtime)
-        hooked = ChosenRuntimes(lambda name: apart(_reference(_find(name))), needed)
+        isolated = AutoRuntime(
+            lambda name: in_processes(_reference(runtime_entry_point(name))), needed
+        )
     else:
-        hooked = apart(_reference(entry_point))
-    plain: Runtime = hooked
-    is_needed = needs_plain(settings.models)
+        isolated = in_processes(_reference(entry_point))
+    plain: Runtime = isolated
     if settings.isolation == "none":
-        runtime: Runtime = entry_point.load()()
         plain = BatchingRuntime(
-            runtime, settings.runtime.batching, observer, settings.compute_threads
+            entry_point.load()(), settings.runtime.batching, observer, settings.compute_threads
         )
     elif is_needed:
-        hooked.start()
-    runtimes = Runtimes(plain, hooked, apart(PYTHON))
-    return OwnCodeRuntime(runtimes, settings.python, name_of, needs_plain=is_needed)
+        isolated.start()
+    return ServerRuntime(
+        plain,
+        isolated,
+        in_processes(PYTHON_RUNTIME),
+        settings.python,
+        name_of,
+        prepares_plain=is_needed,
+    )
+
+
+class ServerRuntime(Runtime):
+    """Choose versions' runtimes by their Python code; enforce permissions. Thread-safe.
+
+    Versions with Python code run in processes of their own, regardless of the isolation of others.
+    A server with only Python models does not import TensorFlow.
+
+    Args:
+        plain: Loads versions without Python code.
+        hooked: Loads versions with hooks around the model; may be the same as ``plain``.
+        python: Loads Python models. All three are owned from now on.
+        settings: The permissions.
+        name_of: Returns the model's name for the folder of a version.
+        prepares_plain: Whether a version without Python code will certainly be loaded.
+    """
+
+    def __init__(
+        self,
+        plain: Runtime,
+        hooked: Runtime,
+        python: Runtime,
+        settings: PythonSettings,
+        name_of: Callable[[Path], str],
+        *,
+        prepares_plain: bool,
+    ) -> None:
+        self.name = plain.name
+        self._plain, self._hooked, self._python = plain, hooked, python
+        self._settings = settings
+        self._name_of = name_of
+        self._prepares_plain = prepares_plain
+
+    def prepare(self) -> None:
+        """Import what is certainly needed; the rest is imported on first use."""
+        if self._prepares_plain:
+            self._plain.prepare()
+
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
+        """Load a version with the runtime for its kind.
+
+        Raises:
+            StatusError: It contains Python code that may not run, or cannot be loaded.
+        """
+        code = python_code_of(path, self._name_of(path), self._settings)
+        if not code:
+            self._plain.prepare()
+            return self._plain.load(path, settings)
+        if code.hooks is not None:
+            settings = settings.model_copy(update={"hooks": str(code.hooks)})
+        runtime = self._python if code.is_model else self._hooked
+        model = runtime.load(path, settings)
+        model.has_hooks = code.hooks is not None
+        return model
+
+    def close(self) -> None:
+        """Release the resources of all runtimes."""
+        for runtime in (self._plain, self._hooked, self._python):
+            runtime.close()
 
 
 def _entry_point(settings: RuntimeSettings) -> importlib.metadata.EntryPoint:
     """Return the entry point for all models; ``auto`` for several runtimes."""
-    found = [_find(name) for name in settings.runtimes]
-    return _find(AUTO) if settings.prefer_tflite or len(found) > 1 else found[0]
+    found = [runtime_entry_point(name) for name in settings.runtimes]
+    return runtime_entry_point(AUTO) if settings.prefer_tflite or len(found) > 1 else found[0]
 
 
 def _reference(entry_point: importlib.metadata.EntryPoint) -> str:
     return f"{entry_point.module}:{entry_point.attr}"
-
-
-def _find(name: str) -> importlib.metadata.EntryPoint:
-    for entry_point in importlib.metadata.entry_points(group=GROUP, name=name):
-        return entry_point
-    known = sorted(each.name for each in importlib.metadata.entry_points(group=GROUP))
-    raise SpecError(f"expected a runtime out of {', '.join(known)}, got {name}")

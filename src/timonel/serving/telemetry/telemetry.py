@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.serving.asgi import App
-from timonel.serving.batching.observation import BatchObservation, Observer
+from timonel.serving.batching.request import BatchObservation, Observer
 from timonel.serving.inference.warmup import WarmUp, warmed
 from timonel.serving.manager.buckets.cache import cache_of
 from timonel.serving.manager.catalogue import Catalogue

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from timonel.serving.auth import tensorflow_serving_access
 from timonel.serving.manager.model_config import check_base_path, parse_text_proto
-from timonel.serving.runtimes.python.options import python_settings
+from timonel.serving.runtimes.python.permission import python_settings
 from timonel.serving.settings import (
     METRICS_PATH,
     TENSORFLOW,

@@ -20,7 +20,7 @@ from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, 
 from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
 from timonel.errors import DataError, ModelError, SpecError
-from timonel.models.reference import MAX_EXAMPLES
+from timonel.models.exports import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
 from timonel.training.worker import redirected_saves

@@ -11,7 +11,7 @@ import pytest
 from tests.serving.protocols.tfs_grpc.conftest import SIGNATURES, Lengths, running
 from tests.serving.protocols.tfs_grpc.test_services import SHORT, predict_request
 from tests.waiting import until
-from timonel.serving.batching.wrapping import batched
+from timonel.serving.batching.runtime import batched
 from timonel.serving.protos.messages import inference_pb2
 from timonel.serving.runtimes.threaded import ThreadedModel
 from timonel.serving.settings.batching import AdaptiveBatching

@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.protocols.tfs_rest.options import rest_options
 from timonel.serving import asgi
-from timonel.serving.batching.wrapping import batched
+from timonel.serving.batching.runtime import batched
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.tfs_rest.app import RestApp

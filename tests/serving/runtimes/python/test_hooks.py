@@ -139,13 +139,22 @@ def test_hooks_may_work_in_place(hook):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("", "expected preprocess or postprocess in hooks.py, found neither"),
-        ("preprocess = 3", "expected preprocess in hooks.py to be a function, got 3"),
-        ("signature = 'no'\ndef preprocess(i): pass", "to be for one of raw, serving_default, got"),
-        ("inputs = {'a': ('int8', [])}\ndef postprocess(o): pass", "expected preprocess in hooks"),
-        ("outputs = {'a': ('int8', [])}\ndef preprocess(i): pass", "expected postprocess in hooks"),
-        ("inputs = 3\ndef preprocess(i): pass", "expected the inputs of hooks.py to be declared"),
-        ("threads = 0\ndef preprocess(i): pass", "expected threads in hooks.py to be 1 or more"),
+        ("", "hooks.py defines neither preprocess nor postprocess"),
+        ("preprocess = 3", "preprocess in hooks.py must be a function, got 3"),
+        (
+            "signature = 'no'\ndef preprocess(i): pass",
+            "the model lacks; it has raw, serving_default",
+        ),
+        (
+            "inputs = {'a': ('int8', [])}\ndef postprocess(o): pass",
+            "hooks.py declares inputs, but",
+        ),
+        (
+            "outputs = {'a': ('int8', [])}\ndef preprocess(i): pass",
+            "hooks.py declares outputs, but",
+        ),
+        ("inputs = 3\ndef preprocess(i): pass", "declare the inputs of hooks.py as in"),
+        ("threads = 0\ndef preprocess(i): pass", "threads in hooks.py must be 1 or more"),
         ("1 / 0", "importing hooks.py failed: ZeroDivisionError: division by zero"),
     ],
 )
@@ -238,7 +247,7 @@ def test_a_request_that_is_given_up_goes_no_further(hook, inner):
 
 
 def test_beyond_a_limit_requests_are_refused_at_once(hook, inner, monkeypatch):
-    monkeypatch.setattr(module, "_WAITING_LIMIT", 3)
+    monkeypatch.setattr(module, "_MAX_PENDING", 3)
     model = hook("def preprocess(inputs): return inputs")
     inner.may_run.clear()
     asked = [model.submit(DEFAULT_SIGNATURE, x(1)) for _ in range(4)]

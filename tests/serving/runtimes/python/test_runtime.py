@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.runtimes.python.conftest import DOUBLER, write_version
 from timonel.serving.isolation import ProcessRuntime
-from timonel.serving.selection.python_models import PYTHON
+from timonel.serving.selection.factory import PYTHON_RUNTIME as PYTHON
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
@@ -225,23 +225,26 @@ def test_rows_of_different_requests_are_put_together_only_where_that_is_declared
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("x = 1", "expected a class PythonModel in model.py, found none"),
+        ("x = 1", "model.py defines no class PythonModel"),
         ("def broken(:", "importing model.py failed: SyntaxError"),
         ("import no_such_module", "importing model.py failed: ModuleNotFoundError"),
         ("raise SystemExit", "importing model.py failed: SystemExit"),
-        ("class PythonModel: pass", "expected the inputs of model.py to be declared as in"),
-        ("class PythonModel:\n  inputs = {'x': ('int8', [])}", "expected the outputs of model.py"),
+        ("class PythonModel: pass", "declare the inputs of model.py as in"),
+        (
+            "class PythonModel:\n  inputs = {'x': ('int8', [])}",
+            "declare the outputs of model.py as in",
+        ),
         (
             "class PythonModel:\n  inputs = outputs = {'x': ('int8', [])}",
-            "expected PythonModel in model.py to have a method predict, found none",
+            "PythonModel in model.py has no method predict",
         ),
         (
             "class PythonModel:\n  signatures = 3",
-            "expected signatures of PythonModel to map names",
+            "signatures of PythonModel must map names",
         ),
         (
             "class PythonModel:\n  threads = 0\n  signatures = {}",
-            "expected threads of PythonModel to be 1 or more, got 0",
+            "threads of PythonModel must be 1 or more, got 0",
         ),
         (
             "class PythonModel:\n  def load(self, directory): open(directory / 'weights')",

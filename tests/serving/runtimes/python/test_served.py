@@ -165,7 +165,7 @@ def test_python_that_was_not_allowed_is_refused_with_the_option_that_allows_it(w
     write_version(workspace.models / "sk" / "1", "open('ran', 'w')")
     with pytest.raises(ServingError) as caught:
         start(workspace, ["sk"])
-    assert "brings model.py, which is Python" in caught.value.message
+    assert "contains model.py, Python code that would run" in caught.value.message
     assert "--allow-python sk" in caught.value.message
     assert "allow that, if you trust whoever made it, or remove" in str(caught.value)
 
@@ -194,12 +194,12 @@ def test_hooks_and_processes_of_their_own_share_one_parent(workspace, tmp_path):
 def test_options_that_mean_nothing_are_told_before_anything_is_started(workspace, tmp_path):
     write_plain(workspace.models / "m" / "1")
     file = tmp_path / "hooks.py"
-    with pytest.raises(NotFoundError, match="expected a file with hooks, found none"):
+    with pytest.raises(NotFoundError, match="there is no file with hooks"):
         start(workspace, ["m"], hooks=[file])
     file.touch()
-    with pytest.raises(SpecError, match="expected a model that is served, got other"):
+    with pytest.raises(SpecError, match="there is no model other"):
         start(workspace, ["m"], hooks=[f"other={file}"])
-    with pytest.raises(SpecError, match="expected a model that is served, got other"):
+    with pytest.raises(SpecError, match="there is no model other"):
         start(workspace, ["m"], allow_python=["other"])
     with pytest.raises(SpecError, match="expected one file with hooks for m"):
         start(workspace, ["m"], hooks=[f"m={file}", f"m={file}"])

@@ -266,7 +266,7 @@ def test_the_runtime_refuses_before_it_loads(save):
     import tensorflow as tf
 
     folder = save("python", lambda x: {"y": tf.py_function(lambda t: t, [x], tf.string)})
-    with pytest.raises(StatusError, match="Safe loading refuses the model: EagerPyFunc"):
+    with pytest.raises(StatusError, match="Safe loading rejects the model: EagerPyFunc"):
         TensorFlowRuntime().load(folder, RuntimeSettings(safe_loading=True))
     settings = RuntimeSettings(safe_loading=True, allow_ops={"*": ("EagerPyFunc",)})
     TensorFlowRuntime().load(folder, settings).close()

@@ -20,10 +20,10 @@ from typing import Any
 from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
-_PLACES_KEPT = 100
+_MAX_PLACES = 100
 
 
-class Source:
+class PythonFile:
     """An imported Python file. Thread-safe.
 
     Args:
@@ -38,7 +38,7 @@ class Source:
         self.name = file.name
         self._folder = str(file.parent)
         self._lock = threading.Lock()
-        self._told: set[tuple[type[BaseException], str, int | None]] = set()
+        self._logged_places: set[tuple[type[BaseException], str, int | None]] = set()
         self.module: ModuleType = self.prepare(lambda: _import(file), f"importing {file.name}")
 
     def prepare(self, step: Callable[[], Any], name: str) -> Any:
@@ -53,7 +53,7 @@ class Source:
         except StatusError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the load's status
-            self._tell(error, name)
+            self._log(error, name)
             code = Code.FAILED_PRECONDITION
             if isinstance(error, ConnectionError | TimeoutError):
                 code = Code.UNAVAILABLE
@@ -78,21 +78,21 @@ class Source:
         except StatusError:
             raise
         except ValueError as error:
-            self._tell(error, name)
+            self._log(error, name)
             raise StatusError(Code.INVALID_ARGUMENT, _line(error) or _named(error)) from None
         except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the answer
-            self._tell(error, name)
+            self._log(error, name)
             raise StatusError(Code.INTERNAL, _named(error)) from None
 
-    def _tell(self, error: BaseException, name: str) -> None:
+    def _log(self, error: BaseException, name: str) -> None:
         """Log an error, with its traceback only once per place."""
         frames = traceback.extract_tb(error.__traceback__)
         place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else None
         with self._lock:
-            is_new = place is not None and place not in self._told
-            if is_new and place is not None and len(self._told) < _PLACES_KEPT:
-                self._told.add(place)
-        if is_new:
+            is_first = place is not None and place not in self._logged_places
+            if is_first and place is not None and len(self._logged_places) < _MAX_PLACES:
+                self._logged_places.add(place)
+        if is_first:
             _LOG.error("%s failed\n%s", name, self._traceback(error))
         else:
             # Clients may repeat a mistake all day.
@@ -118,7 +118,7 @@ def _import(file: Path) -> ModuleType:
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no file of Python")
+        raise ImportError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)

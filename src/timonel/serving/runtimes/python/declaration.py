@@ -50,13 +50,13 @@ def declared_specs(declaration: Any, *, where: str) -> dict[str, TensorSpec]:
     """
     example = '{"x": ("float32", [None, 4])}'
     if not isinstance(declaration, Mapping) or not declaration:
-        raise _refusal(f"expected the {where} to be declared as in {example}, got {declaration!r}")
+        raise refusal(f"declare the {where} as in {example}, got {declaration!r}")
     specs = {}
     for name, value in declaration.items():
         try:
             dtype, shape = value
         except (TypeError, ValueError):
-            raise _refusal(
+            raise refusal(
                 f"expected {name!r} of the {where} to have a type and a shape as in {example}, "
                 f"got {value!r}"
             ) from None
@@ -143,7 +143,7 @@ def _dtype(value: Any, place: str) -> str:
     except TypeError:
         name = None
     if name is None:
-        raise _refusal(f"expected {place} to have a type such as float32 or string, got {value!r}")
+        raise refusal(f"expected {place} to have a type such as float32 or string, got {value!r}")
     return name
 
 
@@ -154,7 +154,7 @@ def _shape(value: Any, place: str) -> tuple[int, ...] | None:
         sizes = tuple(-1 if size is None else size for size in value)
         if all(isinstance(size, int) and size >= -1 for size in sizes):
             return sizes
-    raise _refusal(f"expected {place} to have a shape such as [None, 4], got {value!r}")
+    raise refusal(f"expected {place} to have a shape such as [None, 4], got {value!r}")
 
 
 def _is_list(value: Any) -> bool:
@@ -186,7 +186,8 @@ def _line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _refusal(message: str) -> StatusError:
+def refusal(message: str) -> StatusError:
+    """Return the error for code that cannot be loaded."""
     return StatusError(Code.FAILED_PRECONDITION, message)
 
 

@@ -17,12 +17,17 @@ from typing import Any
 
 from timonel.serving.futures import await_settled
 from timonel.serving.runtimes.base import Pending, ScheduledModel, WrappedModel
-from timonel.serving.runtimes.python.code import Source
-from timonel.serving.runtimes.python.declaration import check_inputs, declared_specs, fitted
+from timonel.serving.runtimes.python.code import PythonFile
+from timonel.serving.runtimes.python.declaration import (
+    check_inputs,
+    declared_specs,
+    fitted,
+    refusal,
+)
 from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.status import Code, StatusError
 
-_WAITING_LIMIT = 1000
+_MAX_PENDING = 1000
 """Limit on requests in progress per version, equal to the limit on requests waiting for a batch."""
 
 Arrays = dict[str, Array]
@@ -45,21 +50,23 @@ class Hooks:
     """
 
     def __init__(self, file: Path, signatures: Mapping[str, Signature]) -> None:
-        self._source = source = Source(file)
+        self._source = source = PythonFile(file)
         self._before: Callable[[Arrays], Any] | None = _function(source, "preprocess")
         self._after: Callable[[Arrays], Any] | None = _function(source, "postprocess")
         if self._before is None and self._after is None:
-            raise _refusal(f"expected preprocess or postprocess in {source.name}, found neither")
+            raise refusal(f"{source.name} defines neither preprocess nor postprocess")
         name = str(getattr(source.module, "signature", DEFAULT_SIGNATURE))
         if name not in signatures:
             known = ", ".join(sorted(signatures))
-            raise _refusal(f"expected {source.name} to be for one of {known}, got {name}")
+            raise refusal(
+                f"{source.name} is for signature {name}, which the model lacks; it has {known}"
+            )
         self.model_side = signatures[name]
         self.client_side = self._declared()
         self._checks = hasattr(source.module, "inputs")
         threads = getattr(source.module, "threads", None)
         if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise _refusal(f"expected threads in {source.name} to be 1 or more, got {threads!r}")
+            raise refusal(f"threads in {source.name} must be 1 or more, got {threads!r}")
         self.threads: int | None = threads
 
     @property
@@ -105,14 +112,12 @@ class Hooks:
         module, signature, name = self._source.module, self.model_side, self._source.name
         if hasattr(module, "inputs"):
             if self._before is None:
-                raise _refusal(f"expected preprocess in {name}, which declares inputs, found none")
+                raise refusal(f"{name} declares inputs, but defines no preprocess")
             specs = declared_specs(module.inputs, where=f"inputs of {name}")
             signature = replace(signature, inputs=specs, defaults={})
         if hasattr(module, "outputs"):
             if self._after is None:
-                raise _refusal(
-                    f"expected postprocess in {name}, which declares outputs, found none"
-                )
+                raise refusal(f"{name} declares outputs, but defines no postprocess")
             specs = declared_specs(module.outputs, where=f"outputs of {name}")
             signature = replace(signature, outputs=specs)
         return signature
@@ -134,7 +139,7 @@ class HookedModel(WrappedModel):
         self._hooks = hooks
         self._pool = ThreadPoolExecutor(hooks.threads or threads, thread_name_prefix="hooks")
         self._gate = threading.Lock()
-        self._under_way: set[_Passage] = set()
+        self._pending: set[_HookedRequest] = set()
         self.signatures = {**model.signatures, hooks.client_side.name: hooks.client_side}
 
     def run(
@@ -157,66 +162,66 @@ class HookedModel(WrappedModel):
         """Submit a request to hooks and model without waiting for it."""
         if signature != self._hooks.client_side.name:
             return self._model.submit(signature, inputs, outputs, deadline)
-        passage = _Passage(inputs, outputs, deadline)
+        request = _HookedRequest(inputs, outputs, deadline)
         with self._gate:
-            if len(self._under_way) >= _WAITING_LIMIT:
-                error = StatusError(Code.UNAVAILABLE, "Too many requests wait for the hooks")
-                passage.answer.set_exception(error)
-                return passage.answer
-            self._under_way.add(passage)
-        passage.answer.add_done_callback(partial(self._forget, passage))
+            if len(self._pending) >= _MAX_PENDING:
+                error = StatusError(Code.UNAVAILABLE, "Too many requests are waiting for the hooks")
+                request.answer.set_exception(error)
+                return request.answer
+            self._pending.add(request)
+        request.answer.add_done_callback(partial(self._discard, request))
         if self._hooks.has_before:
-            self._pool.submit(passage.guarded, self._prepare, passage)
+            self._pool.submit(request.guarded, self._prepare, request)
         else:
-            passage.guarded(self._prepare, passage)
-        return passage.answer
+            request.guarded(self._prepare, request)
+        return request.answer
 
     def close(self) -> None:
         """Answer requests in progress, then free the memory."""
         with self._gate:
-            answers = [passage.answer for passage in self._under_way]
+            answers = [request.answer for request in self._pending]
         await_settled(answers)
         # A cancelled request may still be in a hook; it goes no further.
         self._pool.shutdown()
         self._model.close()
 
-    def _forget(self, passage: _Passage, _: Future[Arrays]) -> None:
+    def _discard(self, request: _HookedRequest, _: Future[Arrays]) -> None:
         with self._gate:
-            self._under_way.discard(passage)
+            self._pending.discard(request)
 
-    def _prepare(self, passage: _Passage) -> None:
-        passage.check_time()
-        arrays = self._hooks.before(passage.inputs)
-        passage.check_time()
-        if passage.answer.done():
+    def _prepare(self, request: _HookedRequest) -> None:
+        request.check_time()
+        arrays = self._hooks.before(request.inputs)
+        request.check_time()
+        if request.answer.done():
             return
-        names = None if self._hooks.has_after else passage.outputs
+        names = None if self._hooks.has_after else request.outputs
         name = self._hooks.model_side.name
-        computed = self._model.submit(name, arrays, names, passage.deadline)
-        passage.answer.add_done_callback(partial(_give_up, computed))
-        computed.add_done_callback(partial(self._on_computed, passage))
+        computed = self._model.submit(name, arrays, names, request.deadline)
+        request.answer.add_done_callback(partial(_cancel_computing, computed))
+        computed.add_done_callback(partial(self._on_computed, request))
 
-    def _on_computed(self, passage: _Passage, computed: Future[Arrays]) -> None:
+    def _on_computed(self, request: _HookedRequest, computed: Future[Arrays]) -> None:
         # Runs in a thread that computes batches, so hooks must not run here.
         if isinstance(computed, Pending):
-            passage.answer.compute_s = computed.compute_s
-        if passage.answer.done():
+            request.answer.compute_s = computed.compute_s
+        if request.answer.done():
             return
         if self._hooks.has_after and not computed.cancelled() and computed.exception() is None:
-            self._pool.submit(passage.guarded, self._finish, passage, computed)
+            self._pool.submit(request.guarded, self._finish, request, computed)
         else:
-            passage.guarded(self._finish, passage, computed)
+            request.guarded(self._finish, request, computed)
 
-    def _finish(self, passage: _Passage, computed: Future[Arrays]) -> None:
+    def _finish(self, request: _HookedRequest, computed: Future[Arrays]) -> None:
         found = computed.result()
         if self._hooks.has_after:
-            passage.check_time()
+            request.check_time()
             found = self._hooks.after(found)
-        names = passage.outputs
-        passage.give(found if names is None else {name: found[name] for name in names})
+        names = request.outputs
+        request.complete(found if names is None else {name: found[name] for name in names})
 
 
-class _Passage:
+class _HookedRequest:
     """A request in progress through hooks and model."""
 
     def __init__(
@@ -242,24 +247,20 @@ class _Passage:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise StatusError(Code.DEADLINE_EXCEEDED, "Deadline exceeded in the hooks")
 
-    def give(self, outputs: Arrays) -> None:
+    def complete(self, outputs: Arrays) -> None:
         """Set the answer unless the request was cancelled."""
         if self.answer.set_running_or_notify_cancel():
             self.answer.set_result(outputs)
 
 
-def _give_up(computed: Future[Arrays], answer: Future[Arrays]) -> None:
+def _cancel_computing(computed: Future[Arrays], answer: Future[Arrays]) -> None:
     """Cancel the model's request if the client's request was cancelled."""
     if answer.cancelled():
         computed.cancel()
 
 
-def _function(source: Source, name: str) -> Callable[[Arrays], Any] | None:
+def _function(source: PythonFile, name: str) -> Callable[[Arrays], Any] | None:
     found = getattr(source.module, name, None)
     if found is not None and not callable(found):
-        raise _refusal(f"expected {name} in {source.name} to be a function, got {found!r}")
+        raise refusal(f"{name} in {source.name} must be a function, got {found!r}")
     return found
-
-
-def _refusal(message: str) -> StatusError:
-    return StatusError(Code.FAILED_PRECONDITION, message)

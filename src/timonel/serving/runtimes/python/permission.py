@@ -1,19 +1,23 @@
-"""Python code of a version, and the permission to run it."""
+"""Python code of versions: the permission to run it, from options and settings."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from timonel.models.python import MODEL_FILE, is_python_model
-from timonel.serving.settings.runtime import PythonSettings
+from timonel.errors import NotFoundError, SpecError
+from timonel.models.inspection import PYTHON_MODEL_FILE, is_python_model
+from timonel.serving.settings.base import EVERY_MODEL
+from timonel.serving.settings.runtime import PythonSettings, by_model
 from timonel.serving.status import Code, StatusError
 
 HOOKS_FILE = Path("assets.extra", "hooks.py")
 
 
 @dataclass(frozen=True)
-class OwnCode:
+class PythonCode:
     """Python code of a version.
 
     Args:
@@ -28,7 +32,7 @@ class OwnCode:
         return self.is_model or self.hooks is not None
 
 
-def own_code(version: Path, name: str, settings: PythonSettings) -> OwnCode:
+def python_code_of(version: Path, name: str, settings: PythonSettings) -> PythonCode:
     """Return the Python code to serve a version with.
 
     Args:
@@ -44,14 +48,56 @@ def own_code(version: Path, name: str, settings: PythonSettings) -> OwnCode:
     hooks = None if given is None else Path(given)
     if hooks is None and (version / HOOKS_FILE).is_file():
         hooks = version / HOOKS_FILE
-    brought = [MODEL_FILE] if is_model else []
+    found = [PYTHON_MODEL_FILE] if is_model else []
     if hooks is not None and given is None:
-        brought.append(str(HOOKS_FILE))
-    if brought and not settings.allows(name):
+        found.append(str(HOOKS_FILE))
+    if found and not settings.allows(name):
         raise StatusError(
             Code.PERMISSION_DENIED,
-            f"{version} brings {' and '.join(brought)}, which is Python that would run as this "
-            f"server's user: to allow it, start the server with --allow-python {name} "
+            f"{version} contains {' and '.join(found)}, Python code that would run as the server's "
+            f"user: to allow it, start the server with --allow-python {name} "
             f"(timonel-model-server: --allow_python={name})",
         )
-    return OwnCode(is_model, hooks)
+    return PythonCode(is_model, hooks)
+
+
+def python_settings(
+    allow: Sequence[str],
+    hooks: Iterable[str | os.PathLike[str]],
+    models: Iterable[str] | None = None,
+) -> PythonSettings:
+    """Convert command-line options to settings. Whether the files exist is checked separately.
+
+    Args:
+        allow: Names of models; ``*`` for all.
+        hooks: Files, each for all models, or for one as in ``digits=hooks.py``.
+        models: The names of the served models; None if more may be added later.
+
+    Raises:
+        SpecError: A name is not served, or one model has two files.
+    """
+    files = {}
+    for name, given in by_model([os.fspath(each) for each in hooks], "a file with hooks").items():
+        if len(given) > 1:
+            raise SpecError(f"expected one file with hooks for {name}, got {', '.join(given)}")
+        files[name] = str(Path(given[0]).absolute())
+    if models is not None:
+        known = {*models, EVERY_MODEL}
+        for name in (*allow, *files):
+            if name not in known:
+                served = ", ".join(sorted(known - {EVERY_MODEL}))
+                raise SpecError(
+                    f"there is no model {name}", hint=f"the models are: {served}; or * for all"
+                )
+    return PythonSettings(allow=tuple(allow), hooks=files)
+
+
+def check_files(settings: PythonSettings) -> None:
+    """Check that the files with hooks exist.
+
+    Raises:
+        NotFoundError: A file does not exist.
+    """
+    for file in settings.hooks.values():
+        if not Path(file).is_file():
+            raise NotFoundError(f"there is no file with hooks at {file}", hint="check the path")

@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from timonel.models.python import CLASS, MODEL_FILE
-from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.runtimes.declaring import DeclaringModel
-from timonel.serving.runtimes.python.code import Source
-from timonel.serving.runtimes.python.declaration import check_inputs, declared, fitted
+from timonel.models.inspection import PYTHON_MODEL_CLASS, PYTHON_MODEL_FILE
+from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
+from timonel.serving.runtimes.python.code import PythonFile
+from timonel.serving.runtimes.python.declaration import check_inputs, declared, fitted, refusal
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
-from timonel.serving.status import Code, StatusError, not_found
+from timonel.serving.status import not_found
 
 Predict = Callable[[dict[str, Array]], Any]
 
@@ -65,21 +64,21 @@ class PythonRuntime(Runtime):
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:  # noqa: ARG002 - threads and tags are up to the code
         """Load the class in ``model.py``."""
-        file = path / MODEL_FILE
+        file = path / PYTHON_MODEL_FILE
         if not file.is_file():
-            raise not_found(f"expected {MODEL_FILE} in {path}")
-        source = Source(file)
-        maker = getattr(source.module, CLASS, None)
+            raise not_found(f"there is no {PYTHON_MODEL_FILE} in {path}")
+        source = PythonFile(file)
+        maker = getattr(source.module, PYTHON_MODEL_CLASS, None)
         if not isinstance(maker, type):
-            raise _refusal(f"expected a class {CLASS} in {MODEL_FILE}, found none")
-        model = source.prepare(maker, f"making {CLASS}")
+            raise refusal(f"{PYTHON_MODEL_FILE} defines no class {PYTHON_MODEL_CLASS}")
+        model = source.prepare(maker, f"creating {PYTHON_MODEL_CLASS}")
         if hasattr(model, "load"):
             source.prepare(lambda: model.load(path), "load")
         return _Loaded(model, source)
 
 
 class _Loaded(DeclaringModel):
-    def __init__(self, model: Any, source: Source) -> None:
+    def __init__(self, model: Any, source: PythonFile) -> None:
         self._source = source
         signatures: dict[str, Signature] = {}
         self._methods: dict[str, tuple[str, Predict]] = {}
@@ -124,8 +123,9 @@ def _declarations(model: Any) -> list[tuple[str, str, Any, Any]]:
             method = "predict" if name == DEFAULT_SIGNATURE else str(name)
             found.append((str(name), method, inputs, outputs))
     except (TypeError, ValueError):
-        raise _refusal(
-            f"expected signatures of {CLASS} to map names to inputs and outputs, got {further!r}"
+        raise refusal(
+            f"signatures of {PYTHON_MODEL_CLASS} must map names to pairs of inputs and outputs, "
+            f"got {further!r}"
         ) from None
     return found
 
@@ -133,15 +133,11 @@ def _declarations(model: Any) -> list[tuple[str, str, Any, Any]]:
 def _method(model: Any, name: str) -> Predict:
     method = getattr(model, name, None)
     if not callable(method):
-        raise _refusal(f"expected {CLASS} in {MODEL_FILE} to have a method {name}, found none")
+        raise refusal(f"{PYTHON_MODEL_CLASS} in {PYTHON_MODEL_FILE} has no method {name}")
     return method  # type: ignore[no-any-return]  # the user's class is untyped
 
 
 def _threads(value: Any) -> int:
     if not isinstance(value, int) or value < 1:
-        raise _refusal(f"expected threads of {CLASS} to be 1 or more, got {value!r}")
+        raise refusal(f"threads of {PYTHON_MODEL_CLASS} must be 1 or more, got {value!r}")
     return value
-
-
-def _refusal(message: str) -> StatusError:
-    return StatusError(Code.FAILED_PRECONDITION, message)

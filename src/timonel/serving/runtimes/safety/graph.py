@@ -21,7 +21,7 @@ _INTERCHANGEABLE = "api_implements"
 
 
 @dataclass(frozen=True)
-class Call:
+class _Call:
     """A node that refers to a function."""
 
     scope: str
@@ -29,7 +29,7 @@ class Call:
     passes_arguments: bool
 
 
-class Graph:
+class ModelGraph:
     """Nodes of a MetaGraphDef by scope: main graph and library functions."""
 
     def __init__(self, meta_graph: Any) -> None:
@@ -49,7 +49,7 @@ class Graph:
                 self._interchangeable.add(name)
         # Gradients are called with other arguments than their functions.
         self._interchangeable.update(each.gradient_func for each in library.gradient)
-        self._calls: dict[str, list[Call]] = defaultdict(list)
+        self._calls: dict[str, list[_Call]] = defaultdict(list)
         self._references: dict[tuple[str, str], list[str]] = {}
         for scope, node in self.nodes():
             self._refer(scope, node)
@@ -118,7 +118,7 @@ class Graph:
             names.append(node.op)
         for name in names:
             passes = name == called and names.count(name) == 1
-            self._calls[name].append(Call(scope, node, passes))
+            self._calls[name].append(_Call(scope, node, passes))
         if names:
             self._references[scope, node.name] = names
 

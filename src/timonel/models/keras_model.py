@@ -1,4 +1,4 @@
-"""Inspect a live Keras model: its inputs, outputs and size.
+"""Inspect a live Keras model: its inputs, outputs, kind of output and size.
 
 Works on Keras 3 and tf-keras through their common public API. TensorFlow processes only.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
 from timonel.errors import ModelError
-from timonel.models.schema import ModelSummary
+from timonel.models.schema import ModelSummary, OutputKind
+
+_PROBABILITY_ACTIVATIONS = {"softmax", "sigmoid", "hard_sigmoid"}
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,8 @@ def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
         structure = input_spec if input_spec is not None else _built_inputs(model)
     if structure is None or not getattr(model, "built", True):
         raise ModelError(
-            f"expected a model that has been called on data, got {_describe(model)}, "
-            "which has not been built",
-            hint="call fit, or the model itself on one batch, before exporting it",
+            f"{_describe(model)} has not been built",
+            hint="call fit, or the model on one batch of data, before exporting it",
         )
     opened = tf.nest.map_structure(_open_batch, structure)
     return ModelInputs(opened, _input_names(structure, model))
@@ -81,13 +82,40 @@ def name_outputs(model: Any, outputs: Any) -> dict[str, Any]:
     return dict(zip(known, tensors, strict=True))
 
 
+def output_kind_of(
+    model: Any, outputs: Mapping[str, Any], labels: Sequence[str] | None
+) -> OutputKind:
+    """Return the kind of a model's output.
+
+    With labels, one output with a column per label (or one column for two labels) is a
+    classification. Without labels, one output of rank 1 or 2 is a value. All other outputs stay as
+    they are. The final activation takes precedence over the loss: a softmax gives probabilities
+    even if the loss has ``from_logits=True``.
+    """
+    if len(outputs) != 1:
+        return OutputKind(task="tensor", output="values", because=f"{len(outputs)} outputs")
+    shape = next(iter(outputs.values())).shape
+    if not labels and shape.rank in {1, 2}:
+        return OutputKind(task="regression", output="values", because="no labels")
+    if not labels:
+        return OutputKind(task="tensor", output="values", because=f"an output of rank {shape.rank}")
+    columns = shape[-1] if shape.rank == 2 else 1 if shape.rank == 1 else None
+    binary = columns == 1 and len(labels) == 2
+    if columns != len(labels) and not binary:
+        because = f"{len(labels)} labels, but an output of shape {shape}"
+        return OutputKind(task="tensor", output="values", because=because)
+    return _classification(model, binary=binary)
+
+
 def summary_of(model: Any) -> ModelSummary:
     """Return the model's name, class, size and compute precision."""
     return ModelSummary(
         name=str(getattr(model, "name", type(model).__name__)),
         type=type(model).__name__,
         parameters=int(model.count_params()),
-        trainable_parameters=_size(model.trainable_variables),
+        trainable_parameters=sum(
+            int(tf.TensorShape(each.shape).num_elements()) for each in model.trainable_variables
+        ),
         precision=_precision(model),
     )
 
@@ -111,7 +139,7 @@ def keras_of(model: Any) -> tuple[str, str]:
             return package, str(getattr(module, "__version__", "unknown"))
     raise ModelError(
         f"expected a Keras model, got {_describe(model)}",
-        hint="export a keras.Model, or save it yourself with tf.saved_model.save",
+        hint="export a keras.Model, or save this one with tf.saved_model.save",
     )
 
 
@@ -150,7 +178,7 @@ def _open_batch(spec: Any) -> tf.TensorSpec:
     if spec.shape is None or len(spec.shape) == 0:
         raise ModelError(
             f"expected model inputs with a batch axis, got shape {spec.shape}",
-            hint="give every keras.Input a shape",
+            hint="define every keras.Input with a shape",
         )
     return tf.TensorSpec([None, *list(spec.shape)[1:]], spec.dtype)
 
@@ -182,9 +210,90 @@ def _leaf_name(leaf: Any) -> str | None:
     return None if name is None or str(name).startswith("keras_tensor") else str(name)
 
 
-def _size(variables: Iterable[Any]) -> int:
-    return sum(int(tf.TensorShape(variable.shape).num_elements()) for variable in variables)
-
-
 def _describe(model: Any) -> str:
     return f"{type(model).__name__} '{getattr(model, 'name', '?')}'"
+
+
+def _classification(model: Any, *, binary: bool) -> OutputKind:
+    activation = _final_activation(model)
+    from_logits = _loss_from_logits(model)
+    if activation in _PROBABILITY_ACTIVATIONS:
+        output, because = "probabilities", f"the final activation is {activation}"
+    elif from_logits is not None:
+        output = "logits" if from_logits else "probabilities"
+        because = f"the loss has from_logits={from_logits}"
+    elif activation == "linear" and _loss(model) is None:
+        output, because = "logits", "the final activation is linear and no loss was compiled"
+    else:
+        output, because = "scores", "neither the final activation nor the loss tells more"
+    applied: Literal["softmax", "sigmoid"] | None = None
+    if output == "logits":
+        applied = "sigmoid" if binary or _loss_is_binary(model) else "softmax"
+    return OutputKind(
+        task="classification", output=output, because=because, applied=applied, binary=binary
+    )
+
+
+def _final_activation(model: Any) -> str | None:
+    """Return the name of the final activation, if known."""
+    layer = _last_layer(model)
+    while layer is not None and getattr(layer, "layers", None):
+        layer = _last_layer(layer)
+    if type(layer).__name__ == "Softmax":
+        return "softmax"
+    # Other activation layers, such as ReLU, have no attribute of this name.
+    activation = getattr(layer, "activation", None)
+    if activation is None:
+        return None
+    name = getattr(activation, "__name__", type(activation).__name__)
+    return str(name).lower()
+
+
+def _last_layer(model: Any) -> Any:
+    names = list(getattr(model, "output_names", None) or ())
+    if len(names) == 1:
+        try:
+            return model.get_layer(names[0])
+        except ValueError:
+            # The output comes from a bare operation, not from a layer.
+            return None
+    if type(model).call is not _sequential_call(model):
+        return None
+    return model.layers[-1] if model.layers else None
+
+
+def _sequential_call(model: Any) -> Any:
+    """Return the call method of the model's Sequential base, or None."""
+    bases = (base for base in type(model).__mro__ if base.__name__ == "Sequential")
+    return getattr(next(bases, None), "call", None)
+
+
+def _loss_from_logits(model: Any) -> bool | None:
+    loss = _loss(model)
+    if isinstance(loss, str):
+        return False if "crossentropy" in loss else None
+    for holder in (loss, getattr(loss, "_fn_kwargs", None)):
+        found = (
+            holder.get("from_logits")
+            if isinstance(holder, Mapping)
+            else getattr(holder, "from_logits", None)
+        )
+        if isinstance(found, bool):
+            return found
+    return None
+
+
+def _loss_is_binary(model: Any) -> bool:
+    loss = _loss(model)
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None)
+    return "binary" in str(name or getattr(loss, "__name__", ""))
+
+
+def _loss(model: Any) -> Any:
+    """Return the compiled loss, also from a list or dictionary of one."""
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, Mapping):
+        loss = list(loss.values())
+    if isinstance(loss, list | tuple):
+        loss = loss[0] if len(loss) == 1 else None
+    return loss

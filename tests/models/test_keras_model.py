@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timonel.models.output_kind import output_kind_of
+from timonel.models.keras_model import output_kind_of
 
 LABELS = ["a", "b", "c"]
 

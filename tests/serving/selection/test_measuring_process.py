@@ -4,33 +4,60 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
-from tests.serving.selection.benchmark.conftest import Ended
 from timonel.errors import InputError, ModelError, SpecError
-from timonel.models import child
-from timonel.models.evidence import (
-    CONVERTED,
-    EVIDENCE,
-    FROZEN,
-    chosen,
+from timonel.models.exports import ReferenceExample
+from timonel.models.inspection import signatures_of
+from timonel.models.runtime_choice import (
+    EVIDENCE_FILE,
+    FLATBUFFER_FILE,
+    FROZEN_DIR,
+    MeasuringRequest,
+    RuntimeMeasurement,
+    chosen_runtime,
+    optimize,
     read_evidence,
 )
-from timonel.models.optimization import optimize
-from timonel.models.schema import WARMUP_FILE
+from timonel.models.schema import WARMUP_FILE, Export, ModelSummary, OutputKind, Preparation
 from timonel.models.versions import open_version
+from timonel.serving.inference.warmup import warm_up
 from timonel.serving.runtimes.litert import LiteRtRuntime
-from timonel.serving.runtimes.samples import as_warmup_file, samples_of
+from timonel.serving.runtimes.saved_model import as_warmup_file, samples_of
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.selection import measuring_process as process
 from timonel.serving.selection.auto import AutoRuntime
-from timonel.serving.selection.benchmark import process
-from timonel.serving.selection.benchmark.benchmark import decide
-from timonel.serving.selection.benchmark.process import obstacle
+from timonel.serving.selection.benchmark import decide
+from timonel.serving.selection.measuring_process import choose, held_out, obstacle
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.status import StatusError
+from timonel.storage import digest_bytes
 
 AUTO = RuntimeSettings(name="auto")
+
+
+class Ended:
+    """A process that has answered at once."""
+
+    stdin = None
+
+    def __init__(self, command, **_):
+        self.code = process.main(command[-2:])
+
+    def wait(self, timeout=None):
+        return self.code
+
+    def poll(self):
+        return self.code
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """TensorFlow takes seconds to import, and is there already."""
+    monkeypatch.setattr(subprocess, "Popen", Ended)
 
 
 @pytest.fixture
@@ -69,7 +96,7 @@ def test_litert_takes_over_and_clients_see_no_difference(dense, rows, faster):
     assert evidence.difference < 1e-4
     assert {each.batch for each in evidence.measurements} == {1, 8, 32}
     assert read_evidence(dense) == evidence
-    assert chosen(dense) == "litert"
+    assert chosen_runtime(dense) == "litert"
     assert len(samples_of(dense)) == 5
 
     after = AutoRuntime().load(dense, AUTO)
@@ -85,19 +112,19 @@ def test_litert_takes_over_and_clients_see_no_difference(dense, rows, faster):
 
 def test_evidence_counts_for_what_was_measured_only(dense, rows, faster, exports):
     optimize(open_version(dense), rows)
-    flatbuffer = (dense / CONVERTED).read_bytes()
-    (dense / CONVERTED).write_bytes(flatbuffer[:-1] + b"x")
-    assert chosen(dense) == "tensorflow"
+    flatbuffer = (dense / FLATBUFFER_FILE).read_bytes()
+    (dense / FLATBUFFER_FILE).write_bytes(flatbuffer[:-1] + b"x")
+    assert chosen_runtime(dense) == "tensorflow"
     with pytest.raises(StatusError, match=r"There is no model\.tflite"):
         LiteRtRuntime().load(dense, AUTO)
-    (dense / CONVERTED).unlink()
-    assert chosen(dense) == "tensorflow"
-    (dense / CONVERTED).write_bytes(flatbuffer)
-    assert chosen(dense) == "litert"
+    (dense / FLATBUFFER_FILE).unlink()
+    assert chosen_runtime(dense) == "tensorflow"
+    (dense / FLATBUFFER_FILE).write_bytes(flatbuffer)
+    assert chosen_runtime(dense) == "litert"
     shutil.copy(exports / "versioned-1" / "saved_model.pb", dense / "saved_model.pb")
-    assert chosen(dense) == "tensorflow"
-    (dense / EVIDENCE).write_text("{")
-    assert chosen(dense) == "tensorflow"
+    assert chosen_runtime(dense) == "tensorflow"
+    (dense / EVIDENCE_FILE).write_text("{")
+    assert chosen_runtime(dense) == "tensorflow"
 
 
 def test_other_answers_are_not_served(dense, rows, monkeypatch):
@@ -107,7 +134,7 @@ def test_other_answers_are_not_served(dense, rows, monkeypatch):
     assert "answers of LiteRT differ by 1.0e-03" in evidence.reason
     assert evidence.difference == 1e-3
     assert evidence.measurements == ()
-    assert not (dense / CONVERTED).exists()
+    assert not (dense / FLATBUFFER_FILE).exists()
 
 
 def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, faster):
@@ -117,7 +144,7 @@ def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, fast
     evidence = optimize(open_version(images), tmp_path / "images.npz")
     assert evidence.runtime == "frozen"
     assert evidence.reason.endswith("; LiteRT has no DecodeImage")
-    assert json.loads((images / EVIDENCE).read_text())["kind"] == "runtime-choice"
+    assert json.loads((images / EVIDENCE_FILE).read_text())["kind"] == "runtime-choice"
     settings = AUTO.of("images")
     model = AutoRuntime().load(images, settings.model_copy(update={"safe_loading": True}))
     inputs = {"image_bytes": np.array([png()], dtype=object)}
@@ -149,7 +176,7 @@ def test_variables_that_signatures_share_are_frozen_once(tmp_path, faster, monke
     (folder / WARMUP_FILE).write_bytes(as_warmup_file(samples))
     monkeypatch.setattr(process, "converted", refuse)
     assert optimize(open_version(folder)).runtime == "frozen"
-    assert (folder / FROZEN / "saved_model.pb").stat().st_size < 1.5 * 4 * 64 * 64
+    assert (folder / FROZEN_DIR / "saved_model.pb").stat().st_size < 1.5 * 4 * 64 * 64
 
     plain = AutoRuntime().load(folder, AUTO)
     frozen = AutoRuntime().load(folder, AUTO.of("m"))
@@ -167,7 +194,7 @@ def test_variables_that_signatures_share_are_frozen_once(tmp_path, faster, monke
 
 
 def refuse(*_):
-    raise process.NotMadeError("LiteRT has no such thing")
+    raise process.ConversionError("LiteRT has no such thing")
 
 
 def test_tables_are_no_variables(exports, tmp_path):
@@ -195,12 +222,12 @@ def test_tables_are_no_variables(exports, tmp_path):
 def test_what_cannot_be_converted_stays(exports, tmp_path):
     """The converter itself says so, as with an operation that the quick look does not know."""
     doubler = shutil.copytree(exports / "doubler", tmp_path / "doubler" / "1")
-    with pytest.raises(process.NotMadeError, match="LiteRT has no AsString"):
+    with pytest.raises(process.ConversionError, match="LiteRT has no AsString"):
         process.converted(doubler, ("serve",))
 
 
 def test_something_to_compare_on_is_needed(dense, rows, tmp_path):
-    with pytest.raises(ModelError, match="there are no requests to compare the runtimes on"):
+    with pytest.raises(ModelError, match="has no requests to compare the runtimes on"):
         optimize(open_version(dense))
     np.savez(tmp_path / "other.npz", z=np.zeros(3))
     with pytest.raises(SpecError, match=r"expected the inputs of a signature .* got z") as caught:
@@ -209,7 +236,7 @@ def test_something_to_compare_on_is_needed(dense, rows, tmp_path):
     (tmp_path / "none.npz").write_text("nonsense")
     with pytest.raises(InputError):
         optimize(open_version(dense), tmp_path / "none.npz")
-    assert not (dense / EVIDENCE).exists()
+    assert not (dense / EVIDENCE_FILE).exists()
 
 
 def test_warm_up_requests_are_samples(dense, faster):
@@ -230,7 +257,104 @@ def test_a_process_that_dies_costs_no_version(dense, rows, monkeypatch):
             stdout.write(b"Fatal: out of luck\n")
             self.code = -11
 
-    monkeypatch.setattr(child.subprocess, "Popen", Killed)
+    monkeypatch.setattr(subprocess, "Popen", Killed)
     evidence = optimize(open_version(dense), rows)
     assert evidence.runtime == "tensorflow"
-    assert evidence.reason == "measuring it ended with code -11: Fatal: out of luck"
+    assert evidence.reason == "the measuring process ended with code -11: Fatal: out of luck"
+
+
+def exported(folder, kind, examples):
+    return MeasuringRequest(
+        saved_model=folder,
+        output=folder,
+        export=Export(
+            created_at=0,
+            digest="",
+            size_bytes=0,
+            signatures=signatures_of(folder),
+            preparation=Preparation(input_kind=kind, source="data.load"),
+            meaning=OutputKind(task="regression", output="values", because="made"),
+            model=ModelSummary(name="m", type="Model", parameters=1, trainable_parameters=1),
+        ),
+        examples=examples,
+    )
+
+
+@pytest.fixture
+def images(exports, png, tmp_path):
+    """Three files: one is as it was, one has changed since, one is gone."""
+    examples = []
+    for name, content in {"kept": png(), "changed": png(), "gone": None}.items():
+        path = tmp_path / f"{name}.png"
+        if content is not None:
+            path.write_bytes(content)
+        known = digest_bytes(b"another" if name == "changed" else png())
+        examples.append(
+            ReferenceExample(key=path.name, source=str(path), digest=known, scores=(1.0,))
+        )
+    return exported(exports / "images", "image", examples)
+
+
+@pytest.fixture
+def table(exports):
+    sources = [
+        {"age": 3, "name": "ab", "seats": 1},
+        {"age": "4.5", "name": None, "seats": 1},
+        {"age": None, "name": "x", "seats": 1},
+    ]
+    examples = [
+        ReferenceExample(key=str(number), source=source, scores=(1.0,))
+        for number, source in enumerate(sources)
+    ]
+    return exported(exports / "table", "table", examples)
+
+
+def chosen_for(request):
+    return RuntimeMeasurement(request.saved_model, export=request.export, examples=request.examples)
+
+
+def test_held_out_images_warm_the_version_up(images, tmp_path, png):
+    version = tmp_path / "1"
+    version.mkdir()
+    with chosen_for(images) as choice:
+        evidence = choice.store(version, warm_up=True)
+    assert evidence.reason == "LiteRT has no DecodeImage"
+    assert evidence.measurements == ()
+    assert read_evidence(version) == evidence
+    ((name, inputs),) = samples_of(version)
+    assert (name, inputs["image_bytes"].tolist()) == ("serving_default", [png()])
+    model = TensorFlowRuntime().load(images.saved_model, RuntimeSettings())
+    warm_up(model, version)
+    model.close()
+
+
+def test_what_was_not_found_to_work_is_no_warm_up(images, tmp_path):
+    with chosen_for(images) as choice:
+        choice.store(tmp_path, warm_up=False)
+    assert not (tmp_path / WARMUP_FILE).exists()
+
+
+def test_held_out_rows_are_asked_alone_and_together(table):
+    *alone, (_, together) = held_out(table.export, table.examples)
+    assert [inputs["name"].tolist() for _, inputs in alone] == [[b"ab"], [b""], [b"x"]]
+    np.testing.assert_array_equal(together["age"], np.array([3, 4.5, np.nan], np.float32))
+    assert together["age"].dtype == np.float32
+
+
+def test_a_model_of_tensors_has_no_held_out_inputs(images, table):
+    tensors = table.export.model_copy(
+        update={"preparation": Preparation(input_kind="tensor", source="unknown")}
+    )
+    assert held_out(tensors, table.examples) == []
+    assert held_out(images.export, []) == []
+
+
+def test_small_models_are_measured_only_if_that_is_required(exports, tmp_path):
+    np.savez(tmp_path / "rows.npz", x=np.zeros((1, 8, 8, 2), np.float32))
+    request = MeasuringRequest(
+        saved_model=exports / "dense", output=tmp_path, samples=tmp_path / "rows.npz"
+    )
+    evidence = choose(request)
+    assert evidence.runtime == "tensorflow"
+    assert evidence.reason == "it is small; to measure it anyway, run 'timonel models optimize'"
+    assert choose(request.model_copy(update={"required": True})).measurements

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from timonel.serving.isolation.runtime import ProcessRuntime
-from timonel.serving.selection.per_version import ChosenRuntimes, needed_at_start
+from timonel.serving.selection.auto import AutoRuntime, runtimes_at_start
 from timonel.serving.settings import ModelSettings, RuntimeSettings
 from timonel.serving.status import StatusError
 
@@ -30,7 +30,7 @@ def model(folder, name="m"):
 
 def test_what_is_needed_at_the_start(lite, tmp_path):
     def needed(settings, *models):
-        return set(needed_at_start(models, settings))
+        return set(runtimes_at_start(models, settings))
 
     told = RuntimeSettings(name="auto", by_model={"lite": "litert"})
     assert needed(told, model(lite.parent, "lite")) == {"litert"}
@@ -54,7 +54,7 @@ def test_a_parent_is_started_for_what_is_used(lite):
         asked.append(name)
         return ProcessRuntime(LITERT)
 
-    runtime = ChosenRuntimes(apart, ["litert"])
+    runtime = AutoRuntime(apart, ["litert"])
     runtime.start()
     runtime.prepare()
     loaded = runtime.load(lite, RuntimeSettings(name="litert"))

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from timonel.models.evidence import Measurement
-from timonel.serving.selection.benchmark.benchmark import decide, difference
+from timonel.models.runtime_choice import Measurement
+from timonel.serving.selection.benchmark import decide, difference
 
 INFINITE = float("inf")
 

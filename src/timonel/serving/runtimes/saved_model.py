@@ -1,10 +1,11 @@
-"""Sample requests of a version, from its warm-up file."""
+"""Read a SavedModel's signatures and warm-up requests. Without TensorFlow."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -12,20 +13,61 @@ from google.protobuf.message import DecodeError
 from timonel.data.records import frame, read_records
 from timonel.errors import CorruptError
 from timonel.models.schema import WARMUP_FILE
-from timonel.serving.protos.messages import prediction_log_pb2
+from timonel.serving.protos.messages import prediction_log_pb2, saved_model_pb2, types_pb2
 from timonel.serving.protos.tensors import from_proto, to_proto
-from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
+from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature, TensorSpec
 from timonel.serving.status import StatusError
 
 _LOG = logging.getLogger(__name__)
-MOST = 32
+MAX_SAMPLES = 32
 """Limit on requests read: enough to compare answers."""
 
 Sample = tuple[str, Mapping[str, Array]]
 """A signature's name, and its inputs by name."""
 
 
-def samples_of(version: Path, most: int = MOST) -> list[Sample]:
+def signature_of(
+    name: str, proto: Any, value_of: Callable[[Any], Array] | None = None
+) -> Signature:
+    """Convert a ``SignatureDef``.
+
+    Args:
+        name: The signature's key for clients.
+        proto: The proto.
+        value_of: Converts a ``TensorProto`` to an array; without it, default values are omitted.
+    """
+    return Signature(
+        name=name,
+        inputs={key: _spec(info) for key, info in sorted(proto.inputs.items())},
+        outputs={key: _spec(info) for key, info in sorted(proto.outputs.items())},
+        method_name=proto.method_name,
+        defaults={key: value_of(each) for key, each in proto.defaults.items()} if value_of else {},
+    )
+
+
+def signatures_in(version: Path, tags: Collection[str]) -> dict[str, Signature]:
+    """Return the SavedModel's signatures in ``version``, without default values of inputs.
+
+    Empty if the model has no graph with these tags.
+    """
+    graph = meta_graph_of(version, tags)
+    protos = {} if graph is None else graph.signature_def
+    return {name: signature_of(name, each) for name, each in protos.items()}
+
+
+def meta_graph_of(version: Path, tags: Collection[str]) -> Any:
+    """Return the ``MetaGraphDef`` with exactly these tags, or None.
+
+    Raises:
+        OSError: ``saved_model.pb`` cannot be read.
+        DecodeError: It is no SavedModel.
+    """
+    model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
+    graphs = (each for each in model.meta_graphs if set(each.meta_info_def.tags) == set(tags))
+    return next(graphs, None)
+
+
+def samples_of(version: Path, limit: int = MAX_SAMPLES) -> list[Sample]:
     """Return the Predict requests in a warm-up file; empty if unreadable."""
     path = version / WARMUP_FILE
     found: list[Sample] = []
@@ -39,7 +81,7 @@ def samples_of(version: Path, most: int = MOST) -> list[Sample]:
                 name = request.model_spec.signature_name or DEFAULT_SIGNATURE
                 inputs = {alias: from_proto(alias, each) for alias, each in request.inputs.items()}
                 found.append((name, inputs))
-            if len(found) == most:
+            if len(found) == limit:
                 break
     except (CorruptError, DecodeError, StatusError) as error:
         # Warming up reports the problem.
@@ -74,7 +116,7 @@ def rows_of_signatures(
         known = name in signatures and inputs.keys() == signatures[name].inputs.keys()
         if known and all(array.ndim and len(array) for array in inputs.values()):
             before = found.setdefault(name, [])
-            if not before or _row_shapes(inputs) == _row_shapes(before[0]):
+            if not before or row_shapes(inputs) == row_shapes(before[0]):
                 before.append(inputs)
     return {
         name: {alias: np.concatenate([each[alias] for each in several]) for alias in several[0]}
@@ -82,5 +124,15 @@ def rows_of_signatures(
     }
 
 
-def _row_shapes(inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+def row_shapes(inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of a row of each input."""
     return {name: array.shape[1:] for name, array in inputs.items()}
+
+
+def _spec(info: Any) -> TensorSpec:
+    shape = info.tensor_shape
+    return TensorSpec(
+        tensor=info.name,
+        dtype=types_pb2.DataType.Name(info.dtype),
+        shape=None if shape.unknown_rank else tuple(dim.size for dim in shape.dim),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from timonel.models.evidence import Choice, Measurement
+from timonel.models.runtime_choice import Choice, Measurement
 from timonel.serving.batching.row_independence import is_open
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.runtimes.samples import Sample
+from timonel.serving.runtimes.saved_model import Sample, row_shapes
 from timonel.serving.settings.batching import cores
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import invalid_argument
@@ -109,17 +108,22 @@ def decide(
         measurements: The times of all choices, for the same signatures, batch sizes and numbers of
             callers.
     """
-    reasons = {way: _against(way, differences.get(way, ()), measurements) for way in _NAMES}
+    reasons = {
+        choice: _objection(choice, differences.get(choice, ()), measurements) for choice in _NAMES
+    }
     reasons |= impossible
-    open_ways = [way for way in _NAMES if reasons[way] is None]
-    best = max(open_ways, key=lambda way: _mean(_ratios(way, measurements)), default=None)
+    possible = [choice for choice in _NAMES if reasons[choice] is None]
+    best = max(
+        possible,
+        key=lambda choice: statistics.geometric_mean(_ratios(choice, measurements)),
+        default=None,
+    )
     if best is None:
-        told = dict.fromkeys(str(reasons[way]) for way in _NAMES)
-        return "tensorflow", "; ".join(told)
+        return "tensorflow", "; ".join(dict.fromkeys(str(reasons[choice]) for choice in _NAMES))
     ratios = _ratios(best, measurements)
     gain = f"{_NAMES[best]} is {min(ratios):.1f} to {max(ratios):.1f} times as fast"
-    others = [str(why) for way, why in reasons.items() if why is not None and way == "litert"]
-    return best, "; ".join((gain, *others))
+    litert = reasons["litert"]
+    return best, gain if litert is None else f"{gain}; {litert}"
 
 
 def _callable(model: LoadedModel) -> list[Signature]:
@@ -138,7 +142,7 @@ def _inputs_for(signature: Signature, samples: Sequence[Sample]) -> list[Inputs]
 
 def _batches(signature: Signature, samples: Sequence[Inputs]) -> dict[int, Inputs]:
     """Return batches of sample rows by size; empty without batching."""
-    same = [each for each in samples if _row_shapes(each) == _row_shapes(samples[0])]
+    same = [each for each in samples if row_shapes(each) == row_shapes(samples[0])]
     if not is_open(signature) or any(array.ndim == 0 for array in same[0].values()):
         return {}
     together = {name: np.concatenate([each[name] for each in same]) for name in same[0]}
@@ -157,10 +161,6 @@ def _first(array: Array, rows: int) -> Array:
 def _rows(inputs: Inputs) -> int:
     array = next(iter(inputs.values()))
     return len(array) if array.ndim else 1
-
-
-def _row_shapes(inputs: Inputs) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape[1:] for name, array in inputs.items()}
 
 
 def _round(model: LoadedModel, signature: str, inputs: Inputs, callers: int) -> float:
@@ -184,34 +184,31 @@ def _per_call(began: float, calls: int) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def _against(
-    way: Choice, differences: Sequence[float], measurements: Sequence[Measurement]
+def _objection(
+    choice: Choice, differences: Sequence[float], measurements: Sequence[Measurement]
 ) -> str | None:
+    """Return why a choice is not better than TensorFlow, or None."""
     worst = max(differences, default=None)
     if worst is None:
         return "there are no answers to compare"
     if not worst <= TOLERANCE:
-        return f"answers of {_NAMES[way]} differ by {worst:.1e} (at most {TOLERANCE:g})"
-    ratios = _ratios(way, measurements)
+        return f"answers of {_NAMES[choice]} differ by {worst:.1e} (at most {TOLERANCE:g})"
+    ratios = _ratios(choice, measurements)
     if not ratios:
         return "nothing was measured"
     if min(ratios) < _GAIN:
-        return f"{_NAMES[way]} is {min(ratios):.2f} to {max(ratios):.2f} times as fast"
+        return f"{_NAMES[choice]} is {min(ratios):.2f} to {max(ratios):.2f} times as fast"
     return None
 
 
-def _ratios(way: Choice, measurements: Sequence[Measurement]) -> list[float]:
+def _ratios(choice: Choice, measurements: Sequence[Measurement]) -> list[float]:
     """Return TensorFlow's time divided by that of another choice, for each measurement."""
-    times: dict[Choice, dict[tuple[str, int, int], float]] = {"tensorflow": {}, way: {}}
+    times: dict[Choice, dict[tuple[str, int, int], float]] = {"tensorflow": {}, choice: {}}
     for each in measurements:
         what = (each.signature, each.batch, each.callers)
         times.setdefault(each.runtime, {})[what] = each.milliseconds
-    ours = times[way]
+    ours = times[choice]
     return [theirs / ours[what] for what, theirs in times["tensorflow"].items() if what in ours]
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return math.prod(ratios) ** (1 / len(ratios))
 
 
 def _as_rows(array: Array) -> Array:

@@ -1,19 +1,21 @@
+"""The learned size of batches."""
+
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timonel.serving.batching.batch_size import Learned, limit, observe
+from timonel.serving.batching.policy import BatchTimes
 
 
 def learn(seconds_of, waiting, rounds=300, max_rows=1024, learned=None):
     """Run a closed loop: as many rows as the limit lets through."""
-    learned = learned or Learned()
+    learned = learned or BatchTimes()
     sizes = []
     for _ in range(rounds):
-        rows = min(limit(learned, max_rows), waiting)
+        rows = min(learned.best_size(max_rows), waiting)
         sizes.append(rows)
-        learned = observe(learned, rows, seconds_of(rows))
+        learned = learned.updated(rows, seconds_of(rows))
     return learned, sizes
 
 
@@ -32,18 +34,18 @@ def test_nothing_is_put_together_where_it_does_not_pay():
 
 def test_a_size_that_was_slow_once_gets_another_chance():
     learned, _ = learn(lambda rows: rows * (1.0 if rows < 3 else 2.0), waiting=64)
-    assert limit(learned, 1024) <= 4
+    assert learned.best_size(1024) <= 4
     _, sizes = learn(lambda rows: 1.0 + rows * 0.01, waiting=64, rounds=2000, learned=learned)
     assert sizes[-1] >= 32
 
 
 def test_the_first_measurements_do_not_count():
-    learned = Learned()
+    learned = BatchTimes()
     for seconds in (10.0, 1e-3):
-        learned = observe(learned, 1, seconds)
-        assert limit(learned, 1024) == 1
-    learned = observe(learned, 1, 1e-3)
-    assert limit(learned, 1024) == 4
+        learned = learned.updated(1, seconds)
+        assert learned.best_size(1024) == 1
+    learned = learned.updated(1, 1e-3)
+    assert learned.best_size(1024) == 4
 
 
 @settings(deadline=None)
@@ -52,8 +54,8 @@ def test_the_first_measurements_do_not_count():
     st.integers(1, 5000),
 )
 def test_the_limit_is_one_at_least_and_never_above_the_largest(measurements, max_rows):
-    learned = Learned()
+    learned = BatchTimes()
     for rows, seconds in measurements:
-        assert 1 <= limit(learned, max_rows) <= max_rows
-        learned = observe(learned, rows, seconds)
-    assert 1 <= limit(learned, max_rows) <= max_rows
+        assert 1 <= learned.best_size(max_rows) <= max_rows
+        learned = learned.updated(rows, seconds)
+    assert 1 <= learned.best_size(max_rows) <= max_rows

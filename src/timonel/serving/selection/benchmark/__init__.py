@@ -1,1 +1,0 @@
-"""Measuring process that chooses the best runtime for a version."""
