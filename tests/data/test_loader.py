@@ -144,7 +144,7 @@ class TestImages:
     ) -> None:
         make_images(["cat"], size=(10, 20), ending="jpg")
         dataset = convert(make_images(["dog"]), tmp_path / "set", workspace=workspace)
-        with pytest.raises(InputError, match=r"6x5 to 10x20\): for example image_size=\(6, 5\)"):
+        with pytest.raises(InputError, match=r"6x5 to 10x20\): use image_size=\(6, 5\)"):
             load(dataset.uri)
         assert load(dataset.uri, image_size=(7, 7)).element_spec[0].shape == (None, 7, 7, 3)
 
@@ -415,7 +415,7 @@ class TestSession:
         load()
         load(name="hold_out")
         assert [record.name for record in load_registry.loads] == [None, "hold_out"]
-        with pytest.raises(NotFoundError, match=r"TIMONEL_DATA_OTHER, .* --data other=URI"):
+        with pytest.raises(NotFoundError, match=r"TIMONEL_DATA_OTHER is not set.* --data other=URI"):
             load(name="other")
 
     def test_the_only_one_that_has_a_name_needs_none(
@@ -427,7 +427,7 @@ class TestSession:
         monkeypatch.setenv("TIMONEL_DATA_OTHERS", numbered.uri)
         with pytest.raises(
             NotFoundError,
-            match=r"one of 2 datasets.*load\(name='digits'\) or load\(name='others'\)",
+            match=r"the job has 2 datasets.*load\(name='digits'\) or load\(name='others'\)",
         ):
             load()
 

@@ -257,7 +257,7 @@ def test_a_run_that_is_running_has_no_model_yet(workspace: Workspace) -> None:
 def test_unknown_runs_and_names(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no train run recorded"):
         export(name="tiny", workspace=workspace)
-    with pytest.raises(NotFoundError, match="got 'nightly'"):
+    with pytest.raises(NotFoundError, match="matches 'nightly'"):
         export("nightly", name="tiny", workspace=workspace)
     with pytest.raises(SpecError, match="invalid model name"):
         export(name="../tiny", workspace=workspace)
