@@ -112,7 +112,7 @@ def test_two_terminals_train_together_and_go_on_after_a_kill(
     found = [json.loads(path.read_text()) for path in workspace.jobs.glob("*/[cw]*-0.json")]
     assert len(found) == 2
     assert found[0] == found[1]
-    assert "goes on at epoch" in terminals.shown(again[0])
+    assert "resumes at epoch" in terminals.shown(again[0])
     assert run.series["loss"][-1].value < run.series["loss"][0].value
 
 

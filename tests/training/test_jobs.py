@@ -225,7 +225,7 @@ def test_damaged_held_out_records_do_not_cost_the_model(
     run = train(SCRIPTS / "slow.py", data=copy.uri, workspace=jobs_workspace, engine=engine)
     folder = jobs_workspace.jobs / run.id / "export"
     assert reference_of(folder, verify_export(folder)) == []
-    assert "no predictions are kept for the check: " in log_of(run)
+    assert "no reference predictions in the export: " in log_of(run)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -284,7 +284,7 @@ def test_a_killed_worker_costs_one_epoch_at_most(
     assert " INFO " not in log_of(run)
     points = run.record.series["loss"]
     assert [(point.epoch, point.step) for point in points] == [(0, 6), (1, 12), (2, 18), (3, 24)]
-    assert "goes on at epoch 2" in log_of(run)
+    assert "resumes at epoch 2" in log_of(run)
     export = verify_export(jobs_workspace.jobs / run.id / "export")
     assert export.preparation.input_kind == "image"
     assert export.labels == dataset.labels

@@ -52,7 +52,7 @@ def test_two_workers_with_everything(
     assert found["chief-0"]["updates"] == 9
     log = log_of(run)
     assert "8 per replica, 16 in total; 2 batches make up one update of 32" in log
-    assert "multiplied by 2 (linear in 2 replicas) and grows to its value in 2 updates" in log
+    assert "multiplied by 2 (linear, 2 replicas) and warms up over 2 updates" in log
     # The callback halves the script's own rate after the second epoch and the third: what updates
     # are made with is twice that.
     rates = [point.value for point in run.record.series["learning_rate"]]
@@ -119,7 +119,7 @@ def test_what_this_machine_lacks_is_said_once(
 ) -> None:
     with pytest.raises(UserCodeError) as caught:
         run_numerics(dataset, jobs_workspace, engine, workers=2, memory_per_device="1GB")
-    assert str(caught.value).count("expected a GPU whose memory can be limited to 1.0 GB") == 1
+    assert str(caught.value).count("cannot limit device memory to 1.0 GB") == 1
     newest = engine.jobs()[0]
     assert (newest.cause, newest.restarts) == (FailureCause.USER_ERROR, 0)
 

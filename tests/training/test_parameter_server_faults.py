@@ -288,4 +288,4 @@ def test_it_is_stopped_and_goes_on(flavour: str, options: dict[str, Any], start:
     job.run.wait()
     job.assert_each_row_counted_once()
     assert job.count("step") == STEPS * job.epochs  # not one was made again
-    assert "goes on at epoch" in log_of(job.run)
+    assert "resumes at epoch" in log_of(job.run)

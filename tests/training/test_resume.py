@@ -89,7 +89,7 @@ def test_a_sample(resumed: Resumed, monkeypatch: pytest.MonkeyPatch) -> None:
     blows = [("worker-0", signal.SIGKILL), ("chief-0", signal.SIGTERM)]
     chance.shuffle(blows)
     run = resumed.compare(2, blows, "--epochs", "4")
-    assert "goes on at epoch" in log_of(run)
+    assert "resumes at epoch" in log_of(run)
 
 
 @pytest.mark.soak
@@ -142,7 +142,7 @@ def test_another_machine_goes_on_from_the_copies(resumed: Resumed, copies: str) 
     second.wait()
     unbroken.wait()
     assert f"checkpoints were fetched from {copies}" in log_of(second)
-    assert "fit 0 goes on at epoch" in log_of(second)
+    assert "fit 0 resumes at epoch" in log_of(second)
     _assert_same(results(second)["chief-0"], results(unbroken)["chief-0"])
 
 

@@ -115,8 +115,8 @@ def test_a_fit_that_was_finished_is_given_back(target: str, soak: Soak) -> None:
     again = [event for event in job.run.record.events() if event["t"] > told.at]
     assert {event["fit"] for event in again if event["type"] == "progress"} == {1}
     assert all(event["epoch"] >= EPOCHS for event in again if event["type"] == "metrics")
-    assert "fit 0 was finished before the restart" in log_of(job.run)
-    assert "fit 1 goes on at epoch" in log_of(job.run)
+    assert "fit 0 finished before the restart" in log_of(job.run)
+    assert "fit 1 resumes at epoch" in log_of(job.run)
 
 
 @pytest.mark.parametrize("target", ["chief-0", "worker-0"])

@@ -93,7 +93,7 @@ def test_a_model_of_arrays_takes_tensors(here: TrainingContext, model: object) -
 
 def test_nothing_was_fitted(here: TrainingContext) -> None:
     assert exporting.export_fitted(here.export_dir, None) == (
-        "nothing was fitted, so there is no model to export"
+        "the script called no fit: there is no model to export"
     )
     assert not here.export_dir.exists()
 

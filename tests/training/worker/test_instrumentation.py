@@ -13,7 +13,7 @@ import pytest
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
-from timonel.training.worker.private import end_of_data
+from timonel.training.worker.private import tf_data
 from timonel.training.worker.ps.pace import PieceTeller
 from timonel.training.worker.reports.pace import INTERVAL_S, Reading, Stopwatch, Teller
 from timonel.training.worker.reports.profiling import Profiler, callback_for
@@ -138,14 +138,14 @@ def test_the_moment_in_which_workers_have_their_batches_can_still_be_seen() -> N
     import tensorflow as tf
     from tensorflow.python.distribute import input_lib
 
-    original = getattr(input_lib, end_of_data.NAME)
+    original = getattr(input_lib, tf_data.AVAILABILITY_FUNCTION)
     assert list(inspect.signature(original).parameters) == [
         "strategy", "input_workers", "optional_list",
     ]  # fmt: skip
     source = inspect.getsource(input_lib.DistributedIteratorBase)
-    assert source.count(f"{end_of_data.NAME}(") == 2
+    assert source.count(f"{tf_data.AVAILABILITY_FUNCTION}(") == 2
     looked: list[str] = []
-    undo = end_of_data.watch_batches(
+    undo = tf_data.watch_batches(
         lambda tensors: looked.append(f"before {len(tensors)}"),
         lambda tensors: looked.append(f"after {len(tensors)}"),
     )
@@ -157,7 +157,7 @@ def test_the_moment_in_which_workers_have_their_batches_can_still_be_seen() -> N
     finally:
         undo()
     assert set(looked) == {"before 1", "after 1"}
-    assert getattr(input_lib, end_of_data.NAME) is original
+    assert getattr(input_lib, tf_data.AVAILABILITY_FUNCTION) is original
 
 
 def test_the_chief_tells_the_pace_of_workers_of_parameter_servers(

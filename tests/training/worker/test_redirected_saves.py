@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from timonel.training.worker import redirected_saves
-from timonel.training.worker.redirected_saves import Scratch
+from timonel.training.worker.redirected_saves import SavedCopies
 from timonel.training.worker.state import callback_state
+from timonel.training.worker.task.cluster import Cluster
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -154,7 +158,7 @@ def test_files_that_are_open_are_the_scripts_own_business(here, task):
 
     with redirected_saves.redirected(keras, task):
         opened = io.BytesIO()
-        assert Scratch(task).for_writing(opened) is opened
+        assert SavedCopies(task).for_writing(opened) is opened
 
 
 def test_callbacks_write_to_the_scratch_folder(keras, here, task):
@@ -216,7 +220,7 @@ def test_a_backup_is_restored_by_every_task_and_changed_by_none(here, task):
 
 def test_old_copies_are_deleted_beyond_the_budget(here, task, monkeypatch):
     monkeypatch.setattr(redirected_saves, "_BUDGET_BYTES", 25)
-    found = Scratch(task)
+    found = SavedCopies(task)
     for name in ("ckpt-1", "ckpt-10", "ckpt-2"):
         copy = Path(found.for_writing(name))
         for suffix in (".index", ".data-0"):
@@ -227,7 +231,7 @@ def test_old_copies_are_deleted_beyond_the_budget(here, task, monkeypatch):
 
 
 def test_a_copy_of_another_name_is_not_read(here, task):
-    found = Scratch(task)
+    found = SavedCopies(task)
     copy = Path(found.for_writing("final.keras"))
     copy.write_bytes(b"1")
     found.note_written(copy)
@@ -237,9 +241,44 @@ def test_a_copy_of_another_name_is_not_read(here, task):
 
 @pytest.mark.parametrize("path", ["gs://bucket/model.keras", "/absolute/m.keras", "../up.keras"])
 def test_every_path_has_a_copy_of_its_own(here, task, path):
-    found = Scratch(task)
+    found = SavedCopies(task)
     copy = Path(found.for_writing(path))
     assert copy.is_relative_to(task)
     assert copy.parent.is_dir()
     assert found.for_writing(str(copy)) == str(copy)
     assert copy != Path(found.for_writing("model.keras"))
+
+
+TASKS = {"chief": ("localhost:1",), "worker": ("localhost:2",)}
+ORIGINAL = tf.data.Dataset.cache
+
+
+@pytest.fixture(autouse=True)
+def _original_cache() -> Iterator[None]:
+    yield
+    tf.data.Dataset.cache = ORIGINAL
+
+
+def numbers(place: Path) -> Any:
+    return tf.data.Dataset.range(4).cache(str(place))
+
+
+def test_what_a_killed_task_was_writing_is_written_anew(tmp_path: Path) -> None:
+    lock = tmp_path / "c_0.lockfile"
+    lock.touch()
+    redirected_saves.separate_caches(Cluster(TASKS, "chief", 0, generation=1))
+    with pytest.raises(tf.errors.AlreadyExistsError, match="lockfile already exists"):
+        list(numbers(tmp_path / "c"))  # a first generation's may be somebody else's
+    lock.touch()
+    redirected_saves.separate_caches(Cluster(TASKS, "chief", 0, generation=2))
+    assert list(numbers(tmp_path / "c").as_numpy_iterator()) == [0, 1, 2, 3]
+    assert list(numbers(tmp_path / "c").as_numpy_iterator()) == [0, 1, 2, 3]
+
+
+def test_each_task_has_a_file_of_its_own(tmp_path: Path) -> None:
+    begun = iter(numbers(tmp_path / "c"))
+    next(begun)
+    redirected_saves.separate_caches(Cluster(TASKS, "worker", 0))
+    assert len(list(numbers(tmp_path / "c"))) == 4
+    assert (tmp_path / "c-worker-0.index").exists()
+    assert len(list(tf.data.Dataset.range(3).cache())) == 3

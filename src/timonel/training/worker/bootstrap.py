@@ -24,18 +24,18 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training import placeholders
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import exit_report, peer_watchdog
+from timonel.training.worker import exit_report
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.evaluation.record import Records
-from timonel.training.worker.exit_report import EXIT_FAILED, Outcome
-from timonel.training.worker.fit import other_keras
+from timonel.training.worker.exit_report import EXIT_FAILED, TaskOutcome
+from timonel.training.worker.fit import model_fit
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.state.writer import is_writing
-from timonel.training.worker.strategy import adoption, devices, strategies
+from timonel.training.worker.strategy import devices, strategies
 from timonel.training.worker.task import alive, parameters, results
 from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.worker.task.script import run_program
-from timonel.training.worker.termination import Termination
+from timonel.training.worker.termination import Termination, watch_peers
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
     except TimonelError as error:  # without a readable spec, no run to report to
         logger.warning("%s", error)
         exit_report.write_report(
-            task_dir, Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error))
+            task_dir, TaskOutcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error))
         )
         return EXIT_FAILED
     _set_environment(task)
@@ -87,7 +87,7 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
     return result.exit_code
 
 
-def _run_to_outcome(task: Task) -> Outcome:
+def _run_to_outcome(task: Task) -> TaskOutcome:
     termination = Termination()
     termination.install()
     try:
@@ -102,12 +102,12 @@ def _run_to_outcome(task: Task) -> Outcome:
             peers=task.peers,
             terminating=termination.requested,
         )
-        _tell(task, result)
+        _log_failure(task, result)
         return result
     return exit_report.DONE
 
 
-def _tell(task: Task, result: Outcome) -> None:
+def _log_failure(task: Task, result: TaskOutcome) -> None:
     """Log a failure, and record a user's error in the run."""
     if result.traceback is None:
         if result.cause is not None:
@@ -121,7 +121,7 @@ def _tell(task: Task, result: Outcome) -> None:
 
 def _train(task: Task, termination: Termination) -> None:
     settings, role = task.spec.settings, task.cluster.role
-    wanted = strategies.choose(
+    strategy_name = strategies.choose(
         settings.distribution.strategy,
         workers=len(task.cluster.trainers),
         devices=settings.distribution.devices_per_worker,
@@ -135,7 +135,7 @@ def _train(task: Task, termination: Termination) -> None:
     elif settings.uses_parameter_servers and role in {"ps", "worker"}:
         importlib.import_module(_SERVERS).serve(task, termination)
     else:
-        _run_managed(task, wanted, termination)
+        _run_managed(task, strategy_name, termination)
 
 
 def _run_alone(task: Task) -> None:
@@ -147,31 +147,29 @@ def _run_alone(task: Task) -> None:
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
-    from timonel.training.worker import (  # noqa: PLC0415 - import TensorFlow
-        instrumentation,
-        managed,
-        redirected_saves,
-    )
+    from timonel.training.worker import managed, redirected_saves  # noqa: PLC0415 - TensorFlow
+    from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - TensorFlow
 
     for noisy in ("tensorflow", "absl"):  # they log each device and each all-reduce
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settings = task.spec.settings
-    granted = devices.configure(
-        devices.Place(*task.cluster.neighbours, several_workers=task.peers > 0),
+    resources = devices.configure(
+        devices.HostPosition(*task.cluster.neighbours, several_workers=task.peers > 0),
         per_worker=settings.distribution.devices_per_worker,
         memory=settings.devices.memory_per_device,
-        wanted_threads=settings.devices.threads,
+        requested_threads=settings.devices.threads,
     )
     keras = importlib.import_module(task.spec.keras)
-    managed.require_supported(keras, name)
-    other_keras.refuse(task.spec.keras)
+    if name is not StrategyName.NONE:
+        keras_fit.require_supported(keras.__name__, keras.__version__)
+    model_fit.reject_other_keras(task.spec.keras)
     keras.utils.set_random_seed(task.spec.seed)
     precision.configure(keras, settings.numerics)
     if task.peers:
-        peer_watchdog.watch(lambda: termination.is_leaving, is_writing)
+        watch_peers(lambda: termination.is_leaving, is_writing)
     strategy = strategies.build(name, task.cluster, settings)
     if strategy is not None:
-        adoption.adopt(strategy, name)
+        strategies.adopt(strategy, name)
     # The coordination service of multi-worker training replaced our handler with one that only
     # records SIGTERM.
     termination.install()
@@ -180,21 +178,15 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     run = _open_run(task)
     if run is not None:
         if task.cluster.generation == 1:
-            _warn_of_shared_cores(task, granted, run)
+            _warn_of_shared_cores(task, resources, run)
         run.event(
-            "devices", **precision.record(keras, name, strategy, settings), **granted.record()
+            "devices", **precision.record(keras, name, strategy, settings), **resources.record()
         )
+    services = managed.services_of(
+        keras, context, settings, run=run, task_dir=task.task_dir, termination=termination
+    )
     own_run = run or open_run(_workspace(task), task.spec.run_id)
-    shown = instrumentation.Seen(keras, context, own_run, settings, task.task_dir)
-    with managed.prepared(
-        keras,
-        context,
-        run,
-        task.task_dir / "progress",
-        settings=task.spec.settings,
-        termination=termination,
-    ) as fits:
-        shown.install(fits)
+    with managed.prepared(services, context, own_run, task.task_dir) as fits:
         (task.task_dir / "ready").touch()
         alive.begin(task.task_dir)
         own_copies = (
@@ -206,15 +198,15 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
             run_program_of(task, run)
         if run is not None and settings.evaluation.evaluator:
             Records(task.job_dir).mark_trained()
-        managed.finish(context, fits, run)
+        managed.finish(services, context, fits)
 
 
-def _warn_of_shared_cores(task: Task, granted: devices.Granted, run: RunWriter) -> None:
+def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: RunWriter) -> None:
     """Warn if several workers share one machine's processors."""
     served = task.spec.settings.uses_parameter_servers
     trainers = task.cluster.trainers
     workers = len(task.cluster.tasks["worker"]) if served else len(trainers)
-    if granted.kind != "CPU" or workers == 1 or task.cluster.neighbours[1] < len(trainers):
+    if resources.kind != "CPU" or workers == 1 or task.cluster.neighbours[1] < len(trainers):
         return
     who = "Both workers" if workers == 2 else f"All {workers} workers"
     message = (

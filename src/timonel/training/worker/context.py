@@ -112,7 +112,7 @@ class TrainingContext:
         """
         from timonel.training.worker.fit import loops  # noqa: PLC0415 - imports TensorFlow
 
-        return loops.checkpointer(things, data, self.job_dir)
+        return loops.checkpointer(things, data, cluster=self.cluster, job_dir=self.job_dir)
 
 
 _entered: list[TrainingContext] = []

@@ -1,4 +1,4 @@
-"""Classify a task's outcome and report it to the engine."""
+"""Classify a task's outcome and report it to the engine, with the user's traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
 from timonel.errors import SpecError, TimonelError
 from timonel.storage import write_text
 from timonel.training.worker.termination import Terminated
-from timonel.training.worker.tracebacks import chain, summary, user_traceback
 
 EXIT_FAILED = 1
 
@@ -46,16 +46,16 @@ _OUTSIDE_REPLICAS = (
     "'NoneType' object has no attribute 'merge_call'",
 )
 _OWN_LOOP = (
-    "A training loop of your own must run its step with context().strategy.run(step, args=batch) "
-    "and take its batches from strategy.experimental_distribute_dataset(data), without which all "
-    "workers compute the same ones: see "
+    "A custom training loop must run its step with context().strategy.run(step, args=batch) and "
+    "take its batches from strategy.experimental_distribute_dataset(data); otherwise all workers "
+    "compute the same batches. See "
     "https://www.tensorflow.org/tutorials/distribute/custom_training, or train with model.fit."
 )
 _OWN_SERVED_LOOP = (
-    "With --ps, a training loop of your own must call strategy.run(step, args=batch) in a "
-    "tf.function that it sends to a worker with context().coordinator.schedule(train_step, "
-    "args=batch): see https://www.tensorflow.org/tutorials/distribute/parameter_server_training, "
-    "or train with model.fit."
+    "With --ps, a custom training loop must call strategy.run(step, args=batch) in a tf.function "
+    "that it sends to a worker with context().coordinator.schedule(train_step, args=batch). See "
+    "https://www.tensorflow.org/tutorials/distribute/parameter_server_training, or train with "
+    "model.fit."
 )
 # TensorFlow loses values of a step whose first call creates variables on several devices.
 _LATE_VARIABLES = ("You must feed a value for placeholder tensor", "fn_with_cond")
@@ -68,7 +68,7 @@ _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """How a task ends.
 
     Attributes:
@@ -84,13 +84,13 @@ class Outcome:
     traceback: str | None = None
 
 
-DONE = Outcome(EXIT_DONE)
-LEFT = Outcome(EXIT_RETRYABLE, FailureCause.PREEMPTED, "asked to leave")
+DONE = TaskOutcome(EXIT_DONE)
+LEFT = TaskOutcome(EXIT_RETRYABLE, FailureCause.PREEMPTED, "stopped by SIGTERM")
 
 
 def of_exception(
     error: BaseException, *, script: str, peers: int, terminating: bool = False
-) -> Outcome:
+) -> TaskOutcome:
     """Return the outcome of a task that raised ``error``.
 
     Args:
@@ -104,13 +104,13 @@ def of_exception(
     if isinstance(error, SystemExit):
         return _of_exit(error)
     if peers and any(_is_lost_peer(found) for found in chain(error)):
-        return Outcome(EXIT_RETRYABLE, FailureCause.LOST_PEER, summary(error))
+        return TaskOutcome(EXIT_RETRYABLE, FailureCause.LOST_PEER, summary(error))
     text = user_traceback(error, script)
     if any(_is_out_of_memory(found) for found in chain(error)):
-        said = [note for found in chain(error) for note in getattr(found, "__notes__", ())]
-        message = "; ".join([_of_memory(error), *said])
-        return Outcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, message, text)
-    return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
+        notes = [note for found in chain(error) for note in getattr(found, "__notes__", ())]
+        message = "; ".join([_memory_message(error), *notes])
+        return TaskOutcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, message, text)
+    return TaskOutcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
 
 
 def explained(
@@ -135,7 +135,7 @@ def explained(
     return error
 
 
-def write_report(task_dir: Path, outcome: Outcome) -> None:
+def write_report(task_dir: Path, outcome: TaskOutcome) -> None:
     """Report a failure's cause to the engine.
 
     A full disk is ignored, as the exit code still tells of the failure.
@@ -150,13 +150,13 @@ def write_report(task_dir: Path, outcome: Outcome) -> None:
             write_text(task_dir / "report.json", json.dumps(report) + "\n")
 
 
-def _of_exit(error: SystemExit) -> Outcome:
+def _of_exit(error: SystemExit) -> TaskOutcome:
     if error.code is None or error.code == 0:
         return DONE
     if isinstance(error.code, int):
         message = f"the script ended with exit code {error.code}"
-        return Outcome(error.code & 0xFF or EXIT_FAILED, FailureCause.USER_ERROR, message)
-    return Outcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error.code), f"{error.code}\n")
+        return TaskOutcome(error.code & 0xFF or EXIT_FAILED, FailureCause.USER_ERROR, message)
+    return TaskOutcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error.code), f"{error.code}\n")
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -165,7 +165,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return bool(_names(type(error)) & _OUT_OF_MEMORY_ERRORS) and not is_disk
 
 
-def _of_memory(error: BaseException) -> str:
+def _memory_message(error: BaseException) -> str:
     """Return the line about the failed allocation.
 
     TensorFlow puts it below a generic first line.
@@ -193,3 +193,109 @@ def _names(kind: type) -> set[str]:
 
 def _is_tensorflows(kind: type) -> bool:
     return any(base.__module__.startswith("tensorflow.") for base in kind.__mro__)
+
+
+_SCRIPT_RUNNER = str(Path(__file__).parent / "task" / "script.py")
+
+
+def user_traceback(error: BaseException, script: str) -> str:
+    """Return the traceback without the frames around the user's script.
+
+    A `TimonelError` that the script did not raise itself, such as on a full disk, is shown without
+    frames. Any other error that did not pass through the script keeps all its frames.
+    """
+    if isinstance(error, TimonelError) and not _was_raised_by(error, script):
+        return f"{error}\n"
+    if not _involves_script(error, script):
+        return "".join(traceback.format_exception(error))
+    shown = traceback.TracebackException.from_exception(error)
+    for part in _parts(shown):
+        part.stack = traceback.StackSummary.from_list(_own_frames(part, script))
+    return "".join(shown.format())
+
+
+def summary(error: BaseException) -> str:
+    """Return an error's type and the first line of its text."""
+    if isinstance(error, TimonelError):
+        return str(error)[:500]
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text.splitlines()[-1 if isinstance(error, SyntaxError) else 0][:500]
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, each once."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    yield shown
+    for linked in (shown.__cause__, shown.__context__):
+        if linked is not None:
+            yield from _parts(linked)
+
+
+def _involves_script(error: BaseException, script: str) -> bool:
+    """Tell whether an error came from the script or its syntax."""
+    if isinstance(error, SyntaxError) and _is_script(str(error.filename), script):
+        return True
+    return any(
+        _first_user_frame(traceback.extract_tb(found.__traceback__), script) is not None
+        for found in chain(error)
+    )
+
+
+def _was_raised_by(error: BaseException, script: str) -> bool:
+    """Tell whether the script raised an error, not worker code it called."""
+    worker = str(Path(__file__).parent) + os.sep
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_script(frame.filename, script):
+            return True
+        if frame.filename.startswith(worker):
+            return False
+    return False
+
+
+def _own_frames(part: traceback.TracebackException, script: str) -> list[traceback.FrameSummary]:
+    """Return the frames from the script's first one on, without timonel's."""
+    frames = list(part.stack)
+    first = _first_user_frame(frames, script)
+    if first is None and issubclass(part.exc_type, SyntaxError):
+        return []
+    return [frame for frame in frames[first or 0 :] if not _is_timonels(frame.filename)]
+
+
+def _first_user_frame(frames: Sequence[traceback.FrameSummary], script: str) -> int | None:
+    """Return the index of the first frame in the user's code.
+
+    That is the script, or a module imported to run it.
+    """
+    for number, frame in enumerate(frames):
+        if _is_script(frame.filename, script):
+            return number
+    # A module's package may fail before the module's first line.
+    entered = max(
+        (n for n, frame in enumerate(frames) if frame.filename == _SCRIPT_RUNNER), default=None
+    )
+    for number, frame in enumerate(frames):
+        if entered is not None and number > entered and not _is_pythons(frame.filename):
+            return number
+    return None
+
+
+def _is_script(filename: str, script: str) -> bool:
+    """Tell whether a file name is the script's, or a notebook cell's."""
+    return filename == script or filename.startswith(f"{script}, cell ")
+
+
+def _is_timonels(filename: str) -> bool:
+    package = str(Path(__file__).resolve().parents[2])
+    return filename.startswith((package + os.sep, "<frozen runpy>", "<frozen importlib."))
+
+
+def _is_pythons(filename: str) -> bool:
+    return filename.startswith((str(Path(os.__file__).parent) + os.sep, "<frozen "))

@@ -25,8 +25,7 @@ from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
 from timonel.training.worker import redirected_saves
 from timonel.training.worker.fit.managed_fit import Fitted
-from timonel.training.worker.inputs import building
-from timonel.training.worker.inputs.loaded import find_loaded
+from timonel.training.worker.inputs import fit_data
 
 logger = logging.getLogger(__name__)
 
@@ -82,17 +81,17 @@ def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
     if _exported_by_script:
         return None
     if fitted is None:
-        return "nothing was fitted, so there is no model to export"
-    loaded = find_loaded(fitted.data)
+        return "the script called no fit: there is no model to export"
+    loaded = fit_data.find_loaded(fitted.data)
     if loaded is not None and loaded.is_changed:
         logger.warning(
-            "the script transforms what timonel.data.load returned; the served model does what "
-            "load did and no more: use context().export(model, preprocess=...) if it needs that"
+            "the script transforms the data of timonel.data.load, which the served model will not: "
+            "if it needs to, call context().export(model, preprocess=...)"
         )
     record = loaded.record if loaded else None
     try:
         with surrounding(fitted.model):
-            _export(folder, fitted.model, record, building.data_spec(fitted.data), None)
+            _export(folder, fitted.model, record, fit_data.data_spec(fitted.data), None)
     except (ModelError, SpecError) as error:
         return f"the fitted model cannot be exported: {error}"
     return None
@@ -107,7 +106,7 @@ def _export(
 ) -> None:
     if record is None:
         logger.warning(
-            "the model was not fitted on timonel.data.load: it is exported with tensors as input"
+            "the model was not fitted on data of timonel.data.load: exporting it with tensor input"
         )
         export_live(
             model,
@@ -138,7 +137,7 @@ def _reference_or_none(model: Any, record: load_registry.LoadRecord) -> dict[str
     try:
         return _reference(model, record)
     except DataError as error:
-        logger.warning("no predictions are kept for the check: %s", error)
+        logger.warning("no reference predictions in the export: %s", error)
         return None
 
 
@@ -190,7 +189,7 @@ def _predict(
     for x, y in _load_again(record, split):
         output = model(x, training=False)
         if not hasattr(output, "shape"):
-            logger.warning("the model has several outputs: no predictions are kept for the check")
+            logger.warning("no reference predictions in the export: the model has several outputs")
             return None, None
         scores.append(np.asarray(output, np.float32))
         labels.append(np.asarray(y))

@@ -1,233 +1,210 @@
-"""Set up strategy tasks: scope, shards, ``fit`` hooks, and export."""
+"""Set up a task that trains under a strategy: services, plug-ins, scope, export."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from timonel.data import load_registry
+from timonel.engines.local.agent import OOM_REPORT
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
-from timonel.training.settings import Settings, StrategyName
-from timonel.training.worker import exporting, optimizing
+from timonel.training.settings import Settings
+from timonel.training.worker import exporting, redirected_saves
 from timonel.training.worker.context import TrainingContext
 from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluation.trainers import Trainers
 from timonel.training.worker.fit import loops
-from timonel.training.worker.fit.agreement import Agreement, exchange_over
+from timonel.training.worker.fit.agreement import Agreement, exchange_over, wait_for_all
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.fit.managed_fit import Fits
-from timonel.training.worker.inputs import caches, sharding
+from timonel.training.worker.fit.services import Services
+from timonel.training.worker.inputs import sharding
+from timonel.training.worker.inputs.fit_data import batch_size_of
+from timonel.training.worker.instrumentation import (
+    PaceReports,
+    ServedWorkerPaces,
+    StepProfile,
+)
+from timonel.training.worker.optimizing import OptimizerOptions
+from timonel.training.worker.plugin import Around, FitPlugin, Patch
 from timonel.training.worker.private import (
-    central_storage,
     hidden_state,
     keras_fit,
     ps_variables,
     replica_steps,
 )
+from timonel.training.worker.state import callback_state, memory
 from timonel.training.worker.termination import Termination
-
-logger = logging.getLogger(__name__)
 
 _SPLITS = {"train": "training"}
 
 
-def require_supported(keras: Any, name: StrategyName) -> None:
-    """Check that this Keras version was verified with distributed ``fit``, if needed.
-
-    Raises:
-        TimonelError: It was not.
-    """
-    if name is not StrategyName.NONE:
-        keras_fit.require_supported(keras.__name__, keras.__version__)
-
-
-@contextlib.contextmanager
-def prepared(
+def services_of(
     keras: Any,
     context: TrainingContext,
-    run: RunWriter | None,
-    progress: Path,
+    settings: Settings,
     *,
-    settings: Settings | None = None,
-    termination: Termination | None = None,
-) -> Iterator[Fits]:
-    """Enter the strategy's scope and adapt ``data.load`` and ``fit`` to it.
+    run: RunWriter | None,
+    task_dir: Path,
+    termination: Termination,
+) -> Services:
+    """Return a task's services; fetch and tidy the checkpoints.
 
     Args:
         keras: The Keras module that the script uses.
         context: The job's training context.
-        run: The chief's run writer; None in other tasks.
-        progress: The file from which the engine reads the task's progress.
         settings: How the job trains.
+        run: The chief's run writer; None in other tasks.
+        task_dir: The task's folder.
         termination: Tells whether the process was asked to stop.
     """
-    settings = settings or Settings()
-    strategy = context.strategy
-    replicas = strategy.num_replicas_in_sync if strategy is not None else 1
-    served = settings.uses_parameter_servers
-    # With parameter servers only the chief runs the script; it distributes all data itself.
-    workers = 1 if served else len(context.cluster.trainers)
-    load_registry.configure(
-        load_registry.InputShard(
-            0 if served else context.cluster.rank,
-            workers,
-            max(1, replicas // workers),
-            per_replica=settings.batches.batch_size_is == "per-replica",
-        )
-    )
-    hidden_state.make_generators_restorable(keras)
-    caches.install(context.cluster)
-    several = strategy is not None and workers > 1
-    records = Records(context.job_dir) if settings.evaluation.evaluator else None
     checkpoints = Checkpoints(
         context.checkpoint_dir,
         writes=run is not None,
-        progress=progress,
+        progress=task_dir / "progress",
         policy=settings.checkpoints,
-        records=records,
+        records=Records(context.job_dir) if settings.evaluation.evaluator else None,
+    )
+    several = (
+        context.strategy is not None
+        and not settings.uses_parameter_servers
+        and len(context.cluster.trainers) > 1
     )
     checkpoints.tidy()
     if run is not None:
         checkpoints.fill()
     if several and settings.checkpoints.checkpoint_uri is not None:
-        wait_for_all(strategy)
+        wait_for_all(context.strategy)
         checkpoints.fill()
     agreement = Agreement(
-        exchange_over(strategy) if several else None,
+        exchange_over(context.strategy) if several else None,
         is_chief=context.is_chief,
         requests=context.job_dir / "requests",
     )
-    part = functools.partial(wait_for_all, strategy) if several else lambda: None
-    loop = _served_loop(keras, context, settings, agreement, run) if served else None
-    fits = Fits(
+    barrier = functools.partial(wait_for_all, context.strategy) if several else lambda: None
+    return Services(
         keras,
+        context.cluster,
         checkpoints,
-        run=run,
-        tensorboard=context.tensorboard_dir,
-        strategy=strategy,
-        workers=workers,
-        agreement=agreement,
-        termination=termination,
-        part=part,
-        stop_on_nan=settings.faults.stop_on_nan,
-        loop=loop,
-        last_words=progress.with_name("if-out-of-memory.json"),
+        context.tensorboard_dir,
+        context.strategy,
+        settings,
+        run,
+        agreement,
+        termination,
+        barrier,
     )
-    loops.configure(
-        loops.Services(
-            checkpoints.beside("loops"),
-            strategy,
-            workers,
-            agreement,
-            termination or Termination(),
-            part,
-            fits.prepare,
-        )
-    )
-    if replicas > 1 and not served:
-        replica_steps.install(keras, functools.partial(_warn, run))
-    optimizing.install(keras, fits, settings, replicas)
-    if records is not None:
-        if run is not None:
-            records.begin_training()
-        trainers = Trainers(keras, records, progress.parent)
-        fits.before_fit.append(trainers.fit_begins)
-        fits.after_fit.append(trainers.fit_ends)
-    fits.install()
-    if run is not None:
-        # Remove a partial export from before the chief was killed.
-        sweep(context.job_dir)
-        load_registry.on_load.append(lambda record: _report_load(run, record))
-    if strategy is None:
-        yield fits
-        return
-    if keras.__name__ == "keras" and not served:
-        keras_fit.install_keras_hooks()
-        central_storage.add_in_place()
-    if replicas > 1:
-        _deal_out_inputs(strategy, workers, fits.take_training_data)
-    with strategy.scope():
-        yield fits
 
 
-def finish(context: TrainingContext, fits: Fits, run: RunWriter | None) -> None:
-    """Export the model, then wait for all tasks.
+@contextlib.contextmanager
+def prepared(
+    services: Services, context: TrainingContext, run: RunWriter, task_dir: Path
+) -> Iterator[Fits]:
+    """Adapt ``data.load``, ``fit`` and custom loops, and enter the strategy's scope.
 
-    The chief hosts the cluster's services.
+    Args:
+        services: Services of the task.
+        context: The job's training context.
+        run: Writer of the run; each task has one.
+        task_dir: The task's folder.
     """
+    _configure_loading(services, context)
+    loop = (
+        _parameter_server_loop(services, context)
+        if services.settings.uses_parameter_servers
+        else None
+    )
+    plugins = plugins_of(services, run, context.job_dir, task_dir, loop)
+    for plugin in plugins:
+        plugin.install()
+    fits = Fits(services, plugins, loop=loop)
+    fits.install()
+    loops.configure(services)
+    with services.strategy.scope() if services.strategy is not None else contextlib.nullcontext():
+        yield fits
+
+
+def plugins_of(
+    services: Services, run: RunWriter, job_dir: Path, task_dir: Path, loop: Any
+) -> list[FitPlugin]:
+    """Return the plug-ins of a task, in the order of their installation and calls.
+
+    `Fits` is installed last: its ``fit`` surrounds what the plug-ins replace.
+
+    Args:
+        services: Services of the task.
+        run: Writer of the run.
+        job_dir: The job's folder.
+        task_dir: The task's folder.
+        loop: The loop of a job with parameter servers, else None.
+    """
+    keras, settings = services.keras, services.settings
+    plugins: list[FitPlugin] = [
+        # First, as layers and pipelines keep what they were created with.
+        Patch(functools.partial(hidden_state.make_generators_restorable, keras)),
+        Patch(functools.partial(redirected_saves.separate_caches, services.cluster)),
+    ]
+    if loop is not None:
+        # It has taken Keras' own `fit`, and replaces its steps: the next two would not apply.
+        plugins.append(Patch(functools.partial(_install_loop, services, loop)))
+    elif services.strategy is not None:
+        plugins.append(Patch(functools.partial(_install_replica_support, services)))
+    if services.replicas > 1:
+        plugins.append(
+            Patch(functools.partial(sharding.install, services.strategy, services.workers))
+        )
+    # Before all that look at a call's batch size, which it makes global.
+    plugins.append(OptimizerOptions(services))
+    if settings.evaluation.evaluator:
+        # Before callbacks are added: only the script's own may need the results of validation.
+        plugins.append(Trainers(keras, Records(job_dir), task_dir))
+    if loop is not None:
+        plugins.append(ServedWorkerPaces(services, run, loop))
+    elif services.workers > 1 and not settings.numerics.xla:  # XLA compiles no clock into a step
+        plugins.append(PaceReports(services, run))
+    if settings.profiling.profile is not None:
+        plugins.append(StepProfile(services, run, task_dir, settings.profiling.profile))
+    # They surround the call only: the first is the outermost.
+    plugins.append(Around(functools.partial(_memory_advice, services, task_dir / OOM_REPORT)))
+    plugins.append(Around(functools.partial(_redirected_callbacks, keras)))
+    return plugins
+
+
+def finish(services: Services, context: TrainingContext, fits: Fits) -> None:
+    """Export the model, then wait for all tasks: the chief hosts the cluster's services."""
     reason = exporting.export_fitted(context.export_dir, fits.last)
     if reason is not None:
-        _warn(run, reason)
-    if context.coordinator is not None:
-        return  # the engine stops workers and parameter servers
-    if context.strategy is not None and len(context.cluster.trainers) > 1:
-        wait_for_all(context.strategy)
+        services.warn(reason)
+    services.barrier()
 
 
-def _served_loop(
-    keras: Any,
-    context: TrainingContext,
-    settings: Settings,
-    agreement: Agreement,
-    run: RunWriter | None,
-) -> Any:
-    """Return the loop behind ``fit`` for a job with parameter servers."""
-    from timonel.training.worker.ps import loop, roles  # noqa: PLC0415 - few jobs have them
-
-    roles.keep_metrics_local(keras)
-    found = loop.ParameterServerLoop(
-        keras,
-        context.strategy,
-        context.coordinator,
-        settings,
-        workers=len(context.cluster.tasks["worker"]),
-        is_asked=lambda: bool(agreement.asked),
-        tell=functools.partial(run.event, "log", level="info") if run is not None else None,
-    )
-    ps_variables.watch_unscheduled(context.strategy, lambda: _warn(run, loop.UNSCHEDULED))
-    found.install()
-    exporting.surrounding = loop.localised
-    return found
-
-
-def wait_for_all(strategy: Any) -> None:
-    """Wait until every task has arrived here, or a peer has left.
-
-    A peer may finish the collective's last step and exit before this task has read its part.
-    """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    def count() -> Any:
-        return strategy.reduce("SUM", strategy.run(tf.constant, args=(1.0,)), axis=None)
-
-    try:
-        tf.function(count)().numpy()
-    except tf.errors.OpError as error:
-        logger.info("a peer left first: %s", type(error).__name__)
-
-
-def _deal_out_inputs(strategy: Any, workers: int, takes_training_data: Callable[[], bool]) -> None:
-    original = strategy.experimental_distribute_dataset
-
-    def distribute(dataset: Any, options: Any = None) -> Any:
-        dealt = sharding.distribute(
-            strategy,
-            dataset,
-            sharded=workers > 1 and load_registry.is_sharded(dataset),
-            fill=takes_training_data(),
+def _configure_loading(services: Services, context: TrainingContext) -> None:
+    """Let ``data.load`` return this task's rows; the chief reports each load."""
+    settings = services.settings
+    load_registry.configure(
+        load_registry.InputShard(
+            0 if settings.uses_parameter_servers else context.cluster.rank,
+            services.workers,
+            max(1, services.replicas // services.workers),
+            per_replica=settings.batches.batch_size_is == "per-replica",
         )
-        return original(dataset, options) if dealt is None else dealt
+    )
+    if services.run is not None:
+        if settings.evaluation.evaluator:
+            Records(context.job_dir).begin_training()
+        sweep(context.job_dir)  # a partial export from before the chief was killed
+        report = functools.partial(report_load, services.run, services.warn)
+        load_registry.on_load.append(report)
 
-    # Used by both Keras' fit and custom loops.
-    strategy.experimental_distribute_dataset = distribute
 
-
-def _report_load(run: RunWriter, record: load_registry.LoadRecord) -> None:
+def report_load(
+    run: RunWriter, warn: Callable[[str], object], record: load_registry.LoadRecord
+) -> None:
+    """Record a loaded dataset, and warn of rows that each epoch skips."""
     run.event(
         "dataset-loaded",
         uri=record.uri,
@@ -241,16 +218,57 @@ def _report_load(run: RunWriter, record: load_registry.LoadRecord) -> None:
     )
     left_out = record.records - record.steps * record.batch_size
     if left_out > 0:
-        _warn(
-            run,
+        warn(
             f"Each epoch skips {left_out} of {record.records} "
             f"{_SPLITS.get(record.split, record.split)} examples (different ones each time): they "
-            f"do not fill a batch of {record.batch_size}.",
+            f"do not fill a batch of {record.batch_size}."
         )
 
 
-def _warn(run: RunWriter | None, message: str) -> None:
-    """Log a warning; the chief also records it as an event."""
-    logger.warning("%s", message)
-    if run is not None:
-        run.event("log", level="warning", message=message)
+def _memory_advice(
+    services: Services, report: Path, arguments: dict[str, Any]
+) -> contextlib.AbstractContextManager[None]:
+    return memory.explained(batch_size_of(arguments), services.replicas, report)
+
+
+def _redirected_callbacks(
+    keras: Any, arguments: dict[str, Any]
+) -> contextlib.AbstractContextManager[None]:
+    callbacks = callback_state.listed(arguments.get("callbacks"))
+    return redirected_saves.redirected_callbacks(keras, callbacks)
+
+
+def _install_replica_support(services: Services) -> None:
+    """Make Keras' ``fit``, ``evaluate`` and ``predict`` work under the strategy."""
+    if services.replicas > 1:
+        replica_steps.install(services.keras, services.warn)
+    if services.keras.__name__ == "keras":
+        keras_fit.install_keras_hooks()
+        keras_fit.fix_shared_metrics()
+
+
+def _parameter_server_loop(services: Services, context: TrainingContext) -> Any:
+    from timonel.training.worker.ps import loop  # noqa: PLC0415 - few jobs have it
+
+    run = services.run
+    return loop.ParameterServerLoop(
+        services.keras,
+        context.strategy,
+        context.coordinator,
+        services.settings,
+        workers=len(context.cluster.tasks["worker"]),
+        is_asked=lambda: bool(services.agreement.pending),
+        tell=functools.partial(run.event, "log", level="info") if run is not None else None,
+    )
+
+
+def _install_loop(services: Services, loop: Any) -> None:
+    from timonel.training.worker.ps import loop as served  # noqa: PLC0415 - few jobs have it
+    from timonel.training.worker.ps import roles  # noqa: PLC0415
+
+    roles.keep_metrics_local(services.keras)
+    ps_variables.watch_unscheduled(
+        services.strategy, functools.partial(services.warn, served.UNSCHEDULED)
+    )
+    loop.install()
+    exporting.surrounding = served.localised

@@ -7,6 +7,10 @@ private folders that are removed
 (https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras). Loading a path that this
 task has saved reads its own copy, as the chief may still be writing the file. TensorFlow's lists of
 checkpoints are copied likewise, and old checkpoints are deleted there.
+
+Files of ``Dataset.cache(filename)`` get another name in each task instead. TensorFlow guards such a
+file by a lock file, ``<filename>_0.lockfile``, while the first pass writes it: two tasks cannot
+write the same file, and the lock of a killed task makes every later one fail.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import logging
 import os
 import re
 import shutil
@@ -21,7 +26,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from timonel.training.worker.private import backups, checkpoint_lists
+from timonel.training.worker.private import saving
+from timonel.training.worker.task.cluster import Cluster
+
+logger = logging.getLogger(__name__)
 
 _BUDGET_BYTES = 2**30
 """Size beyond which older copies are deleted.
@@ -31,7 +39,7 @@ The chief finished those files long ago.
 _SCHEME = re.compile(r"^([a-z0-9]+)://", re.IGNORECASE)
 
 
-class Scratch:
+class SavedCopies:
     """A task's copies of the files that its script saves. Not thread-safe.
 
     Args:
@@ -99,7 +107,7 @@ class Scratch:
         return self._folder / _SCHEME.sub(r"\1/", text).lstrip("/")
 
 
-_scratch: list[Scratch] = []
+_scratch: list[SavedCopies] = []
 
 
 def holds(path: Any) -> bool:
@@ -118,11 +126,11 @@ def _for_reading(path: Any) -> Any:
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
     """Save to the real paths within the block, for timonel's own exports."""
-    held, _scratch[:] = list(_scratch), []
+    original, _scratch[:] = list(_scratch), []
     try:
         yield
     finally:
-        _scratch[:] = held
+        _scratch[:] = original
 
 
 @contextlib.contextmanager
@@ -133,14 +141,14 @@ def redirected(keras: Any, folder: Path) -> Iterator[None]:
         keras: The Keras module that the script uses.
         folder: The scratch folder; removed at the end.
     """
-    scratch = Scratch(folder)
+    scratch = SavedCopies(folder)
     _scratch[:] = [scratch]
     with contextlib.ExitStack() as stack:
         for holder, name, position, keyword in _savers(keras):
             stack.enter_context(_replaced(holder, name, _saving, position, keyword))
         for holder, name, position, keyword in _loaders(keras):
             stack.enter_context(_replaced(holder, name, _loading, position, keyword))
-        stack.enter_context(checkpoint_lists.redirected(_for_writing, _for_reading))
+        stack.enter_context(saving.redirected_lists(_for_writing, _for_reading))
         try:
             yield
         finally:
@@ -151,38 +159,65 @@ def redirected(keras: Any, folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def redirected_callbacks(keras: Any, callbacks: list[Any]) -> Iterator[None]:
     """Redirect callbacks that open files themselves, within the block."""
-    if not _scratch:
-        yield
-        return
-    scratch = _scratch[0]
     with contextlib.ExitStack() as stack:
-        for callback in callbacks:
-            if isinstance(callback, keras.callbacks.CSVLogger):
-                stack.enter_context(_with(callback, "filename", scratch))
-            elif keras.__name__ != "keras":
-                continue  # tf_keras' own callbacks follow TensorFlow's rule
-            elif isinstance(callback, keras.callbacks.TensorBoard):
-                stack.enter_context(_with(callback, "log_dir", scratch))
-            elif isinstance(callback, keras.callbacks.BackupAndRestore):
-                stack.enter_context(backups.moved(callback, scratch.for_writing))
+        for callback in callbacks if _scratch else ():
+            stack.enter_context(_redirected_callback(keras, callback, _scratch[0]))
         yield
+
+
+def _redirected_callback(
+    keras: Any, callback: Any, scratch: SavedCopies
+) -> contextlib.AbstractContextManager[None]:
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        return _with(callback, "filename", scratch)
+    if keras.__name__ == "keras":  # tf_keras' own callbacks follow TensorFlow's rule
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            return _with(callback, "log_dir", scratch)
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            return saving.moved_backup(callback, scratch.for_writing)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _with(callback: Any, name: str, scratch: Scratch) -> Iterator[None]:
-    held = getattr(callback, name)
-    setattr(callback, name, scratch.for_writing(held))
+def _with(callback: Any, name: str, scratch: SavedCopies) -> Iterator[None]:
+    original = getattr(callback, name)
+    setattr(callback, name, scratch.for_writing(original))
     try:
         yield
     finally:
-        setattr(callback, name, held)
+        setattr(callback, name, original)
 
 
-_Place = tuple[Any, str, int, str]
+def separate_caches(cluster: Cluster) -> None:
+    """Make each task's cache files unique; the chief's keep their names."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    original = tf.data.Dataset.cache
+
+    def cache(self: Any, filename: Any = "", name: str | None = None) -> Any:
+        if isinstance(filename, str | os.PathLike) and os.fspath(filename):
+            path = os.fspath(filename)
+            if not cluster.is_chief:
+                path = f"{path}-{cluster.task_id}"
+            if cluster.generation > 1:
+                _unlock(path)
+            filename = path
+        return original(self, filename, name=name)
+
+    tf.data.Dataset.cache = cache
+
+
+def _unlock(path: str) -> None:
+    for lock in glob.glob(f"{glob.escape(path)}_*.lockfile"):  # noqa: PTH207 - a prefix, no folder
+        Path(lock).unlink(missing_ok=True)
+        logger.info("rewriting the cache %s, which the restart interrupted", path)
+
+
+_PathParameter = tuple[Any, str, int, str]
 """Module or class, function name, and position and keyword of its path."""
 
 
-def _savers(keras: Any) -> Iterator[_Place]:
+def _savers(keras: Any) -> Iterator[_PathParameter]:
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     for name in ("save", "save_weights", "export"):
@@ -192,10 +227,10 @@ def _savers(keras: Any) -> Iterator[_Place]:
             if hasattr(module, name):
                 yield module, name, 1, "filepath"
     yield tf.saved_model, "save", 1, "export_dir"
-    yield backups.checkpoint_saver(), "save", 1, "file_prefix"
+    yield saving.checkpoint_saver(), "save", 1, "file_prefix"
 
 
-def _loaders(keras: Any) -> Iterator[_Place]:
+def _loaders(keras: Any) -> Iterator[_PathParameter]:
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     yield keras.Model, "load_weights", 1, "filepath"
@@ -224,18 +259,18 @@ def _replaced(holder: Any, name: str, wrap: _Wrap, position: int, keyword: str) 
 def _saving(original: _Wrap, position: int, keyword: str) -> _Wrap:
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        asked = _argument(args, kwargs, position, keyword)
-        if not _scratch or asked is None:
+        path = _argument(args, kwargs, position, keyword)
+        if not _scratch or path is None:
             return original(*args, **kwargs)
         scratch = _scratch[0]
-        copy = scratch.for_writing(asked)
+        copy = scratch.for_writing(path)
         args, kwargs = _with_path(args, kwargs, position, keyword, copy)
         result = original(*args, **kwargs)
-        if copy is asked:
+        if copy is path:
             return result
         scratch.note_written(copy)
         # A checkpoint's saver returns its path.
-        return result if result is None else asked
+        return result if result is None else path
 
     return save
 
@@ -243,9 +278,9 @@ def _saving(original: _Wrap, position: int, keyword: str) -> _Wrap:
 def _loading(original: _Wrap, position: int, keyword: str) -> _Wrap:
     @functools.wraps(original)
     def load(*args: Any, **kwargs: Any) -> Any:
-        asked = _argument(args, kwargs, position, keyword)
-        if _scratch and asked is not None:
-            own = _scratch[0].for_reading(asked)
+        path = _argument(args, kwargs, position, keyword)
+        if _scratch and path is not None:
+            own = _scratch[0].for_reading(path)
             args, kwargs = _with_path(args, kwargs, position, keyword, own)
         return original(*args, **kwargs)
 

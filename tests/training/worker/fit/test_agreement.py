@@ -7,16 +7,16 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timonel.training.worker.fit.agreement import INTERVAL_S, Agreement, Wish
+from timonel.training.worker.fit.agreement import INTERVAL_S, Agreement, TaskAction
 
 
 def test_one_process_does_what_it_was_asked_for_at_once() -> None:
     agreement = Agreement(clock=lambda: 0.0)
     agreement.begin()
     assert agreement.at_boundary() == frozenset()
-    agreement.ask(Wish.LEAVE)
+    agreement.ask(TaskAction.LEAVE)
     assert agreement.is_due()
-    assert agreement.at_boundary([Wish.SAVE]) == {Wish.LEAVE, Wish.SAVE}
+    assert agreement.at_boundary([TaskAction.SAVE]) == {TaskAction.LEAVE, TaskAction.SAVE}
     assert agreement.at_boundary() == frozenset()
 
 
@@ -29,7 +29,7 @@ def test_others_ask_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "requests" / "anything").touch()
     assert agreement.at_boundary() == frozenset()
     now[0] += INTERVAL_S
-    assert agreement.at_boundary() == {Wish.STOP}
+    assert agreement.at_boundary() == {TaskAction.STOP}
     assert [path.name for path in (tmp_path / "requests").iterdir()] == ["anything"]
 
 
@@ -71,8 +71,8 @@ def test_all_workers_leave_at_the_same_step(asker: int, asked_at: int, step_s: f
         for step in range(1, 2000):
             now[0] += step_s
             if rank == asker and step == asked_at:
-                agreement.ask(Wish.LEAVE)
-            if Wish.LEAVE in agreement.at_boundary():
+                agreement.ask(TaskAction.LEAVE)
+            if TaskAction.LEAVE in agreement.at_boundary():
                 left[rank] = step
                 return
 
@@ -97,7 +97,7 @@ def test_a_change_of_pace_is_agreed_on_at_once() -> None:
     for _ in range(2000):  # fast steps: the next exchange is hundreds of them away
         now[0] += 0.001
         agreement.at_boundary()
-    agreement.ask(Wish.LEAVE)
+    agreement.ask(TaskAction.LEAVE)
     agreement.pace_changes()
     assert agreement.is_due()
-    assert agreement.at_boundary() == {Wish.LEAVE}
+    assert agreement.at_boundary() == {TaskAction.LEAVE}

@@ -93,7 +93,7 @@ def test_one_that_is_damaged_is_left_aside(
         found = checkpoints.latest(0)
     assert found is not None
     assert found.progress.next_epoch == 1
-    assert "is left aside" in caplog.text
+    assert "ignoring the checkpoint" in caplog.text
 
 
 def test_there_is_none(checkpoints: Checkpoints) -> None:

@@ -22,11 +22,13 @@ import tf_keras
 from timonel.data import Dataset as Converted
 from timonel.data import load, load_registry
 from timonel.errors import TimonelError
-from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.fit.agreement import Agreement, Wish
+from timonel.training.settings import CheckpointPolicy, Settings
+from timonel.training.worker.context import context
+from timonel.training.worker.fit.agreement import Agreement, TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.fit.loops import LoopCheckpointer, Services
+from timonel.training.worker.fit.loops import LoopCheckpointer
 from timonel.training.worker.fit.managed_fit import Fits
+from timonel.training.worker.fit.services import Services
 from timonel.training.worker.private import hidden_state
 from timonel.training.worker.termination import Terminated
 
@@ -92,17 +94,16 @@ class Training:
             self.root / "c", writes=True, progress=self.root / "progress", policy=self.policy
         )
         agreement = Agreement()
-        fits = Fits(
+        services = Services(
             self.keras,
+            context().cluster,
             checkpoints,
-            run=None,
-            tensorboard=self.root,
-            strategy=None,
+            self.root,
+            settings=Settings.of({"stop_on_nan": self.stop_on_nan}),
             agreement=agreement,
-            stop_on_nan=self.stop_on_nan,
         )
         self.keras.Model.fit = FITS[self.keras]
-        fits.install()
+        Fits(services).install()
         model = small_model(self.keras)
         steps = Steps(self.keras, kill_at, at_boundary and (lambda: at_boundary(agreement, model)))
         options = {"epochs": EPOCHS, "verbose": 0, **self.data(), **fit}
@@ -353,7 +354,7 @@ def test_who_is_asked_to_leave_saves_first(flavour: Any, start: Callable[..., Tr
     unbroken = start(flavour, data).run()
     training = start(flavour, data, checkpoint_steps=None)
     with pytest.raises(Terminated):
-        training.run(at_boundary=lambda agreement, _: agreement.ask(Wish.LEAVE))
+        training.run(at_boundary=lambda agreement, _: agreement.ask(TaskAction.LEAVE))
     # All four steps of the epoch are done: it leaves before validation.
     (saved,) = (training.root / "c" / "fit-000").glob("epoch-*")
     assert saved.name == "epoch-0000-step-0000004"
@@ -363,11 +364,13 @@ def test_who_is_asked_to_leave_saves_first(flavour: Any, start: Callable[..., Tr
 def test_a_loss_that_is_no_number_ends_the_job(start: Callable[..., Training]) -> None:
     def spoil(agreement: Agreement, model: Any) -> None:
         model.set_weights([weights * np.nan for weights in model.get_weights()])
-        agreement.ask(Wish.SAVE)
+        agreement.ask(TaskAction.SAVE)
 
     training = start(keras, lambda: DATA["arrays"](keras))
     training.stop_on_nan = True
-    with pytest.raises(TimonelError, match=r"NaN at epoch 2, step 1.*epoch-0000-step-0000002"):
+    with pytest.raises(
+        TimonelError, match=r"NaN or infinite at epoch 2, step 1.*epoch-0000-step-0000002"
+    ):
         training.run(at_boundary=spoil)
 
 
@@ -383,7 +386,7 @@ def test_weights_that_are_nan_are_not_kept(
     kept = {path.name for path in (training.root / "c" / "fit-000").iterdir()}
     assert "epoch-0000-step-0000002" in kept
     assert not {name for name in kept if name > "epoch-0002" and name.startswith("epoch")}
-    assert "is not saved: there are weights that are NaN" in caplog.text
+    assert "is not saved: some weights are NaN" in caplog.text
 
 
 @pytest.mark.parametrize("flavour", KERASES, ids=lambda found: found.__name__)
@@ -397,7 +400,7 @@ def test_a_loop_of_the_scripts_own(flavour: Any, tmp_path: Path) -> None:
             root, writes=True, progress=tmp_path / "p", policy=CheckpointPolicy(checkpoint_steps=2)
         )
         saved = LoopCheckpointer(
-            Services(checkpoints),
+            Services(None, context().cluster, checkpoints, root),
             0,
             {"model": model, "optimizer": optimizer},
             pipeline().shuffle(50).batch(16),

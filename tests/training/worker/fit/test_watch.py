@@ -10,9 +10,11 @@ import pytest
 
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
+from timonel.training.worker.context import context
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
 from timonel.training.worker.fit.managed_fit import Fits
-from timonel.training.worker.fit.watch import Watch
+from timonel.training.worker.fit.services import Services
+from timonel.training.worker.fit.watch import FitCall, Watch
 
 STEPS = 6
 
@@ -41,19 +43,12 @@ class NoModel:
 
 def generation(run: RunWriter, tmp_path: Path, checkpoints: Checkpoints, before: Progress) -> Watch:
     """Return what follows the first fit of one generation."""
-    fits = Fits(
-        keras=None, checkpoints=checkpoints, run=run, tensorboard=tmp_path / "tb", strategy=None
-    )
-    reporter = fits._reporter(0, None, {"epochs": 4, "batch_size": 8}, before, 8)
+    services = Services(None, context().cluster, checkpoints, tmp_path / "tb", run=run)
+    model = SimpleNamespace(history=SimpleNamespace(epoch=[], history={}))
+    call = FitCall(0, model, {"epochs": 4, "batch_size": 8}, before)
+    reporter = Fits(services).reporter(call)
     assert reporter is not None
-    return Watch(
-        checkpoints,
-        0,
-        SimpleNamespace(history=SimpleNamespace(epoch=[], history={})),
-        before,
-        snapshots=NoModel(),
-        reporter=reporter,
-    )
+    return Watch(services, call, NoModel(), reporter=reporter)
 
 
 def end_epoch(watch: Watch, epoch: int, **options: Any) -> None:

@@ -16,17 +16,17 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.settings import Numerics, Settings, StrategyName
-from timonel.training.worker import managed, optimizing
-from timonel.training.worker.inputs import batches
-from timonel.training.worker.numerics import exchange, gradients, precision
-from timonel.training.worker.numerics.gradients import Plan
-from timonel.training.worker.numerics.learning_rate import Rule
-from timonel.training.worker.private import central_storage, keras_fit, optimizers
+from timonel.training.worker import optimizing
+from timonel.training.worker.inputs import fit_data, sharding
+from timonel.training.worker.numerics import gradients, precision
+from timonel.training.worker.numerics.gradients import GradientPlan
+from timonel.training.worker.numerics.learning_rate import RateScaling
+from timonel.training.worker.private import keras_fit, optimizers
 from timonel.training.worker.strategy import devices, strategies
 from timonel.training.worker.task.cluster import Cluster
 
 FLAVOUR = sys.argv[1]
-GRANTED = devices.configure(devices.Place(), per_worker=2, memory=None, wanted_threads=1)
+GRANTED = devices.configure(devices.HostPosition(), per_worker=2, memory=None, requested_threads=1)
 keras = importlib.import_module(FLAVOUR)
 ALONE = Cluster({"chief": ("127.0.0.1:0",)}, "chief", 0)
 X = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
@@ -54,7 +54,7 @@ def main() -> dict[str, Any]:
         "xla": of_xla(),
         "refused": of_refusals(),
         "batches": of_batches(),
-        "missing": [*optimizers.missing_names(), *central_storage.missing_names()],
+        "missing": [*optimizers.missing_names(), *keras_fit.missing_names()],
     }
 
 
@@ -85,7 +85,9 @@ def model_of(units: int = 16) -> Any:
 class Loop:
     """A training loop of one's own, each step of which takes a global batch of ``size`` rows."""
 
-    def __init__(self, strategy: Any, make: Any, size: int, plan: Plan, rule: Rule) -> None:
+    def __init__(
+        self, strategy: Any, make: Any, size: int, plan: GradientPlan, rule: RateScaling
+    ) -> None:
         self.install = functools.partial(optimizers.install, keras, plan, rule)
         self.install()
         self.strategy, self.size = strategy, size
@@ -119,9 +121,14 @@ class Loop:
 
 
 def train(
-    strategy: Any, make: Any, *, size: int = 32, plan: Plan | None = None, rule: Rule | None = None
+    strategy: Any,
+    make: Any,
+    *,
+    size: int = 32,
+    plan: GradientPlan | None = None,
+    rule: RateScaling | None = None,
 ) -> list[Any]:
-    return Loop(strategy, make, size, plan or Plan(), rule or Rule()).run()
+    return Loop(strategy, make, size, plan or GradientPlan(), rule or RateScaling()).run()
 
 
 def weights(model: Any) -> list[Any]:
@@ -143,8 +150,8 @@ def of_devices() -> dict[str, Any]:
 
 def of_accumulation(alone: Any, mirrored: Any) -> dict[str, Any]:
     def case(strategy: Any, make: Any) -> dict[str, Any]:
-        whole = Loop(strategy, make, 32, Plan(), Rule())
-        parts = Loop(strategy, make, 8, Plan(accumulate=4), Rule())
+        whole = Loop(strategy, make, 32, GradientPlan(), RateScaling())
+        parts = Loop(strategy, make, 8, GradientPlan(accumulate=4), RateScaling())
         first = weights(whole.model)
         return {
             "difference": difference(whole.run(), parts.run()),
@@ -165,7 +172,7 @@ def of_central_storage(alone: Any) -> dict[str, float]:
     )
     assert strategy.num_replicas_in_sync == 2
     if FLAVOUR == "keras":
-        central_storage.add_in_place()
+        keras_fit.fix_shared_metrics()
     histories = [fit_in(one, steps=6).history for one in (alone, strategy)]
     return {
         "weights": difference(train(alone, sgd), train(strategy, sgd)),
@@ -177,7 +184,7 @@ def of_central_storage(alone: Any) -> dict[str, float]:
 
 
 def fit_in(strategy: Any, *, steps: int) -> Any:
-    optimizers.install(keras, Plan(), Rule())
+    optimizers.install(keras, GradientPlan(), RateScaling())
     rows = slice(0, steps * 8)
     with strategy.scope():
         model = model_of()
@@ -188,7 +195,7 @@ def fit_in(strategy: Any, *, steps: int) -> Any:
 def of_compression(mirrored: Any) -> dict[str, Any]:
     exact, result = train(mirrored, sgd), {}
     for kind in ("bfloat16", "float16"):
-        loop = Loop(mirrored, sgd, 32, Plan(compression=kind), Rule())  # type: ignore[arg-type]
+        loop = Loop(mirrored, sgd, 32, GradientPlan(compression=kind), RateScaling())  # type: ignore[arg-type]
         found = difference(exact, loop.run())
         graph = loop.step.get_concrete_function(tf.constant(X[:32]), tf.constant(Y[:32])).graph
         added = {
@@ -233,7 +240,7 @@ def of_float16(mirrored: Any) -> dict[str, Any]:
 
 
 def of_messages(mirrored: Any) -> dict[str, Any]:
-    """What `exchange.between_workers` puts into one message, and what comes of it."""
+    """What `gradients.sum_between_workers` puts into one message, and what comes of it."""
     sent: set[Any] = set()
 
     def on_replica() -> list[Any]:
@@ -248,7 +255,7 @@ def of_messages(mirrored: Any) -> dict[str, Any]:
         sizes = (2**18, 1, 2**19, 3)
         slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([5, 2]))
         values = [*(tf.fill([size], float(size)) for size in sizes), slices]
-        found = exchange.between_workers(values)
+        found = gradients.sum_between_workers(values)
         return [tf.reduce_max(tf.convert_to_tensor(one)) for one in found]
 
     sums = tf.function(lambda: mirrored.run(on_replica))()
@@ -265,7 +272,7 @@ def of_hooks(mirrored: Any) -> dict[str, int]:
 
     gradients.before_reduce.append(functools.partial(count, "before"))
     gradients.after_reduce.append(functools.partial(count, "after"))
-    Loop(mirrored, sgd, 32, Plan(), Rule()).step.get_concrete_function(
+    Loop(mirrored, sgd, 32, GradientPlan(), RateScaling()).step.get_concrete_function(
         tf.constant(X[:32]), tf.constant(Y[:32])
     )
     gradients.before_reduce.clear()
@@ -274,7 +281,7 @@ def of_hooks(mirrored: Any) -> dict[str, int]:
 
 
 def of_learning_rate() -> dict[str, Any]:
-    optimizers.install(keras, Plan(), rule := Rule(4.0, 4))
+    optimizers.install(keras, GradientPlan(), rule := RateScaling(4.0, 4))
 
     def steps(optimizer: Any, count: int) -> list[float]:
         variable = keras.Variable([0.0]) if FLAVOUR == "keras" else tf.Variable([0.0])
@@ -296,7 +303,7 @@ def of_learning_rate() -> dict[str, Any]:
     result["resumed"] = steps(resumed, 1)[0]
     after.learning_rate = after.learning_rate * 0.5
     result["after_callback"] = steps(after, 4)[3]
-    optimizers.install(keras, Plan(), Rule(1.0, 4))
+    optimizers.install(keras, GradientPlan(), RateScaling(1.0, 4))
     scheduled = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [0.4, 0.2, 0.1])
     result["schedule"] = steps(keras.optimizers.SGD(scheduled), 3)
     return result
@@ -304,9 +311,10 @@ def of_learning_rate() -> dict[str, Any]:
 
 def of_uneven(mirrored: Any) -> str:
     """The first batch has fewer rows than there are replicas."""
-    optimizers.install(keras, Plan(), Rule())
+    optimizers.install(keras, GradientPlan(), RateScaling())
     original = mirrored.experimental_distribute_dataset
-    managed._deal_out_inputs(mirrored, 1, lambda: True)
+    sharding.install(mirrored, 1)
+    sharding.expect_training_data()
     with mirrored.scope():
         model = model_of()
         model.compile("sgd", "sparse_categorical_crossentropy")
@@ -322,7 +330,7 @@ def of_float16_policy(mirrored: Any) -> dict[str, Any]:
         model.fit(X, Y, batch_size=32, shuffle=False, verbose=0)
         return model
 
-    optimizers.install(keras, Plan(), Rule())
+    optimizers.install(keras, GradientPlan(), RateScaling())
     exact = weights(fitted())
     precision.configure(keras, Numerics(precision="float16"))
     policy, model = precision.policy_of(keras), fitted()
@@ -400,17 +408,19 @@ def of_refusals() -> dict[str, str]:
     def numbers() -> Any:
         yield X, Y
 
-    place = devices.Place()
+    place = devices.HostPosition()
     return {
         "eager": refusal(precision.compile_with_xla, eager),
-        "optimizer": refusal(optimizing._check_optimizer, object(), Plan(accumulate=2)),
-        "generator": refusal(batches.make_global, {"x": numbers()}, 2),
+        "optimizer": refusal(optimizing.check_optimizer, object(), GradientPlan(accumulate=2)),
+        "generator": refusal(fit_data.make_global, {"x": numbers()}, 2),
         "unbatched": refusal(
-            batches.make_global, {"x": tf.data.Dataset.from_generator(numbers, "float32")}, 2
+            fit_data.make_global, {"x": tf.data.Dataset.from_generator(numbers, "float32")}, 2
         ),
-        "late": refusal(devices.configure, place, per_worker=3, memory=None, wanted_threads=None),
+        "late": refusal(
+            devices.configure, place, per_worker=3, memory=None, requested_threads=None
+        ),
         "memory": refusal(
-            devices.configure, place, per_worker=1, memory=10**9, wanted_threads=None
+            devices.configure, place, per_worker=1, memory=10**9, requested_threads=None
         ),
         "nccl": refusal(strategies.build, StrategyName.MIRRORED, ALONE, servers),
         "collectives": refusal(strategies.build, StrategyName.MULTI_WORKER, ALONE, between),
@@ -430,9 +440,9 @@ def of_batches() -> dict[str, Any]:
     arrays: dict[str, Any] = {"x": X, "batch_size": 32}
     default: dict[str, Any] = {"x": X}
     dataset: dict[str, Any] = {"x": tf.data.Dataset.range(20).batch(4)}
-    batches.make_global(arrays, 2)
-    batches.make_global(default, 3)
-    batches.make_global(dataset, 3)
+    fit_data.make_global(arrays, 2)
+    fit_data.make_global(default, 3)
+    fit_data.make_global(dataset, 3)
     sizes = [len(batch) for batch in dataset["x"]]
     return {
         "arrays": arrays["batch_size"],

@@ -18,12 +18,12 @@ from tensorflow.python.eager import context
 
 from timonel.errors import TimonelError
 from timonel.training.worker.private import (
-    central_storage,
-    checkpoint_lists,
     keras_fit,
-    loss_scaling,
     optimizers,
+    saving,
+    tf_data,
 )
+from timonel.training.worker.private import losses as private_losses
 
 
 def test_the_hooks_still_have_their_places() -> None:
@@ -42,7 +42,7 @@ def test_the_hooks_still_have_their_places() -> None:
 
 
 def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
-    assert loss_scaling.missing_names() == []
+    assert private_losses.missing_names() == []
     assert "scale_loss_for_distribution(loss)" in inspect.getsource(losses.loss.reduce_values)
     reduction = inspect.getsource(losses.loss.reduce_weighted_values)
     assert "= apply_mask(\n" in reduction
@@ -82,13 +82,13 @@ def test_an_unknown_release_is_refused(flavour: str, version: str) -> None:
 
 def test_where_a_dataset_came_from_can_still_be_seen() -> None:
     first = tf.data.Dataset.range(4).batch(2)
-    assert keras_fit.dataset_inputs(first.prefetch(1)) == [first]
-    assert keras_fit.dataset_inputs(3) == []
-    assert keras_fit.compute_batch_size(first) == 2
+    assert tf_data.dataset_inputs(first.prefetch(1)) == [first]
+    assert tf_data.dataset_inputs(3) == []
+    assert tf_data.compute_batch_size(first) == 2
 
 
 def test_optimizers_still_go_the_ways_that_are_changed() -> None:
-    assert optimizers.missing_names() == central_storage.missing_names() == []
+    assert optimizers.missing_names() == []
     apply = inspect.getsource(base_optimizer.BaseOptimizer.apply)
     assert "self._backend_apply_gradients(grads, trainable_variables)" in apply
     assert "self._all_reduce_sum_gradients(grads_and_vars)" in inspect.getsource(
@@ -106,7 +106,7 @@ def test_optimizers_still_go_the_ways_that_are_changed() -> None:
 
 
 def test_lists_of_checkpoints_are_still_written_and_read_in_the_places_that_are_changed() -> None:
-    assert checkpoint_lists.missing_names() == []
+    assert saving.missing_names() == []
     manager = inspect.getsource(checkpoint_management.CheckpointManager)
     assert "update_checkpoint_state_internal(\n" in manager
     assert "recovered_state = get_checkpoint_state(directory)" in manager

@@ -14,7 +14,7 @@ from timonel.engines.failures import parse_report
 from timonel.engines.local.agent import OOM_REPORT
 from timonel.errors import SpecError, TimonelError
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.fit.nan_check import Losses
+from timonel.training.worker.fit.watch import Losses
 from timonel.training.worker.state import checkpoint_format, memory
 from timonel.training.worker.state.best import parse_best
 from timonel.training.worker.state.checkpoint_schedule import Due
@@ -111,7 +111,9 @@ def test_the_first_loss_that_is_no_number_is_named() -> None:
     for step, loss in [(2, 0.4), (3, float("nan")), (4, float("nan"))]:
         losses.note(1, step, loss)
     assert losses.must_fail()
-    with pytest.raises(TimonelError, match=re.escape("got NaN at epoch 2, step 3; there is no")):
+    with pytest.raises(
+        TimonelError, match=re.escape("NaN or infinite at epoch 2, step 3; no checkpoint")
+    ):
         losses.fail(None)
     ignoring = Losses()
     ignoring.note(0, 1, float("nan"))

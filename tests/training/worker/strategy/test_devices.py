@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.training.worker.strategy import devices
-from timonel.training.worker.strategy.devices import deal, threads, usable_cores
+from timonel.training.worker.strategy.devices import assign_gpus, threads, usable_cores
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8))
@@ -20,14 +20,14 @@ def test_gpus_are_dealt_out_once_each(per_worker: int, neighbours: int, spare: i
     dealt = [
         number
         for place in range(neighbours)
-        for number in deal(count, per_worker=per_worker, place=place, neighbours=neighbours)
+        for number in assign_gpus(count, per_worker=per_worker, place=place, neighbours=neighbours)
     ]
     assert dealt == list(range(per_worker * neighbours))
 
 
 def test_too_few_gpus() -> None:
-    with pytest.raises(SpecError, match="expected 4 GPUs for 2 processes, found 3"):
-        deal(3, per_worker=2, place=0, neighbours=2)
+    with pytest.raises(SpecError, match="2 processes need 4 GPUs, this machine has 3"):
+        assign_gpus(3, per_worker=2, place=0, neighbours=2)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_evaluator_takes_the_last_gpu_if_trainers_leave_one(
     for name in devices._THREAD_VARIABLES:
         monkeypatch.setenv(name, "1")
     granted = devices.configure_evaluator(
-        devices.Place(0, neighbours), per_worker=per_worker, wanted_threads=None
+        devices.HostPosition(0, neighbours), per_worker=per_worker, requested_threads=None
     )
     assert (config.visible, config.grows) == (expected, expected)
     assert granted.kind == ("GPU" if expected else "CPU")

@@ -11,6 +11,7 @@ from typing import Any
 from timonel.training.worker.evaluation import validation
 from timonel.training.worker.evaluation.history import add_to_history
 from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.state.checkpoint_format import FINAL
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _POLL_S = 0.2
 _CLOCKS_APART_S = 5.0
 
 
-class Trainers:
+class Trainers(FitPlugin):
     """Validation of a task's ``fit`` calls. Not thread-safe.
 
     Args:

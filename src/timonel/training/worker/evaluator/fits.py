@@ -12,11 +12,11 @@ import numpy as np
 from timonel.training.worker.evaluation import validation
 from timonel.training.worker.evaluation.early_stopping import PREFIX
 from timonel.training.worker.evaluation.history import add_to_history
-from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluator.follower import Follower
 from timonel.training.worker.evaluator.report import Report
 from timonel.training.worker.fit.checkpoints import Checkpoint
-from timonel.training.worker.fit.wrapping import recall, replace_fit
+from timonel.training.worker.fit.model_fit import replace_fit, replayed_history
 from timonel.training.worker.inputs import building
 from timonel.training.worker.state.variables import restore
 
@@ -65,16 +65,8 @@ class EvaluatorFits:
         if record.skipped:
             logger.info("fit %d: %d checkpoints were passed over", number, record.skipped)
         self._report.fit_ends(final)
-        return self._history(model, final, record)
-
-    def _history(self, model: Any, final: Checkpoint, record: Record) -> Any:
-        history = self._keras.callbacks.History()
-        history.set_model(model)
-        history.set_params({"verbose": 0, "epochs": final.progress.next_epoch, "steps": None})
-        history.on_train_begin()
-        recall(history, final.progress)
+        history = replayed_history(self._keras, model, final.progress)
         add_to_history(history, record)
-        model.history = history
         return history
 
 

@@ -24,9 +24,8 @@ from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluator.fits import EvaluatorFits
 from timonel.training.worker.evaluator.follower import Follower, Wanted
 from timonel.training.worker.evaluator.report import Report
-from timonel.training.worker.fit.agreement import Wish
+from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.inputs import caches
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.reports.summaries import Summaries
 from timonel.training.worker.state.best import parse_best
@@ -45,14 +44,14 @@ def run(task: Task, termination: Termination) -> None:
     """Evaluate a job's checkpoints until its trainers have finished."""
     settings = task.spec.settings
     devices.configure_evaluator(
-        devices.Place(*task.cluster.neighbours),
+        devices.HostPosition(*task.cluster.neighbours),
         per_worker=settings.distribution.devices_per_worker,
-        wanted_threads=settings.devices.threads,
+        requested_threads=settings.devices.threads,
     )
     keras = importlib.import_module(task.spec.keras)
     keras.utils.set_random_seed(task.spec.seed)
     precision.configure(keras, settings.numerics)
-    caches.install(task.cluster)
+    redirected_saves.separate_caches(task.cluster)
     termination.install()
     context = bootstrap.context_of(task, None)
     enter(context)
@@ -83,7 +82,7 @@ def wanted_by(settings: Settings, job_dir: Path) -> Wanted:
     best = parse_best(settings.checkpoints.keep_best)
 
     def ask_to_stop(fit: int) -> None:
-        write_text(job_dir / "requests" / Wish.STOP.value, f"{fit}\n")
+        write_text(job_dir / "requests" / TaskAction.STOP.value, f"{fit}\n")
 
     return Wanted(
         best=best if judges(best) else None,

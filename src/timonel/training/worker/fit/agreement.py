@@ -1,22 +1,25 @@
-"""Agreement of all tasks on when to save, stop or leave.
+"""Agreement of all tasks on when to save, stop or leave; barrier before they exit.
 
 State can be saved, and the job left, only when all workers are at the same step. About once a
 second, at the same step, every worker sends its requests to the others; the chief sets the number
 of steps until the next exchange, as the tasks' clocks differ. A single process needs no exchange:
 it handles requests at the end of the current step.
 
-Other processes request actions by a file with the wish's name in ``<job folder>/requests``: an
-empty one, or one with the number of the ``fit`` call that it concerns. The chief checks the folder
+Other processes request actions by a file named after the action in ``<job folder>/requests``: an
+empty file, or one with the number of the ``fit`` call that it concerns. The chief checks the folder
 at each exchange and removes the files.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 Exchange = Callable[[Sequence[float]], Sequence[float]]
 """Maps this worker's numbers to their sums over all workers."""
@@ -28,7 +31,7 @@ _GROWTH = 4
 """Maximum growth factor of the distance between exchanges."""
 
 
-class Wish(Enum):
+class TaskAction(Enum):
     """Actions that can be requested from a task."""
 
     SAVE = "save"
@@ -62,7 +65,7 @@ class Agreement:
         self._is_chief = is_chief
         self._requests = requests
         self._clock = clock
-        self._asked: set[Wish] = set()
+        self._pending: set[TaskAction] = set()
         self._fit = 0
         self._boundary = 0
         self._next = 1
@@ -70,13 +73,13 @@ class Agreement:
         self._look_at = 0.0
 
     @property
-    def asked(self) -> frozenset[Wish]:
+    def pending(self) -> frozenset[TaskAction]:
         """This task's requests that are not agreed on yet."""
-        return frozenset(self._asked)
+        return frozenset(self._pending)
 
-    def ask(self, wish: Wish) -> None:
+    def ask(self, action: TaskAction) -> None:
         """Request an action at the next common step."""
-        self._asked.add(wish)
+        self._pending.add(action)
 
     def begin(self, fit: int = 0) -> None:
         """Begin ``fit`` call number ``fit``: all workers exchange at its first boundary."""
@@ -95,46 +98,50 @@ class Agreement:
         """Tell whether the next boundary has an exchange or a request."""
         if self._exchange is not None:
             return self._boundary + 1 >= self._next
-        return bool(self._asked) or self._clock() >= self._look_at
+        return bool(self._pending) or self._clock() >= self._look_at
 
-    def at_boundary(self, wishes: Sequence[Wish] = ()) -> frozenset[Wish]:
+    def at_boundary(self, actions: Sequence[TaskAction] = ()) -> frozenset[TaskAction]:
         """Return the actions for all tasks.
 
         All workers must call this equally often.
 
         Args:
-            wishes: Further requests of this task, such as timed saves.
+            actions: Further requests of this task, such as timed saves.
         """
         due = self.is_due()
         self._boundary += 1
         if not due:
             return frozenset()
-        asked = {*self._asked, *wishes, *self._requested()}
-        self._asked -= asked
-        return frozenset(asked) if self._exchange is None else self._agree(asked)
+        requested = {*self._pending, *actions, *self._requested()}
+        self._pending -= requested
+        return frozenset(requested) if self._exchange is None else self._agree(requested)
 
-    def _agree(self, asked: set[Wish]) -> frozenset[Wish]:
+    def _agree(self, requested: set[TaskAction]) -> frozenset[TaskAction]:
         assert self._exchange is not None
-        following = self._following() if self._is_chief else 0
-        numbers = self._exchange([*(float(wish in asked) for wish in Wish), float(following)])
+        following = self._next_exchange() if self._is_chief else 0
+        numbers = self._exchange(
+            [*(float(action in requested) for action in TaskAction), float(following)]
+        )
         self._next = round(numbers[-1])
-        return frozenset(wish for wish, sum_ in zip(Wish, numbers, strict=False) if sum_ > 0)
+        return frozenset(
+            action for action, sum_ in zip(TaskAction, numbers, strict=False) if sum_ > 0
+        )
 
-    def _following(self) -> int:
+    def _next_exchange(self) -> int:
         """Return the boundary of the next exchange, about `INTERVAL_S` from now."""
         now = self._clock()
         before, self._last = self._last, (self._boundary, now)
         if before is None:
             return self._boundary + 1
         passed, took_s = self._boundary - before[0], max(now - before[1], 1e-6)
-        wanted = int(passed * INTERVAL_S / took_s)
-        return self._boundary + max(1, min(wanted, passed * _GROWTH))
+        target = int(passed * INTERVAL_S / took_s)
+        return self._boundary + max(1, min(target, passed * _GROWTH))
 
-    def _requested(self) -> set[Wish]:
+    def _requested(self) -> set[TaskAction]:
         self._look_at = self._clock() + INTERVAL_S
         if self._requests is None or not self._is_chief or not self._requests.is_dir():
             return set()
-        return {wish for wish in Wish if self._take(self._requests / wish.value)}
+        return {action for action in TaskAction if self._take(self._requests / action.value)}
 
     def _take(self, path: Path) -> bool:
         """Consume a request file; tell whether it concerns the current call."""
@@ -166,3 +173,19 @@ def exchange_over(strategy: Any) -> Exchange:
         return [float(number) for number in add(values).numpy()]
 
     return exchange
+
+
+def wait_for_all(strategy: Any) -> None:
+    """Wait until every task has arrived here, or a peer has left.
+
+    A peer may finish the collective's last step and exit before this task has read its part.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    def count() -> Any:
+        return strategy.reduce("SUM", strategy.run(tf.constant, args=(1.0,)), axis=None)
+
+    try:
+        tf.function(count)().numpy()
+    except tf.errors.OpError as error:
+        logger.info("a peer exited first: %s", type(error).__name__)

@@ -132,7 +132,7 @@ class Checkpoints:
             try:
                 return checkpoint_format.read(folder)
             except (CorruptError, NotFoundError) as error:
-                logger.warning("the checkpoint %s is left aside: %s", folder, error)
+                logger.warning("ignoring the checkpoint %s: %s", folder, error)
         return None
 
     def at(self, fit: int, name: str) -> Checkpoint:
@@ -187,7 +187,7 @@ class Checkpoints:
     ) -> None:
         is_spoilt = _holds_nan(state.variables)
         if is_spoilt and not state.progress.finished:
-            logger.warning("%s is not saved: there are weights that are NaN", target.name)
+            logger.warning("%s is not saved: some weights are NaN", target.name)
             return
         metric = None
         if self._best is not None and not state.progress.step:

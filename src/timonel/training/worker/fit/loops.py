@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import SpecError
-from timonel.training.worker.fit.agreement import Agreement, Wish
+from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
-from timonel.training.worker.inputs import building
+from timonel.training.worker.fit.services import Services
+from timonel.training.worker.inputs import building, fit_data, sharding
 from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state import randomness
 from timonel.training.worker.state.checkpoint_schedule import Due
@@ -29,49 +30,32 @@ from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.replays import ReplayFeed
 from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.variables import restore
-from timonel.training.worker.termination import Terminated, Termination
+from timonel.training.worker.task.cluster import Cluster
+from timonel.training.worker.termination import Terminated
 
-
-@dataclass(frozen=True)
-class Services:
-    """Services of a job for custom loops.
-
-    Attributes:
-        checkpoints: The loops' checkpoints.
-        strategy: The strategy that the script runs under, if any.
-        workers: Number of training processes.
-        agreement: Requests that all tasks handle at the same step.
-        termination: Tells whether the process was asked to stop.
-        part: Barrier before all tasks exit.
-        prepare: Marks the next distributed dataset as training data.
-    """
-
-    checkpoints: Checkpoints
-    strategy: Any = None
-    workers: int = 1
-    agreement: Agreement = field(default_factory=Agreement)
-    termination: Termination = field(default_factory=Termination)
-    part: Callable[[], None] = lambda: None
-    prepare: Callable[[], None] = lambda: None
-
-
-_given: list[Services] = []
+_services: list[Services] = []
 _numbers = itertools.count()
 
 
 def configure(services: Services) -> None:
-    """Set this process's services for loops; called before the script runs."""
-    _given[:] = [services]
+    """Set the services of this process's loops; called before the script runs."""
+    checkpoints = services.checkpoints.beside("loops")
+    _services[:] = [replace(services, checkpoints=checkpoints)]
 
 
-def checkpointer(things: Mapping[str, Any], data: Any, job_dir: Path) -> LoopCheckpointer:
+def checkpointer(
+    things: Mapping[str, Any], data: Any, *, cluster: Cluster, job_dir: Path
+) -> LoopCheckpointer:
     """Return the checkpointer for a loop; see `TrainingContext.checkpointer`."""
-    if _given:
-        return LoopCheckpointer(_given[0], next(_numbers), things, data)
+    services = _services[0] if _services else _outside_a_job(cluster, job_dir)
+    return LoopCheckpointer(services, next(_numbers), things, data)
+
+
+def _outside_a_job(cluster: Cluster, job_dir: Path) -> Services:
     folder = job_dir / "checkpoints" / "loops"
     folder.mkdir(parents=True, exist_ok=True)
-    own = Checkpoints(folder, writes=True, progress=folder / "progress")
-    return LoopCheckpointer(Services(own), next(_numbers), things, data)
+    checkpoints = Checkpoints(folder, writes=True, progress=folder / "progress")
+    return Services(None, cluster, checkpoints, job_dir / "tensorboard")
 
 
 class LoopCheckpointer:
@@ -109,7 +93,7 @@ class LoopCheckpointer:
         """Restore the state, then yield the remaining epoch numbers below ``count``."""
         services = self._services
         self._restore()
-        with services.termination.deferred(lambda: services.agreement.ask(Wish.LEAVE)):
+        with services.termination.deferred(lambda: services.agreement.ask(TaskAction.LEAVE)):
             services.agreement.begin()
             for epoch in range(self._progress.next_epoch, count):
                 yield epoch
@@ -140,13 +124,13 @@ class LoopCheckpointer:
         services = self._services
         services.checkpoints.note_steps(self._trained)
         due = services.agreement.is_due() and self._due.by_clock()
-        decided = services.agreement.at_boundary([Wish.SAVE] if due else [])
+        decided = services.agreement.at_boundary([TaskAction.SAVE] if due else [])
         by_steps = self._due.by_steps(self._trained - 1, self._trained)
-        if Wish.SAVE in decided or Wish.LEAVE in decided or by_steps:
+        if TaskAction.SAVE in decided or TaskAction.LEAVE in decided or by_steps:
             self._save(self._progress.within(self._step))
-        if Wish.LEAVE in decided:
+        if TaskAction.LEAVE in decided:
             services.checkpoints.wait(leaving=True)
-            services.part()
+            services.barrier()
             raise Terminated
 
     def _save(self, progress: Progress) -> None:
@@ -168,9 +152,9 @@ class LoopCheckpointer:
         restore(same, self._saved.variables)
         if len(local) != len(self._saved.local):
             raise SpecError(
-                f"expected {len(self._saved.local)} variables besides those that are trained, got "
-                f"{len(local)}",
-                hint="give the checkpointer the same things each time the script is started",
+                f"the checkpoint has {len(self._saved.local)} variables that are not trained, the "
+                f"checkpointer got {len(local)}",
+                hint="pass the same objects to the checkpointer each time the script starts",
             )
         self._replicas.assign(local, self._saved.local, sums=False)
         self.state.update(self._saved.extra["state"])
@@ -198,15 +182,15 @@ class LoopCheckpointer:
         return same, local
 
     def _distributed(self) -> Any:
-        self._services.prepare()
+        sharding.expect_training_data()
         return self._services.strategy.experimental_distribute_dataset(self._data)
 
 
 def _feed_of(data: Any, *, resumes: bool) -> tuple[Feed, Any]:
-    if not building.is_dataset(data):
+    if not fit_data.is_dataset(data):
         raise SpecError(
             f"expected a tf.data.Dataset as data, got {type(data).__name__}",
-            hint="for example what timonel.data.load() returns",
+            hint="for example the result of timonel.data.load()",
         )
     stream = tf_data.stream_behind_maps(data)
     if stream is not None:

@@ -1,83 +1,121 @@
-"""Step and epoch hooks of one ``fit`` call."""
+"""Step and epoch hooks of one ``fit`` call, and the check of its losses for NaN."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from timonel.training.worker.fit.agreement import Agreement, Wish
-from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress
-from timonel.training.worker.fit.nan_check import Losses
-from timonel.training.worker.fit.wrapping import recall
+from timonel.errors import TimonelError
+from timonel.training.worker.fit.agreement import TaskAction
+from timonel.training.worker.fit.checkpoints import Checkpoint, FitState, Progress
+from timonel.training.worker.fit.model_fit import recall
+from timonel.training.worker.fit.services import Services
+from timonel.training.worker.private import mid_epoch
 from timonel.training.worker.reports.reporting import Reporter
 from timonel.training.worker.state.checkpoint_schedule import Due
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.termination import Terminated
 
+_MAX_LOSSES = 10_000
+"""Maximum number of losses kept between two checks.
 
-class Snapshots(Protocol):
-    """Captures and restores a call's state: `state.snapshot.Snapshot`, or a loop's own class."""
+They stay on the device, unread.
+"""
 
-    def take(self, progress: Progress, trained: int) -> FitState:
-        """Return the state after ``trained`` steps, copied to host memory."""
 
-    def restore(self, state: FitState) -> None:
-        """Restore everything except the epoch's metrics."""
+@dataclass(frozen=True)
+class FitCall:
+    """One ``fit`` call of the script.
 
-    def hold_metrics(self) -> None:
-        """Keep the epoch's current metrics, as validation uses the same variables."""
+    Attributes:
+        number: Number of the call in the process.
+        model: The trained model.
+        arguments: The call's arguments by name.
+        before: Progress of earlier calls, or of earlier generations of this one.
+        saved: The checkpoint to resume from, if any.
+    """
 
-    def release_metrics(self) -> None:
-        """Discard the kept metrics when another epoch begins."""
+    number: int
+    model: Any
+    arguments: dict[str, Any]
+    before: Progress
+    saved: Checkpoint | None = None
 
-    def restore_metrics(self, state: FitState) -> None:
-        """Restore the metrics of an interrupted epoch."""
 
-    def restore_callbacks(self, state: FitState) -> None:
-        """Restore only the state of callbacks."""
+class Losses:
+    """The losses of the latest steps of one ``fit`` call.
+
+    They are checked about once a second; a NaN is located to the step.
+
+    Args:
+        ends_job: Whether a loss that is NaN or infinite ends the job.
+    """
+
+    def __init__(self, *, ends_job: bool = False) -> None:
+        self._ends_job = ends_job
+        self._latest: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_LOSSES)
+        self._found: tuple[int, int] | None = None
+
+    def note(self, epoch: int, step: int, loss: Any) -> None:
+        """Record the loss after ``step`` steps of an epoch, from 0; does not block."""
+        if self._ends_job and loss is not None:
+            self._latest.append((epoch, step, loss))
+
+    def must_fail(self) -> bool:
+        """Tell whether a NaN or infinite loss ends the job; wait for the last loss."""
+        if self._latest and not math.isfinite(float(self._latest[-1][2])):
+            self._found = next(
+                (epoch, step)
+                for epoch, step, loss in self._latest
+                if not math.isfinite(float(loss))
+            )
+        self._latest.clear()
+        return self._found is not None
+
+    def fail(self, newest: Path | None) -> NoReturn:
+        """Raise the error that ends the job, naming the last checkpoint.
+
+        Raises:
+            TimonelError: Always.
+        """
+        where = f" at epoch {self._found[0] + 1}, step {self._found[1]}" if self._found else ""
+        kept = "no checkpoint exists yet" if newest is None else f"the last checkpoint is {newest}"
+        raise TimonelError(
+            f"the loss is NaN or infinite{where}; {kept}",
+            hint="use a smaller learning rate, clip gradients, or check the data of that step",
+        )
 
 
 class Watch:
     """Reports one ``fit`` call, saves its state, and ends it on request.
 
     Args:
-        checkpoints: The job's checkpoints.
-        number: The number of the call.
-        model: The trained model.
-        progress: Progress of earlier calls.
-        snapshots: Captures and restores state.
-        saved: The checkpoint to resume from, if any.
+        services: Services of the task.
+        call: The call.
+        snapshots: Captures and restores state: `state.snapshot.Snapshot`, or a loop's own class
+            with the same methods.
         reporter: Reports to the run; None in tasks that do not report.
         feed: The training data.
-        agreement: Requests that all tasks handle at the same step.
-        agree: Synchronizes state that each replica changed separately.
-        part: Barrier before all tasks exit, once the state is saved.
-        begin_at: Tells Keras the progress of the first epoch: steps, steps of the pass over the
-            data, and whether all its steps are done.
-        losses: Detects NaN losses.
+        average: Averages state that each replica changed separately.
     """
 
-    def __init__(  # noqa: PLR0913 - one call of fit, with all that takes part in it
+    def __init__(
         self,
-        checkpoints: Checkpoints,
-        number: int,
-        model: Any,
-        progress: Progress,
+        services: Services,
+        call: FitCall,
+        snapshots: Any,
         *,
-        snapshots: Snapshots,
-        saved: Checkpoint | None = None,
         reporter: Reporter | None = None,
         feed: Feed | None = None,
-        agreement: Agreement | None = None,
-        agree: Callable[[], None] = lambda: None,
-        part: Callable[[], None] = lambda: None,
-        begin_at: Callable[[int, int, bool], None] = lambda *_: None,
-        losses: Losses | None = None,
+        average: Callable[[], None] = lambda: None,
     ) -> None:
-        self.progress = saved.progress if saved is not None else progress
+        saved = call.saved
+        self.progress = call.before
         self.first_step = self.progress.step
         """First step of this generation's first epoch."""
         self.trained = int(saved.state.extra.get("trained", 0)) if saved is not None else 0
@@ -86,21 +124,20 @@ class Watch:
         self._begun: FitState | None = None
         self._size: int | None = None
         self._restored = self.progress
-        self._checkpoints = checkpoints
-        self._number = number
-        self._model = model
+        self._checkpoints = services.checkpoints
+        self._agreement = services.agreement
+        self._barrier = services.barrier
+        self._number, self._model = call.number, call.model
         self._snapshots = snapshots
         self._reporter = reporter
         self._feed = feed or Feed()
-        self._agreement = agreement or Agreement()
-        self._agree, self._part = agree, part
-        self._begin_at = begin_at
-        self._losses = losses or Losses()
-        self._due = Due(checkpoints.policy)
+        self._average = average
+        self._losses = Losses(ends_job=services.settings.faults.stop_on_nan)
+        self._due = Due(services.checkpoints.policy)
         self._step = self.first_step
         self._trained_before_epoch = self.trained - self.first_step
-        self._agreed = False
-        self._epoch_begun = self._steps_ended = 0.0
+        self._steps_ended = False
+        self._epoch_begun_at = self._steps_ended_at = 0.0
 
     def train_begins(self, params: Mapping[str, Any]) -> None:
         """Process Keras' parameters of the call, and restore the saved state."""
@@ -127,8 +164,8 @@ class Watch:
             self._resume_epoch(saved.state)
         self._feed.epoch_begins(epoch)
         self._agreement.pace_changes()
-        self._epoch_begun = time.monotonic()
-        self._agreed = False
+        self._epoch_begun_at = time.monotonic()
+        self._steps_ended = False
         if self._reporter is not None:
             self._reporter.epoch_begins(epoch)
 
@@ -147,9 +184,9 @@ class Watch:
         before = self._arrive(self._step if step is None else step)
         self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step)
         decided = self._decide()
-        if Wish.LEAVE in decided:
+        if TaskAction.LEAVE in decided:
             self._leave()
-        due = Wish.SAVE in decided or self._due.by_steps(before, self.trained)
+        due = TaskAction.SAVE in decided or self._due.by_steps(before, self.trained)
         if due and self._feed.can_seek and self.trained > before:
             self._save(self.progress.within(self._step))
         self._feed.step_begins(self.trained)
@@ -169,13 +206,13 @@ class Watch:
 
     def validation_begins(self) -> None:
         """End the epoch's training steps, as validation begins."""
-        self._steps_are_done()
+        self._end_steps()
         self._agreement.pace_changes()
         self._snapshots.hold_metrics()
 
     def validation_boundary(self) -> None:
         """Leave the job between two steps of validation, if requested."""
-        if self._agreed and Wish.LEAVE in self._decide():
+        if self._steps_ended and TaskAction.LEAVE in self._decide():
             self._leave(is_done=True)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, is_last: bool) -> None:
@@ -183,13 +220,13 @@ class Watch:
 
         `finish` saves the last one, once ``fit`` has ended.
         """
-        self._steps_are_done()
+        self._end_steps()
         steps = self._step
         self.progress = self.progress.after(epoch, logs, self.progress.steps_before_epoch + steps)
         # Report first: an epoch lost between the two is trained and reported again in the same
         # place. In the other order its metrics would be lost.
         if self._reporter is not None:
-            took_s = self._steps_ended - self._epoch_begun
+            took_s = self._steps_ended_at - self._epoch_begun_at
             self._reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
         if not is_last:
             self._step = 0
@@ -212,7 +249,7 @@ class Watch:
         is_done = is_done or 0 < (self._size or 0) <= step
         seen = self._feed.seek(position, self.trained, within=step > 0 and not is_done)
         if step or seen:
-            self._begin_at(step, seen, is_done)
+            mid_epoch.begin_at(step, seen, is_done)
         if step:
             # Restore again, as callbacks have just begun the epoch a second time.
             self._snapshots.restore(state)
@@ -220,16 +257,16 @@ class Watch:
             self._begun = None if is_done else state
         self._step = step
 
-    def _steps_are_done(self) -> None:
-        """Synchronize the replicas before the model is validated or saved."""
-        if self._agreed:
+    def _end_steps(self) -> None:
+        """Average the replicas' state before the model is validated or saved."""
+        if self._steps_ended:
             return
-        self._agreed = True
+        self._steps_ended = True
         self._arrive(self._step)
         self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step, resting=True)
-        self._steps_ended = time.monotonic()
+        self._steps_ended_at = time.monotonic()
         self._feed.steps_end()
-        self._agree()
+        self._average()
 
     def _arrive(self, step: int) -> int:
         """Record the epoch's completed steps; return the call's previous total."""
@@ -237,17 +274,17 @@ class Watch:
         self._step, self.trained = step, self._trained_before_epoch + step
         return before
 
-    def _decide(self) -> frozenset[Wish]:
-        wishes = []
+    def _decide(self) -> frozenset[TaskAction]:
+        actions = []
         if self._agreement.is_due():
             if self._due.by_clock():
-                wishes.append(Wish.SAVE)
+                actions.append(TaskAction.SAVE)
             if self._losses.must_fail():
-                wishes.append(Wish.FAIL)
-        decided = self._agreement.at_boundary(wishes)
-        if Wish.FAIL in decided:
+                actions.append(TaskAction.FAIL)
+        decided = self._agreement.at_boundary(actions)
+        if TaskAction.FAIL in decided:
             self._losses.fail(self._checkpoints.newest_folder(self._number))
-        if Wish.STOP in decided:
+        if TaskAction.STOP in decided:
             self._model.stop_training = True
         return decided
 
@@ -255,7 +292,7 @@ class Watch:
         if self._feed.can_seek and self.trained:
             self._save(self.progress.within(self._step), is_done=is_done)
         self._checkpoints.wait(leaving=True)
-        self._part()
+        self._barrier()
         raise Terminated
 
     def _save(self, progress: Progress, *, is_done: bool = False) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from timonel.errors import TimonelError
-from timonel.training.worker.inputs.loaded import find_loaded
-from timonel.training.worker.private import hidden_state, keras_fit
+import tensorflow as tf
 
-_DEFAULT_BATCH_SIZE = 32
+from timonel.errors import TimonelError
+from timonel.training.worker.inputs.fit_data import is_dataset
+from timonel.training.worker.private import hidden_state
 
 
 def variables(model: Any) -> list[Any]:
@@ -68,62 +68,21 @@ def averaging(model: Any, strategy: Any, replicas: int) -> Callable[[], None]:
 
 
 def _averaging(model: Any, strategy: Any) -> Callable[[], None]:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     local = [found for found in model.non_trainable_variables if "float" in str(found.dtype)]
     if not local:
         return lambda: None
 
     def average() -> None:
         for found in local:
-            found.assign(_mean(tf, strategy, found))
+            found.assign(_mean(strategy, found))
 
     return tf.function(average)  # type: ignore[no-any-return] # TensorFlow has no types
 
 
-def _mean(tf: Any, strategy: Any, variable: Any) -> Any:
+def _mean(strategy: Any, variable: Any) -> Any:
     if callable(variable.value):  # tf-keras uses TensorFlow's variables, which average when read
         return variable.read_value()
     return strategy.reduce("MEAN", strategy.run(lambda: tf.identity(variable.value)), axis=None)
-
-
-def learning_rate(model: Any) -> float | None:
-    """Return the learning rate of a model's next update, if any."""
-    optimizer: Any = getattr(model, "optimizer", None)
-    rate = getattr(optimizer, "learning_rate", None)
-    if callable(rate) and not hasattr(rate, "numpy"):
-        rate = rate(optimizer.iterations)  # a schedule of tf-keras
-    # float() does not accept a variable of several replicas.
-    return None if rate is None else float(rate.numpy() if hasattr(rate, "numpy") else rate)
-
-
-def batch_size(data: Any, given: int | None) -> int | None:
-    """Return the global batch size of a ``fit`` call, if known.
-
-    Args:
-        data: The call's ``x``.
-        given: The call's ``batch_size``.
-    """
-    if given is not None:
-        return int(given)
-    if is_dataset(data):
-        loaded = find_loaded(data)
-        return loaded.record.batch_size if loaded else keras_fit.compute_batch_size(data)
-    return _DEFAULT_BATCH_SIZE if is_arrays(data) else None
-
-
-def data_spec(data: Any) -> Any:
-    """Return the ``tf.TensorSpec`` structure of a ``fit`` call's ``x``, if known."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    if is_dataset(data):
-        spec = data.element_spec
-        return spec[0] if isinstance(spec, tuple) else spec
-    if not is_arrays(data):
-        return None
-    return tf.nest.map_structure(
-        lambda value: tf.TensorSpec([None, *value.shape[1:]], tf.as_dtype(value.dtype)), data
-    )
 
 
 def _is_built(model: Any) -> bool:
@@ -131,32 +90,12 @@ def _is_built(model: Any) -> bool:
 
 
 def _first_rows(data: Any) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     if is_dataset(data):
         batch = next(iter(data.take(1)))
         return batch[0] if isinstance(batch, tuple) else batch
     if hasattr(data, "__next__"):
         raise TimonelError(
-            "expected a model whose shapes are known when training resumes, got one that takes "
-            "them from a generator",
-            hint="begin the model with keras.Input(...)",
+            "cannot resume: the model takes its shapes from the data, which is a generator",
+            hint="start the model with keras.Input(...)",
         )
     return tf.nest.map_structure(lambda value: tf.convert_to_tensor(value[:1]), data)
-
-
-def is_dataset(data: Any) -> bool:
-    """Tell whether data is a ``tf.data.Dataset``."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    return isinstance(data, tf.data.Dataset)
-
-
-def is_arrays(data: Any) -> bool:
-    """Tell whether data consists of arrays or tensors, in any structure."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    values = tf.nest.flatten(data)
-    return bool(values) and all(
-        hasattr(value, "shape") and hasattr(value, "dtype") for value in values
-    )

@@ -16,6 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
+from timonel.data import load_registry
+
 
 @dataclass(frozen=True)
 class Share:
@@ -58,6 +62,32 @@ def bounds(rows: Any, part: int, total: int) -> tuple[Any, Any]:
     return rows * part // total, rows * (part + 1) // total
 
 
+_next_is_training_data = False
+
+
+def expect_training_data() -> None:
+    """Mark the next distributed dataset as training data.
+
+    ``fit`` distributes its training data first, then its validation data.
+    """
+    global _next_is_training_data  # noqa: PLW0603 - a process runs one `fit` at a time
+    _next_is_training_data = True
+
+
+def install(strategy: Any, workers: int) -> None:
+    """Divide the datasets that ``strategy`` distributes, for ``fit`` and custom loops."""
+    original = strategy.experimental_distribute_dataset
+
+    def distribute_dataset(dataset: Any, options: Any = None) -> Any:
+        global _next_is_training_data
+        fill, _next_is_training_data = _next_is_training_data, False
+        sharded = workers > 1 and load_registry.is_sharded(dataset)
+        divided = distribute(strategy, dataset, sharded=sharded, fill=fill)
+        return original(dataset, options) if divided is None else divided
+
+    strategy.experimental_distribute_dataset = distribute_dataset
+
+
 def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any:
     """Return ``dataset`` distributed over the replicas of ``strategy``.
 
@@ -96,27 +126,23 @@ def _without_tuner() -> Any:
     tuner's thread, which sleeps for 10, 20, 40 s ... between its checks. Measured with TensorFlow
     2.21 and two workers: epochs of 10 s took 20 to 50 s.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     options = tf.data.Options()
     options.autotune.enabled = False
     return options
 
 
 def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     def take(batch: Any, part: int) -> Any:
-        begin, end = bounds(_rows(tf, batch), part, share.total)
+        begin, end = bounds(_rows(batch), part, share.total)
         return tf.nest.map_structure(lambda value: value[begin:end], batch)
 
     if fill:
-        dataset = dataset.map(lambda *batch: _filled(tf, _whole(batch), share.total))
+        dataset = dataset.map(lambda *batch: _filled(_whole(batch), share.total))
     if len(share.parts) == 1:
         pieces = dataset.map(lambda *batch: take(_whole(batch), share.parts[0]))
     else:
         pieces = dataset.flat_map(
-            lambda *batch: _in_order(tf, [take(_whole(batch), part) for part in share.parts])
+            lambda *batch: _in_order([take(_whole(batch), part) for part in share.parts])
         )
     return pieces.prefetch(2 * len(share.parts))
 
@@ -126,18 +152,18 @@ def _whole(batch: Sequence[Any]) -> Any:
     return batch[0] if len(batch) == 1 else tuple(batch)
 
 
-def _rows(tf: Any, batch: Any) -> Any:
+def _rows(batch: Any) -> Any:
     first = tf.nest.flatten(batch)[0]
     known = first.shape[0]
     return int(known) if known is not None else tf.shape(first, out_type=tf.int64)[0]
 
 
-def _filled(tf: Any, batch: Any, least: int) -> Any:
+def _filled(batch: Any, least: int) -> Any:
     """Repeat the rows of a batch with fewer than ``least`` rows.
 
     Each part is then the whole batch.
     """
-    rows = _rows(tf, batch)
+    rows = _rows(batch)
     if isinstance(rows, int) and rows >= least:
         return batch
     rows = tf.cast(rows, tf.int64)
@@ -149,7 +175,7 @@ def _filled(tf: Any, batch: Any, least: int) -> Any:
     )
 
 
-def _in_order(tf: Any, pieces: Sequence[Any]) -> Any:
+def _in_order(pieces: Sequence[Any]) -> Any:
     result = tf.data.Dataset.from_tensors(pieces[0])
     for piece in pieces[1:]:
         result = result.concatenate(tf.data.Dataset.from_tensors(piece))
@@ -157,8 +183,6 @@ def _in_order(tf: Any, pieces: Sequence[Any]) -> Any:
 
 
 def _has_rows(spec: Any) -> bool:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     specs = tf.nest.flatten(spec)
     return bool(specs) and all(
         isinstance(found, tf.TensorSpec) and found.shape.rank != 0 for found in specs

@@ -1,8 +1,8 @@
 """Learning rate of a job: the script's own, scaled and warmed up.
 
 Scripts and callbacks read and set the unscaled rate. Only during an update, the optimizer sees it
-multiplied by `Rule.factor`, a function of the number of updates only, so that it is the same after
-a restart.
+multiplied by `RateScaling.factor`, a function of the number of updates only, so that it is the same
+after a restart.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from timonel.training.options import LearningRateRule
+from timonel.training.settings import Settings
 
 
 @dataclass(frozen=True)
-class Rule:
+class RateScaling:
     """Scaling rule of the learning rate.
 
     Attributes:
@@ -47,23 +48,18 @@ class Rule:
         return self.scale * tf.minimum(1.0, part)
 
 
-def rule(name: LearningRateRule, *, replicas: int, warmup: int) -> Rule:
-    """Return the rule of a job.
-
-    Args:
-        name: How the learning rate scales with the replicas.
-        replicas: Number of replicas.
-        warmup: Updates of the warm-up.
-    """
+def rule_of(settings: Settings, replicas: int) -> RateScaling:
+    """Return the rule of a job with this number of replicas."""
     scales = {"none": 1.0, "linear": float(replicas), "sqrt": math.sqrt(replicas)}
-    return Rule(scales[name], warmup)
+    batches = settings.batches
+    return RateScaling(scales[batches.scale_learning_rate], batches.learning_rate_warmup)
 
 
-def described(used: Rule, name: LearningRateRule, replicas: int) -> str:
+def describe(rule: RateScaling, name: LearningRateRule, replicas: int) -> str:
     """Describe the changes to the script's learning rate."""
     parts = []
     if name != "none":
-        parts.append(f"multiplied by {used.scale:g} ({name} in {replicas} replicas)")
-    if used.warmup > 1:
-        parts.append(f"grows to its value in {used.warmup} updates")
-    return f"the script's learning rate is {' and '.join(parts)}"
+        parts.append(f"is multiplied by {rule.scale:g} ({name}, {replicas} replicas)")
+    if rule.warmup > 1:
+        parts.append(f"warms up over {rule.warmup} updates")
+    return f"the script's learning rate {' and '.join(parts)}"

@@ -28,12 +28,12 @@ def configure(keras: Any, settings: Numerics) -> None:
 
 def warn_of_own_policy(keras: Any, settings: Numerics) -> str:
     """Return the current policy; warn if the script has set another."""
-    wanted, found = _POLICIES[settings.precision], policy_of(keras)
-    if found != wanted and settings.precision != "float32":
+    required, found = _POLICIES[settings.precision], policy_of(keras)
+    if found != required and settings.precision != "float32":
         logger.warning(
-            "the script has set the precision policy %s, which stands in the place of %s",
+            "the script sets the precision policy %s, which overrides %s of the job",
             found,
-            wanted,
+            required,
         )
     return found
 
@@ -50,16 +50,16 @@ def policy_of(keras: Any) -> str:
 
 def record(keras: Any, name: StrategyName, strategy: Any, settings: Settings) -> dict[str, Any]:
     """Return strategy and numerics of a job for the run's record."""
-    asked = settings.distribution
+    distribution = settings.distribution
     known = {
         "strategy": name.value,
         "replicas": strategy.num_replicas_in_sync if strategy is not None else 1,
         "precision": policy_of(keras),
         "xla": settings.numerics.xla or None,
         "deterministic": settings.numerics.deterministic or None,
-        "collectives": asked.cross_device_ops
-        or (asked.collectives if name is StrategyName.MULTI_WORKER else None),
-        "compress_gradients": asked.compress_gradients,
+        "collectives": distribution.cross_device_ops
+        or (distribution.collectives if name is StrategyName.MULTI_WORKER else None),
+        "compress_gradients": distribution.compress_gradients,
     }
     return {key: value for key, value in known.items() if value is not None}
 
@@ -76,15 +76,14 @@ def compile_with_xla(model: Any) -> None:
         return
     if model.run_eagerly:
         raise TimonelError(
-            "expected a model that is not run eagerly for --xla",
-            hint="leave out run_eagerly=True, or --xla",
+            "--xla cannot compile a model that runs eagerly",
+            hint="drop run_eagerly=True, or --xla",
         )
     model.jit_compile = True
     if not model.jit_compile:
         raise TimonelError(
-            "expected a model that XLA can compile for --xla, got one with layers that it cannot: "
-            f"{', '.join(_unsupported(model)) or model.name}",
-            hint="leave out --xla",
+            f"XLA cannot compile these layers: {', '.join(_unsupported(model)) or model.name}",
+            hint="drop --xla",
         )
     # An earlier fit of this model was compiled without XLA.
     model.train_function = model.test_function = model.predict_function = None

@@ -6,11 +6,12 @@ values: checkpoints store them per replica (`named_sums`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from timonel.training.worker.numerics import gradients
-from timonel.training.worker.numerics.gradients import Plan
+import tensorflow as tf
+
+from timonel.training.worker.numerics.gradients import GradientPlan, Gradients
 
 _SUMS = "_timonel_sums"
 _COUNT = "_timonel_batches"
@@ -21,7 +22,7 @@ def with_accumulation(
     optimizer: Any,
     found: list[Any],
     variables: list[Any],
-    plan: Plan,
+    plan: GradientPlan,
     update: Callable[[list[Any]], None],
 ) -> Any:
     """Call ``update`` with the gradients, or their mean when due."""
@@ -37,7 +38,7 @@ def with_accumulation(
             complete[place] = mean
         update(complete)
 
-    return gradients.accumulated(
+    return _accumulate(
         [all_sums[indices[place]] for place in trained],
         getattr(inner, _COUNT),
         [found[place] for place in trained],
@@ -75,8 +76,6 @@ def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
 
 def add_sums_tf_keras(optimizer: Any, variables: list[Any]) -> None:
     """Add gradient sums to an optimizer of tf-keras when it is built."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     if _SUMS in optimizer.__dict__:
         return
     count = tf.Variable(
@@ -110,3 +109,42 @@ def _index(optimizer: Any, variable: Any) -> int:
     if hasattr(optimizer, "_get_variable_index"):
         return int(optimizer._get_variable_index(variable))
     return int(optimizer._index_dict[optimizer._var_key(variable)])
+
+
+def _accumulate(
+    sums: Sequence[Any],
+    count: Any,
+    gradients: Gradients,
+    every: int,
+    update: Callable[[Gradients], None],
+) -> None:
+    """Sum gradients on each replica; call ``update`` with the mean of every ``every`` batches.
+
+    Args:
+        sums: A variable for each gradient, with a value per replica.
+        count: Variable that counts batches, equal on all replicas.
+        gradients: Gradients of this batch.
+        every: Batches per update.
+        update: Called on each replica.
+    """
+    for total, gradient in zip(sums, gradients, strict=True):
+        total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
+    count.assign_add(1)
+
+    def make_update() -> None:
+        update([tf.convert_to_tensor(total) / every for total in sums])
+        for total in sums:
+            total.assign(tf.zeros(total.shape, total.dtype))
+
+    def without_result(_: Any) -> Any:
+        return tf.constant(0)
+
+    def across_replicas(strategy: Any) -> None:
+        # A condition around communication between replicas must enclose all of them.
+        tf.cond(
+            tf.equal(tf.convert_to_tensor(count) % every, 0),
+            lambda: without_result(strategy.extended.call_for_each_replica(make_update)),
+            lambda: without_result(None),
+        )
+
+    tf.distribute.get_replica_context().merge_call(across_replicas)

@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
+
 
 def missing_names() -> list[str]:
     """Return the required private names that are missing."""
     import tf_keras.src.backend as tf_keras_backend  # noqa: PLC0415 - TensorFlow loads here
     from keras.src.backend.common import global_state  # noqa: PLC0415
     from keras.src.random import seed_generator  # noqa: PLC0415
-    from tensorflow.python.eager import context  # noqa: PLC0415
-    from tensorflow.python.ops import stateful_random_ops  # noqa: PLC0415
 
-    wanted: dict[str, Any] = {
+    required: dict[str, Any] = {
         "_SEED_GENERATOR": tf_keras_backend,
         "RandomGenerator": tf_keras_backend,
         "get_global_attribute": global_state,
@@ -29,44 +31,32 @@ def missing_names() -> list[str]:
         "global_seed": context,
         "global_generator": stateful_random_ops,
     }
-    return [name for name, holder in wanted.items() if not hasattr(holder, name)]
+    return [name for name, holder in required.items() if not hasattr(holder, name)]
 
 
 def global_seed() -> int:
     """Return the last seed of ``tf.random.set_seed``; 0 without one."""
-    from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
-
     return int(context.global_seed() or 0)
 
 
 def op_seed_state() -> Any:
     """Return the generator state for seeds of unseeded operations; None without one."""
-    from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
-
-    generator = getattr(context.context(), "_rng", None)
-    return None if generator is None else generator.getstate()
+    return _state_of(getattr(context.context(), "_rng", None))
 
 
 def set_op_seed_state(state: Any) -> None:
     """Restore the state from `op_seed_state`."""
-    from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
-
-    generator = getattr(context.context(), "_rng", None)
-    if generator is not None and state is not None:
-        generator.setstate(state)
+    _set_state(getattr(context.context(), "_rng", None), state)
 
 
 def tf_keras_seed_state() -> Any:
     """Return the state of tf-keras' seed generator; None if unused."""
-    generator = _tf_keras_seed_generator()
-    return None if generator is None else generator.getstate()
+    return _state_of(_tf_keras_seed_generator())
 
 
 def set_tf_keras_seed_state(state: Any) -> None:
     """Restore the state from `tf_keras_seed_state`."""
-    generator = _tf_keras_seed_generator()
-    if generator is not None and state is not None:
-        generator.setstate(state)
+    _set_state(_tf_keras_seed_generator(), state)
 
 
 def make_generators_restorable(keras: Any) -> None:
@@ -82,8 +72,6 @@ def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str,
         model: Model in training.
         create: Create Keras 3's global generator if it does not exist yet.
     """
-    from tensorflow.python.ops import stateful_random_ops  # noqa: PLC0415 - TensorFlow loads here
-
     if stateful_random_ops.global_generator is not None:
         yield "tensorflow", stateful_random_ops.global_generator.state
     if _is_tf_keras(model):
@@ -100,9 +88,7 @@ def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str,
 
 
 def generator_for_threads(model: Any) -> Callable[[], None]:
-    """Create Keras 3's global generator, shareable with other threads.
-
-    Returns a function that makes a thread use it.
+    """Create Keras 3's global generator; return a function that makes a thread use it.
 
     Keras keeps one per thread, and replicas are traced in threads that cannot create variables. It
     is seeded from Python's generator, whose state is preserved for other users.
@@ -120,21 +106,16 @@ def generator_for_threads(model: Any) -> Callable[[], None]:
 
 
 def schedule_variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the learning rate that callbacks change.
-
-    tf-keras omits it from its variables.
-    """
+    """Yield the learning rate that callbacks change; tf-keras omits it from its variables."""
     rate = getattr(getattr(model, "optimizer", None), "_learning_rate", None)
     if _is_tf_keras(model) and hasattr(rate, "assign"):
         yield "learning-rate", rate
 
 
 def tensor_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable of a Keras variable.
-
-    Other variables are returned as they are.
-    """
-    return getattr(variable, "_value", variable) if _is_keras_3(variable) else variable
+    """Return the TensorFlow variable of a Keras variable; others as they are."""
+    is_keras_3 = any(base.__module__.startswith("keras.src") for base in type(variable).__mro__)
+    return getattr(variable, "_value", variable) if is_keras_3 else variable
 
 
 def metric_variables(model: Any) -> list[Any]:
@@ -151,17 +132,13 @@ def count_steps(model: Any, steps: int) -> None:
 
 
 def build_metrics(keras: Any, model: Any, spec: Any) -> None:
-    """Create the metrics' variables of a built model.
-
-    Keras creates them in the first step.
+    """Create the metrics' variables of a built model, which Keras creates in the first step.
 
     Args:
         keras: Keras of the model.
         model: Built and compiled model.
         spec: ``tf.TypeSpec`` of the training batches.
     """
-    import tensorflow as tf  # noqa: PLC0415 - TensorFlow loads here
-
     if not all(isinstance(found, tf.TensorSpec) for found in tf.nest.flatten(spec)):
         return
     with model.distribute_strategy.scope():
@@ -182,6 +159,15 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
         tf.function(look).get_concrete_function(x, y)
 
 
+def _state_of(generator: Any) -> Any:
+    return None if generator is None else generator.getstate()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if generator is not None and state is not None:
+        generator.setstate(state)
+
+
 def _tf_keras_generators(model: Any) -> Iterator[tuple[str, Any]]:
     for number, layer in enumerate(model._flatten_layers()):
         generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
@@ -191,10 +177,6 @@ def _tf_keras_generators(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_tf_keras(model: Any) -> bool:
     return any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__)
-
-
-def _is_keras_3(variable: Any) -> bool:
-    return any(base.__module__.startswith("keras.src") for base in type(variable).__mro__)
 
 
 def _tf_keras_seed_generator() -> Any:

@@ -8,8 +8,14 @@ that an incompatible release fails there and not in a user's job.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.ps_values import AggregatingVariable
+from tensorflow.python.eager import context
+from tensorflow.python.framework import config
 
 from timonel.errors import TimonelError
 from timonel.training.worker.private import replica_steps
@@ -24,8 +30,6 @@ HEARTBEAT_TIMEOUT_MS = 5000
 
 def configure_coordination(cluster: Cluster) -> None:
     """Configure the coordination service to detect hung peers early."""
-    from tensorflow.python.eager import context  # noqa: PLC0415 - TensorFlow loads here
-
     role, index = cluster.leader
     jobs = [
         context.coordination_config_pb2.CoordinatedJob(name=name, num_tasks=len(addresses))
@@ -49,7 +53,7 @@ def require_supported(flavour: str, version: str) -> None:
     supported = SUPPORTED_KERAS if flavour == "keras" else SUPPORTED_TF_KERAS
     if ".".join(version.split(".")[:2]) not in supported:
         raise TimonelError(
-            f"expected {flavour} {' or '.join(supported)} for distributed training, got {version}",
+            f"distributed training supports {flavour} {' or '.join(supported)}, got {version}",
             hint=f"pip install '{flavour.replace('_', '-')}=={supported[-1]}.*', or use one worker "
             "with one device",
         )
@@ -57,16 +61,19 @@ def require_supported(flavour: str, version: str) -> None:
 
 def missing_names() -> list[str]:
     """Return the private names of Keras 3 that are missing."""
-    from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
+    from keras.src.backend.tensorflow import core, trainer  # noqa: PLC0415 - tf-keras may be in use
 
     owner = trainer.TensorFlowTrainer
-    wanted = {
+    required = {
         "reduce_per_replica": trainer,
         "_maybe_symbolic_build": owner,
         "_symbolic_build": owner,
         "_get_metrics_result_or_logs": owner,
+        "assign_add": core.Variable,
+        "_direct_assign": core.Variable,
+        "_convert_to_tensor": core.Variable,
     }
-    return [name for name, holder in wanted.items() if not hasattr(holder, name)]
+    return [name for name, holder in required.items() if not hasattr(holder, name)]
 
 
 def install_keras_hooks() -> None:
@@ -81,30 +88,39 @@ def install_keras_hooks() -> None:
     trainer.reduce_per_replica = _with_mean_over_workers(trainer.reduce_per_replica)
 
 
+def fix_shared_metrics() -> None:
+    """Make replicas add only increments to shared variables. Idempotent.
+
+    Under CentralStorageStrategy, all replicas share one copy of each variable, and TensorFlow sums
+    or averages their assignments. Keras 3 adds to a variable by assigning its value plus the
+    increment, so two replicas double a metric's total at every step. Metrics were wrong from the
+    second step on, and infinite after 128.
+    """
+    from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
+
+    original = core.Variable.assign_add
+    if getattr(original, "is_timonels", False):
+        return
+
+    @functools.wraps(original)
+    def assign_add(variable: Any, value: Any) -> Any:
+        if not isinstance(variable.value, AggregatingVariable):
+            return original(variable, value)
+        variable.value.assign_add(variable._convert_to_tensor(value, dtype=variable.dtype))
+        return variable.value
+
+    assign_add.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
+    core.Variable.assign_add = assign_add
+
+
 def is_deterministic() -> bool:
     """Whether TensorFlow uses only deterministic operations."""
-    from tensorflow.python.framework import config  # noqa: PLC0415 - TensorFlow loads here
-
     return bool(config.is_op_determinism_enabled())
-
-
-def compute_batch_size(dataset: Any) -> int | None:
-    """Return the batch size from a dataset's graph; None if unknown."""
-    from tensorflow.python.data.experimental.ops import distribute  # noqa: PLC0415
-
-    size = int(distribute.compute_batch_size(dataset))
-    return size if size > 0 else None
-
-
-def dataset_inputs(dataset: Any) -> list[Any]:
-    """Return the input datasets of a dataset; empty for other values."""
-    inputs = getattr(dataset, "_inputs", None)
-    return list(inputs()) if callable(inputs) else []
 
 
 def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
     """Build model, metrics and optimizer from one local replica's batch."""
-    import keras  # noqa: PLC0415 - TensorFlow loads here
+    import keras  # noqa: PLC0415 - tf-keras may be in use
 
     strategy = model._distribute_strategy
     if strategy is None or type(model).call is keras.Model.call:
@@ -116,7 +132,7 @@ def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = 
 
 
 def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
-    import keras  # noqa: PLC0415 - TensorFlow loads here
+    import keras  # noqa: PLC0415 - tf-keras may be in use
 
     for _, _, iterator in epoch_iterator:
         local = keras.tree.map_structure(
@@ -177,14 +193,12 @@ def _mean(values: Any, strategy: Any) -> Any:
 
 
 def _mean_of_each(values: Any, strategy: Any) -> Any:
-    import keras  # noqa: PLC0415 - TensorFlow loads here
+    import keras  # noqa: PLC0415 - tf-keras may be in use
 
     return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
 
 
 def _mean_together(values: list[Any], strategy: Any) -> list[Any]:
-    import tensorflow as tf  # noqa: PLC0415 - TensorFlow loads here
-
     stacked = strategy.run(tf.stack, args=(values,))
     return list(tf.unstack(strategy.reduce("MEAN", stacked, axis=None), num=len(values)))
 

@@ -15,36 +15,79 @@ and not in a user's job.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from timonel.errors import SpecError
-from timonel.training.worker.numerics.gradients import Plan
-from timonel.training.worker.numerics.learning_rate import Rule
-from timonel.training.worker.private import class_patching, optimizers_keras3, optimizers_tf_keras
-from timonel.training.worker.private.gradient_sums import innermost
+from timonel.training.worker.numerics import gradients
+from timonel.training.worker.numerics.gradients import GradientPlan
+from timonel.training.worker.numerics.learning_rate import RateScaling
+from timonel.training.worker.private.gradient_sums import (
+    add_sums_keras3,
+    add_sums_tf_keras,
+    innermost,
+    with_accumulation,
+)
+
+_WRAPPED = "_timonel_wrapped"
+"""Marks optimizers inside another optimizer, which does all the work for them."""
+_DEPTH = "_timonel_updating"
+_originals: list[tuple[Any, str, Any]] = []
 
 
 def missing_names() -> list[str]:
     """Return the required private names of both Kerases that are missing."""
-    return [*optimizers_keras3.missing_names(), *optimizers_tf_keras.missing_names()]
+    from keras.src import optimizers as of_keras3  # noqa: PLC0415 - only the Keras in use is loaded
+    from keras.src.backend.tensorflow import optimizer as shell  # noqa: PLC0415
+
+    required: list[tuple[Any, tuple[str, ...]]] = [
+        (shell.TFOptimizer, ("_all_reduce_sum_gradients", "_var_key")),
+        (
+            of_keras3.base_optimizer.BaseOptimizer,
+            (
+                "build",
+                "apply",
+                "_backend_apply_gradients",
+                "_get_current_learning_rate",
+                "_get_variable_index",
+                "_track_variable",
+                "_overwrite_variable_with_gradient",
+            ),
+        ),
+        (of_keras3.LossScaleOptimizer, ("apply", "build")),
+    ]
+    with contextlib.suppress(ImportError):  # tf-keras is optional
+        from tf_keras.src.mixed_precision import loss_scale_optimizer  # noqa: PLC0415
+        from tf_keras.src.optimizers import optimizer  # noqa: PLC0415
+
+        required += [
+            (optimizer._BaseOptimizer, ("build", "apply_gradients", "learning_rate", "_var_key")),
+            (optimizer.Optimizer, ("aggregate_gradients", "apply_gradients")),
+            (loss_scale_optimizer.LossScaleOptimizerV3, ("apply_gradients", "build")),
+        ]
+    return [name for holder, names in required for name in names if not hasattr(holder, name)]
 
 
-def install(keras: Any, plan: Plan, rule: Rule) -> None:
+def install(keras: Any, plan: GradientPlan, rule: RateScaling) -> None:
     """Patch the optimizers of ``keras``; a second call replaces the first."""
-    class_patching.restore()
-    if keras.__name__ == "keras":
-        optimizers_keras3.install(plan, rule)
-    else:
-        optimizers_tf_keras.install(plan, rule)
+    for owner, name, original in reversed(_originals):
+        setattr(owner, name, original)
+    _originals.clear()
+    (_install_keras3 if keras.__name__ == "keras" else _install_tf_keras)(plan, rule)
 
 
-def learning_rate(optimizer: Any, rule: Rule) -> float | None:
+def learning_rate(optimizer: Any, rule: RateScaling) -> float | None:
     """Return the learning rate of the next update, or None."""
     inner = innermost(optimizer)
     own, updates = getattr(inner, "learning_rate", None), getattr(inner, "iterations", None)
     if own is None or updates is None:
         return None
-    return float(_number(own)) * float(rule.factor(int(_number(updates))))
+    own, updates = (x.numpy() if hasattr(x, "numpy") else x for x in (own, updates))
+    return float(own) * float(rule.factor(int(updates)))
 
 
 def accumulates_by_itself(optimizer: Any) -> bool:
@@ -58,13 +101,192 @@ def require_supported(optimizer: Any) -> None:
     Raises:
         SpecError: The optimizer is not supported.
     """
-    if not class_patching.is_changed(innermost(optimizer)):
+    if not any(isinstance(innermost(optimizer), owner) for owner, _, _ in _originals):
         raise SpecError(
-            "expected an optimizer of Keras for what was asked of gradients and the learning rate, "
-            f"got {type(optimizer).__module__}.{type(optimizer).__name__}",
-            hint="legacy optimizers are not supported: use those of keras.optimizers",
+            "the job's options for gradients and the learning rate do not apply to "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}",
+            hint="use an optimizer of keras.optimizers that is not a legacy one",
         )
 
 
-def _number(value: Any) -> Any:
-    return value.numpy() if hasattr(value, "numpy") else value
+def _install_keras3(plan: GradientPlan, rule: RateScaling) -> None:
+    from keras.src.backend.tensorflow.optimizer import TFOptimizer  # noqa: PLC0415
+    from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: PLC0415
+    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: PLC0415
+
+    reduce = TFOptimizer._all_reduce_sum_gradients
+
+    def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            grads = list(grads)
+            if getattr(optimizer, _WRAPPED, False) or not grads:
+                return original(optimizer, grads, trainable_variables)
+            if trainable_variables is not None and not optimizer.built:
+                optimizer.build(list(trainable_variables))
+            variables = list(trainable_variables or innermost(optimizer)._trainable_variables)
+
+            def update(found: list[Any]) -> None:
+                sums = _reduced(optimizer, found, variables, plan, reduce)
+                original(optimizer, sums, variables)
+
+            return with_accumulation(optimizer, grads, variables, plan, update)
+
+        return apply
+
+    rate = "_get_current_learning_rate"
+    _replace(BaseOptimizer, "apply", apply_of)
+    _replace(LossScaleOptimizer, "apply", apply_of)
+    _replace(BaseOptimizer, "build", _building(add_sums_keras3, plan, LossScaleOptimizer))
+    _replace(LossScaleOptimizer, "build", _marking_inner)
+    _replace(TFOptimizer, "_all_reduce_sum_gradients", lambda _: lambda _, pairs: list(pairs))
+    _replace(BaseOptimizer, "_backend_apply_gradients", _noting_updates)
+    _replace(BaseOptimizer, rate, functools.partial(_scaled, rule=rule))
+
+
+def _install_tf_keras(plan: GradientPlan, rule: RateScaling) -> None:
+    from tf_keras.src.mixed_precision.loss_scale_optimizer import (  # noqa: PLC0415
+        LossScaleOptimizerV3,
+    )
+    from tf_keras.src.optimizers.optimizer import Optimizer, _BaseOptimizer  # noqa: PLC0415
+
+    def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply_gradients(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(grads_and_vars)
+            if getattr(optimizer, _WRAPPED, False) or not pairs:
+                return original(optimizer, pairs, *args, **kwargs)
+            found, variables = [list(part) for part in zip(*pairs, strict=True)]
+            if plan.accumulate > 1:
+                with tf.init_scope():
+                    optimizer.build(variables)
+
+            def update(found: list[Any]) -> None:
+                original(optimizer, list(zip(found, variables, strict=True)), *args, **kwargs)
+
+            with_accumulation(optimizer, found, variables, plan, update)
+            return optimizer.iterations
+
+        return apply_gradients
+
+    def aggregate_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def aggregate(optimizer: Any, grads_and_vars: Any) -> list[Any]:
+            found, variables = [list(part) for part in zip(*grads_and_vars, strict=True)]
+            sums = _reduced(optimizer, found, variables, plan, original)
+            return list(zip(sums, variables, strict=True))
+
+        return aggregate
+
+    _replace(Optimizer, "apply_gradients", apply_of)
+    _replace(LossScaleOptimizerV3, "apply_gradients", apply_of)
+    _replace(Optimizer, "aggregate_gradients", aggregate_of)
+    _replace(_BaseOptimizer, "build", _building(add_sums_tf_keras, plan))
+    _replace(LossScaleOptimizerV3, "build", _marking_inner)
+    _replace(_BaseOptimizer, "apply_gradients", _noting_updates)
+    _replace(
+        _BaseOptimizer, "learning_rate", lambda own: property(_scaled(own.fget, rule), own.fset)
+    )
+
+
+def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace an attribute of a class, until the next `install`."""
+    original = owner.__dict__[name]
+    _originals.append((owner, name, original))
+    setattr(owner, name, wrap(original))
+
+
+def _building(
+    add_sums: Callable[[Any, list[Any]], None], plan: GradientPlan, *excluded: type
+) -> Callable[[Any], Any]:
+    """Return a wrapper of ``build`` that adds gradient sums to an optimizer, if needed."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def build(optimizer: Any, variables: Any) -> Any:
+            result = original(optimizer, variables)
+            if plan.accumulate > 1 and not isinstance(optimizer, excluded):
+                add_sums(optimizer, list(variables))
+            return result
+
+        return build
+
+    return wrap
+
+
+def _marking_inner(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a loss-scaling optimizer mark its inner one, which must not reduce again."""
+
+    @functools.wraps(original)
+    def build(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(optimizer.inner_optimizer, _WRAPPED, True)
+        return original(optimizer, *args, **kwargs)
+
+    return build
+
+
+def _noting_updates(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap an optimizer's method to tell `_scaled` about updates."""
+
+    @functools.wraps(original)
+    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        with _updating(optimizer):
+            return original(optimizer, *args, **kwargs)
+
+    return update
+
+
+@contextlib.contextmanager
+def _updating(optimizer: Any) -> Iterator[None]:
+    # Replicas are traced in threads that run one at a time, so a counter suffices.
+    optimizer.__dict__[_DEPTH] = optimizer.__dict__.get(_DEPTH, 0) + 1
+    try:
+        yield
+    finally:
+        optimizer.__dict__[_DEPTH] -= 1
+
+
+def _scaled(original: Callable[[Any], Any], rule: RateScaling) -> Callable[[Any], Any]:
+    """Wrap a learning-rate getter to return scaled rates during updates."""
+
+    @functools.wraps(original)
+    def current(optimizer: Any) -> Any:
+        own = original(optimizer)
+        if rule.changes_nothing or not optimizer.__dict__.get(_DEPTH):
+            return own
+        own = tf.convert_to_tensor(own)
+        return own * tf.cast(rule.factor(tf.convert_to_tensor(optimizer.iterations)), own.dtype)
+
+    return current
+
+
+def _reduced(
+    optimizer: Any,
+    found: list[Any],
+    variables: list[Any],
+    plan: GradientPlan,
+    reduce: Callable[[Any, Any], Any],
+) -> list[Any]:
+    """Return gradients summed over replicas; None and overwritten values are unchanged."""
+    # Keras assigns the gradient of the scales of float8 layers instead of applying it.
+    sent = [
+        place
+        for place, (gradient, variable) in enumerate(zip(found, variables, strict=True))
+        if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
+    ]
+    if not sent:
+        return found
+
+    def reduce_list(values: list[Any]) -> list[Any]:
+        if gradients.is_between_workers():
+            return gradients.sum_between_workers(values)
+        # Compression may send fewer values than there are gradients. The variables only tell on
+        # which devices the sums are needed, so any of them will do.
+        targets = [variables[place] for place in sent]
+        return [value for value, _ in reduce(optimizer, list(zip(values, targets, strict=False)))]
+
+    sums = gradients.reduced([found[place] for place in sent], plan.compression, reduce_list)
+    result = list(found)
+    for place, total in zip(sent, sums, strict=True):
+        result[place] = total
+    return result

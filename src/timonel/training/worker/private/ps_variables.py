@@ -13,6 +13,11 @@ import contextlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import coordinator_context
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+
 _SEED_STATE = "seed_generator_state"
 """Name of the state of Keras 3's random generators."""
 
@@ -127,13 +132,7 @@ def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
 
 
 def temporary(dtype: Any, shape: Any) -> Any:
-    """Return the handle of a new variable per run.
-
-    The variable is created each time the traced function runs.
-    """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-    from tensorflow.python.eager import context  # noqa: PLC0415
-
+    """Return the handle of a variable that is created each time the traced function runs."""
     return tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=context.anonymous_name())
 
 
@@ -150,19 +149,12 @@ def run_on_workers(coordinator: Any, function: Callable[[], Any], count: int) ->
 
 def worker_index() -> int:
     """Return the worker index of the coordinator's current thread."""
-    from tensorflow.python.distribute.coordinator import coordinator_context  # noqa: PLC0415
-
     return int(coordinator_context.get_current_dispatch_context().worker_index)
 
 
 @contextlib.contextmanager
 def outside_scope() -> Iterator[None]:
-    """Leave all strategy scopes within the block.
-
-    For work that is local to this process.
-    """
-    from tensorflow.python.framework import ops  # noqa: PLC0415
-
+    """Leave all strategy scopes within the block, for work local to this process."""
     graph = ops.get_default_graph()
     strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
     graph._distribution_strategy_stack, graph._variable_creator_stack = [], []
@@ -208,8 +200,6 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
         is_local: Takes the shape of a variable to create.
         device: Device of this process.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     extended = strategy.extended
     original = extended._create_variable
     held = dict.fromkeys(range(extended._num_ps), 0)
@@ -339,8 +329,5 @@ def whole_executions(model: Any, steps: int) -> int:
 
 
 def train_counter(model: Any) -> Any:
-    """Return tf-keras' step counter of a model.
-
-    Its callbacks read it; None in Keras 3.
-    """
+    """Return tf-keras' step counter of a model, which its callbacks read; None in Keras 3."""
     return getattr(model, "_train_counter", None)

@@ -2,7 +2,7 @@
 
 In evaluation and prediction, a replica without rows computes one row of zeros, which does not
 count: operations that reject an empty batch would fail on that replica only, in the middle of a
-collective. `loss_scaling` makes the losses of these steps count all rows equally.
+collective. `losses` makes the losses of these steps count all rows equally.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from timonel.training.worker.private import hidden_state, loss_scaling, loss_terms
+import tensorflow as tf
+
+from timonel.training.worker.private import hidden_state, losses
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +31,8 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
     """
     if getattr(keras.Model.predict, "is_timonels", False):
         return
-    loss_scaling.install(keras)
-    loss_terms.watch_tapes()
+    losses.install(keras)
+    losses.watch_tapes()
     warn = functools.cache(warn)  # every replica is traced, and a step several times
     for name in ("fit", "evaluate", "predict"):
         setattr(keras.Model, name, _with_steps(getattr(keras.Model, name), warn))
@@ -39,11 +41,7 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
 
 
 def with_a_row(data: Any) -> Any:
-    """Add a row of zeros to a batch that may be empty.
-
-    Some layers reject empty batches.
-    """
-    tf = _tf()
+    """Add a row of zeros to a batch that may be empty, as some layers reject empty batches."""
     rows = _rows(data)
     if not _may_be_none(rows):
         return data
@@ -72,10 +70,7 @@ def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> 
 
 
 def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
-    """Run one step at a time.
-
-    With several replicas, TensorFlow fails in Keras 3's loop of steps.
-    """
+    """Run one step at a time: with several replicas, TensorFlow fails in Keras 3's loop."""
     steps = getattr(model, "steps_per_execution", None)
     if isinstance(steps, int) and steps > 1:
         warn(
@@ -91,7 +86,7 @@ def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def predict_on_batch(model: Any, x: Any) -> Any:
         replicas = model.distribute_strategy.num_replicas_in_sync
-        return _tf().nest.map_structure(
+        return tf.nest.map_structure(
             lambda value: value[: len(value) // replicas], original(model, x)
         )
 
@@ -136,10 +131,10 @@ def _with_generator(original: Step, draws: Callable[[], None]) -> Step:
 def _trained(model: Any, original: Step, *, warn: Callable[[str], object]) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
-        loss_terms.begin(model)
-        with loss_scaling.weighted(_rows(data)):
+        losses.begin_step(model)
+        with losses.weighted(_rows(data)):
             logs = _as_tensors(original(data))
-        has_own_terms = loss_terms.end()
+        has_own_terms = losses.end_step()
         if has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
             warn(_own_loss_warning(model))
         return logs
@@ -148,7 +143,7 @@ def _trained(model: Any, original: Step, *, warn: Callable[[str], object]) -> St
 
 
 def _own_loss_warning(model: Any) -> str:
-    replicas = _tf().distribute.get_strategy().num_replicas_in_sync
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     return (
         f"The train_step of {type(model).__name__} computes a loss, or a part of it, without "
         f"Keras: a mean over the batch counts {replicas} times, as the gradients of {replicas} "
@@ -160,7 +155,7 @@ def _tested(model: Any, original: Step) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
         rows = _rows(data)
-        with loss_scaling.weighted(rows):
+        with losses.weighted(rows):
             if not _may_be_none(rows):
                 return _as_tensors(original(data))
             restore = _restoring(model, rows)
@@ -177,8 +172,8 @@ def _predicted(_: Any, original: Step) -> Step:
         rows = _rows(data)
         if not _may_be_none(rows):
             return original(data)
-        return _tf().nest.map_structure(
-            lambda value: value[: _tf().where(rows > 0, _tf().shape(value)[0], 0)],
+        return tf.nest.map_structure(
+            lambda value: value[: tf.where(rows > 0, tf.shape(value)[0], 0)],
             original(with_a_row(data)),
         )
 
@@ -186,11 +181,7 @@ def _predicted(_: Any, original: Step) -> Step:
 
 
 def _rows(data: Any) -> Any:
-    """Return the row count of a replica's data.
-
-    An int if static; None if the data have no rows.
-    """
-    tf = _tf()
+    """Return the row count of a replica's data: an int if static, None without rows."""
     first = next((found for found in tf.nest.flatten(data) if found is not None), None)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows(tf.int32)
@@ -207,7 +198,7 @@ def _may_be_none(rows: Any) -> bool:
 
 def _as_tensors(logs: Any) -> Any:
     """Replace variables in logs, which some metrics return, by this replica's values."""
-    return _tf().nest.map_structure(
+    return tf.nest.map_structure(
         lambda value: _value(value) if hasattr(value, "assign") else value, logs
     )
 
@@ -218,7 +209,6 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
     A mean of losses that the script's own step tracks per batch counts the batch on each replica:
     its value without rows is 0, and is kept.
     """
-    tf = _tf()
     before = [
         (metric, [(found, _value(found)) for found in metric.variables]) for metric in model.metrics
     ]
@@ -240,10 +230,4 @@ def _is_own(model: Any, name: str) -> bool:
 
 
 def _value(variable: Any) -> Any:
-    return _tf().identity(variable.value if not callable(variable.value) else variable.value())
-
-
-def _tf() -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
-    return tf
+    return tf.identity(variable.value if not callable(variable.value) else variable.value())

@@ -1,4 +1,4 @@
-"""Analyse ``tf.data`` pipelines, by TensorFlow's private names.
+"""Analyse and observe ``tf.data`` pipelines, by TensorFlow's private names.
 
 Dataset classes are known by their names, without the usual leading underscore. An unknown class may
 do anything. A test creates one of each.
@@ -6,12 +6,19 @@ do anything. A test creates one of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tensorflow.python.data.experimental.ops import distribute
+from tensorflow.python.distribute import input_lib
+
 from timonel.data import load_registry
-from timonel.training.worker.private import keras_fit
+
+Look = Callable[[list[Any]], object]
+
+AVAILABILITY_FUNCTION = "_calculate_replicas_with_values"
 
 _ONE_TO_ONE = ("Map", "ParallelMap", "Prefetch", "Options")
 """Datasets that make each element from one input element."""
@@ -32,10 +39,7 @@ _ONE_PASS = (
     "Unbatch",
     "Zip",
 )
-"""Datasets whose passes each begin one pass over the input.
-
-That pass begins at once.
-"""
+"""Datasets whose passes each begin one pass over the input, at once."""
 
 _RANDOM = ("Random", "Multinomial", "StatefulUniform", "TruncatedNormal", "ParameterizedTruncated")
 _ENDLESS = -1
@@ -69,7 +73,9 @@ def memory_of(dataset: Any) -> Memory:
     """Return the state that a pipeline keeps between passes."""
     found = list(_ancestors(dataset, direct=True))
     shuffles = [(node, direct) for node, direct in found if _reshuffles(node)]
-    streams = [(stream, direct) for node, direct in found if (stream := _stream_of(node))]
+    streams = [
+        (stream, direct) for node, direct in found if (stream := load_registry.stream_of(node))
+    ]
     return Memory(
         shuffles=len(shuffles),
         streams=tuple(stream for stream, _ in streams),
@@ -80,11 +86,11 @@ def memory_of(dataset: Any) -> Memory:
 
 def stream_behind_maps(dataset: Any) -> load_registry.Stream | None:
     """Return the stream whose steps are the pipeline's, one to one."""
-    while _kind(dataset) in _ONE_TO_ONE or _stream_of(dataset) is not None:
-        stream = _stream_of(dataset)
+    while _kind(dataset) in _ONE_TO_ONE or load_registry.stream_of(dataset) is not None:
+        stream = load_registry.stream_of(dataset)
         if stream is not None:
             return stream
-        (dataset,) = keras_fit.dataset_inputs(dataset)
+        (dataset,) = dataset_inputs(dataset)
     return None
 
 
@@ -100,23 +106,16 @@ def is_endless(dataset: Any) -> bool:
 
 
 def _ancestors(dataset: Any, *, direct: bool) -> Iterator[tuple[Any, bool]]:
-    """Yield a dataset and its ancestors, with flags.
-
-    The flag tells whether its passes are those of the whole.
-    """
+    """Yield a dataset and its ancestors, and whether each one's passes are those of the whole."""
     yield dataset, direct
-    if _stream_of(dataset) is not None:
+    if load_registry.stream_of(dataset) is not None:
         return
-    for parent in keras_fit.dataset_inputs(dataset):
+    for parent in dataset_inputs(dataset):
         yield from _ancestors(parent, direct=direct and _kind(dataset) in _ONE_PASS)
 
 
 def _kind(dataset: Any) -> str:
     return type(dataset).__name__.lstrip("_").removesuffix("Dataset")
-
-
-def _stream_of(dataset: Any) -> load_registry.Stream | None:
-    return load_registry.stream_of(dataset)
 
 
 def _reshuffles(dataset: Any) -> bool:
@@ -137,3 +136,41 @@ def _draws(dataset: Any) -> bool:
         return _kind(dataset) != "FlatMap" and any(name.startswith("Assign") for name in names)
     # Sequentially, each pass repeats the same sequence; in parallel, it depends on timing.
     return _kind(dataset) == "ParallelMap" and any(name.startswith(_RANDOM) for name in names)
+
+
+def compute_batch_size(dataset: Any) -> int | None:
+    """Return the batch size from a dataset's graph; None if unknown."""
+    size = int(distribute.compute_batch_size(dataset))
+    return size if size > 0 else None
+
+
+def dataset_inputs(dataset: Any) -> list[Any]:
+    """Return the input datasets of a dataset; empty for other values."""
+    inputs = getattr(dataset, "_inputs", None)
+    return list(inputs()) if callable(inputs) else []
+
+
+def watch_batches(before: Look, after: Look) -> Callable[[], None]:
+    """Observe when this worker and all workers have their batches.
+
+    For datasets that end, workers exchange before each step whether they have a batch, so a worker
+    that gets its batch late delays the others there.
+
+    Args:
+        before: Gets tensors that are available once this worker has its batch.
+        after: Gets tensors that are available once all workers have reported theirs.
+
+    Returns:
+        A function that undoes the change.
+    """
+    original = getattr(input_lib, AVAILABILITY_FUNCTION)
+
+    @functools.wraps(original)
+    def counted(strategy: Any, input_workers: Any, optional_list: Any) -> Any:
+        before([found.has_value() for optionals in optional_list for found in optionals])
+        count = original(strategy, input_workers, optional_list)
+        after([count])
+        return count
+
+    setattr(input_lib, AVAILABILITY_FUNCTION, counted)
+    return lambda: setattr(input_lib, AVAILABILITY_FUNCTION, original)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from timonel.training.settings import Settings
+from timonel.training.worker.fit.model_fit import add_callback
 from timonel.training.worker.fit.watch import Watch
 from timonel.training.worker.private import mid_epoch, ps_variables
 from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
@@ -95,7 +96,7 @@ class ParameterServerLoop:
         self._replace("predict", self._predict)
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
-        """Train and return the ``History``; see `managed_fit.Loop`."""
+        """Train and return the ``History``; see `managed_fit.Fits`."""
         check_model(self._keras, model, self._settings, is_compiled=model in self._compiled)
         described = describe(self._settings, self._workers)
         logger.info("%s", described)
@@ -107,7 +108,7 @@ class ParameterServerLoop:
             phase = self._phase(model, dispatcher, training=True)
             watch.report_beside(dispatcher.ledger.tally.metrics)
             follow = self._follower(phase, watch)
-            arguments["callbacks"] = _with_callback(arguments.get("callbacks"), follow)
+            add_callback(arguments, follow)
             try:
                 with (
                     _functions(model, train=self._stepping(model, phase)),
@@ -304,14 +305,3 @@ def _maker(model: Any, name: str, function: Callable[[Any], Any]) -> Callable[..
         return function
 
     return make
-
-
-def _with_callback(given: Any, ours: Any) -> Any:
-    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
-        ours.set_model(given.model)
-        ours.set_params(given.params)
-        given.callbacks.append(ours)
-        return given
-    if given is None:
-        return [ours]
-    return [*given, ours] if isinstance(given, list | tuple) else [given, ours]

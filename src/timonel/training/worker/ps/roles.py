@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.storage import write_text
-from timonel.training.worker.fit.agreement import Wish
+from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.private import ps_variables
 from timonel.training.worker.task import alive
 from timonel.training.worker.task.cluster import Cluster
@@ -68,7 +68,7 @@ def leave_after_saving(
             sleep(_POLL_S)
         sleep(_ALONE_S)
         logger.info("asked to leave: the chief saves first")
-        write_text(requests / Wish.LEAVE.value, "")
+        write_text(requests / TaskAction.LEAVE.value, "")
         while True:
             sleep(_POLL_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from timonel.training.worker.inputs.building import is_dataset
+from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state.arrays import feed_of_arrays
 from timonel.training.worker.state.data_position import Feed, StreamFeed

@@ -24,7 +24,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 
 @dataclass(frozen=True)
-class Place:
+class HostPosition:
     """A process's position among those of its job.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Granted:
+class DeviceResources:
     """Host resources assigned to a process.
 
     Attributes:
@@ -59,7 +59,7 @@ class Granted:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def deal(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
+def assign_gpus(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
     """Return the numbers of the GPUs assigned to a process.
 
     Args:
@@ -73,7 +73,7 @@ def deal(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
     """
     if count < per_worker * neighbours:
         raise SpecError(
-            f"expected {per_worker * neighbours} GPUs for {neighbours} processes, found {count}",
+            f"{neighbours} processes need {per_worker * neighbours} GPUs, this machine has {count}",
             hint="use fewer workers or devices, or set CUDA_VISIBLE_DEVICES= to train on CPUs",
         )
     return range(place * per_worker, (place + 1) * per_worker)
@@ -95,15 +95,15 @@ def usable_cores(root: Path = _CGROUP) -> float:
     return present
 
 
-def threads(cores: float, neighbours: int, wanted: int | None = None) -> int:
+def threads(cores: float, neighbours: int, requested: int | None = None) -> int:
     """Return the number of compute threads for a process.
 
     Args:
         cores: Number of usable cores.
         neighbours: Number of the job's processes that share them.
-        wanted: The user's choice.
+        requested: The user's choice.
     """
-    return wanted or max(1, math.floor(cores / neighbours))
+    return requested or max(1, math.floor(cores / neighbours))
 
 
 def tpu_address(environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")) -> Any:
@@ -117,8 +117,8 @@ def tpu_address(environ: Mapping[str, str] = os.environ, device_dir: Path = Path
 
 
 def configure(
-    place: Place, *, per_worker: int, memory: int | None, wanted_threads: int | None
-) -> Granted:
+    place: HostPosition, *, per_worker: int, memory: int | None, requested_threads: int | None
+) -> DeviceResources:
     """Configure TensorFlow's devices, memory and threads in this process.
 
     Without a GPU, ``per_worker`` logical CPU devices replace them.
@@ -127,7 +127,7 @@ def configure(
         place: The process's position among those of its job.
         per_worker: Number of devices to use.
         memory: Maximum bytes of each GPU; None lets it grow as needed.
-        wanted_threads: Number of compute threads; None shares the cores.
+        requested_threads: Number of compute threads; None shares the cores.
 
     Raises:
         SpecError: The host has too few GPUs, or the options need GPUs.
@@ -135,12 +135,12 @@ def configure(
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    count = threads(usable_cores(), place.neighbours, wanted_threads)
+    count = threads(usable_cores(), place.neighbours, requested_threads)
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         _check_cpu(place, per_worker, memory)
     try:
-        _set_threads(tf, count, place.neighbours, is_wanted=wanted_threads is not None)
+        _set_threads(tf, count, place.neighbours, is_requested=requested_threads is not None)
         # Operations placed on a missing or unsuitable device run on another one.
         tf.config.set_soft_device_placement(True)
         if gpus:
@@ -148,12 +148,14 @@ def configure(
         return _take_cpu(tf, per_worker, count)
     except RuntimeError as error:
         raise TimonelError(
-            f"expected TensorFlow not to be initialised yet, but {error}",
-            hint="something that is imported before the job starts has run an operation",
+            f"TensorFlow was initialized before the job could configure its devices: {error}",
+            hint="do not run TensorFlow operations when a module is imported",
         ) from None
 
 
-def configure_evaluator(place: Place, *, per_worker: int, wanted_threads: int | None) -> Granted:
+def configure_evaluator(
+    place: HostPosition, *, per_worker: int, requested_threads: int | None
+) -> DeviceResources:
     """Configure TensorFlow's devices and threads in an evaluator process.
 
     It uses the host's last GPU if the trainers leave any, else none.
@@ -161,27 +163,32 @@ def configure_evaluator(place: Place, *, per_worker: int, wanted_threads: int | 
     Args:
         place: The trainers on this host.
         per_worker: Number of devices of each trainer.
-        wanted_threads: Number of compute threads; None shares the cores with the trainers.
+        requested_threads: Number of compute threads; None shares the cores with the trainers.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    count = threads(usable_cores(), place.neighbours + 1, wanted_threads)
-    _set_threads(tf, count, place.neighbours + 1, is_wanted=wanted_threads is not None)
+    count = threads(usable_cores(), place.neighbours + 1, requested_threads)
+    _set_threads(tf, count, place.neighbours + 1, is_requested=requested_threads is not None)
     tf.config.set_soft_device_placement(True)
     spare = tf.config.list_physical_devices("GPU")[per_worker * place.neighbours :][-1:]
     tf.config.set_visible_devices(spare, "GPU")
     for gpu in spare:
         tf.config.experimental.set_memory_growth(gpu, True)
     if spare:
-        return Granted("GPU", tuple(gpu.name for gpu in spare), count, "grows as needed")
+        return DeviceResources("GPU", tuple(gpu.name for gpu in spare), count, "grows as needed")
     # A script may place layers on the devices by name.
     return _take_cpu(tf, per_worker, count)
 
 
 def _take_gpus(
-    tf: Any, gpus: Sequence[Any], place: Place, per_worker: int, memory: int | None, count: int
-) -> Granted:
-    numbers = deal(
+    tf: Any,
+    gpus: Sequence[Any],
+    place: HostPosition,
+    per_worker: int,
+    memory: int | None,
+    count: int,
+) -> DeviceResources:
+    numbers = assign_gpus(
         len(gpus), per_worker=per_worker, place=place.number, neighbours=place.neighbours
     )
     mine = [gpus[number] for number in numbers]
@@ -193,40 +200,39 @@ def _take_gpus(
             part = tf.config.LogicalDeviceConfiguration(memory_limit=memory // 2**20)
             tf.config.set_logical_device_configuration(gpu, [part])
     words = "grows as needed" if memory is None else f"at most {format_bytes(memory)}"
-    return Granted("GPU", tuple(gpu.name for gpu in mine), count, words)
+    return DeviceResources("GPU", tuple(gpu.name for gpu in mine), count, words)
 
 
-def _check_cpu(place: Place, per_worker: int, memory: int | None) -> None:
+def _check_cpu(place: HostPosition, per_worker: int, memory: int | None) -> None:
     """Check that the options need no GPU."""
     if memory is not None:
         raise SpecError(
-            f"expected a GPU whose memory can be limited to {format_bytes(memory)}, found none",
-            hint="leave out --memory-per-device: TensorFlow has no limit for a CPU's memory",
+            f"cannot limit device memory to {format_bytes(memory)}: this machine has no GPU",
+            hint="drop --memory-per-device: TensorFlow cannot limit a CPU's memory",
         )
     if per_worker > 1 and place.several_workers:
         raise SpecError(
-            f"expected one device for each of several workers without GPUs, got {per_worker}",
-            hint="MultiWorkerMirroredStrategy uses one CPU per process: leave out "
-            "--devices-per-worker",
+            f"several workers without GPUs use one device each, got {per_worker}",
+            hint="MultiWorkerMirroredStrategy uses one CPU per process: drop --devices-per-worker",
         )
 
 
-def _take_cpu(tf: Any, per_worker: int, count: int) -> Granted:
+def _take_cpu(tf: Any, per_worker: int, count: int) -> DeviceResources:
     if per_worker > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         parts = [tf.config.LogicalDeviceConfiguration() for _ in range(per_worker)]
         tf.config.set_logical_device_configuration(cpu, parts)
-    return Granted("CPU", tuple(f"CPU:{number}" for number in range(per_worker)), count)
+    return DeviceResources("CPU", tuple(f"CPU:{number}" for number in range(per_worker)), count)
 
 
-def _set_threads(tf: Any, count: int, neighbours: int, *, is_wanted: bool) -> None:
+def _set_threads(tf: Any, count: int, neighbours: int, *, is_requested: bool) -> None:
     for name in _THREAD_VARIABLES:
         # For other libraries that the script loads.
-        if neighbours > 1 or is_wanted:
+        if neighbours > 1 or is_requested:
             os.environ.setdefault(name, str(count))
-    if "TF_NUM_INTRAOP_THREADS" in os.environ and not is_wanted:
+    if "TF_NUM_INTRAOP_THREADS" in os.environ and not is_requested:
         return
-    if is_wanted or count != len(os.sched_getaffinity(0)):
+    if is_requested or count != len(os.sched_getaffinity(0)):
         tf.config.threading.set_intra_op_parallelism_threads(count)
         tf.config.threading.set_inter_op_parallelism_threads(max(count, _MIN_INTER_OP))
 

@@ -16,13 +16,12 @@ from timonel.engines.base import EXIT_RETRYABLE
 _PROGRAM = """
 import ctypes, signal, sys
 from pathlib import Path
-from timonel.training.worker import peer_watchdog as stuck
-from timonel.training.worker.termination import Terminated, Termination
+from timonel.training.worker.termination import Terminated, Termination, watch_peers
 
 termination = Termination()
 termination.install()
 held = Path(sys.argv[1])
-stuck.watch(lambda: termination.is_leaving, held.exists)
+watch_peers(lambda: termination.is_leaving, held.exists)
 print("said before", end="")
 sys.stderr.write("up\\n")
 {then}
@@ -100,7 +99,7 @@ def test_who_can_leave_by_itself_does(started: subprocess.Popen[str]) -> None:
 def test_threads_that_compute_are_awake() -> None:
     program = (
         "import threading\n"
-        "from timonel.training.worker.peer_watchdog import all_others_sleep as asleep\n"
+        "from timonel.training.worker.termination import all_others_sleep as asleep\n"
         "looks = []\n"
         "look = threading.Thread(target=lambda: looks.extend(asleep() for _ in range(50)))\n"
         "look.start()\nwhile look.is_alive(): sum(range(1000))\nassert not all(looks)"

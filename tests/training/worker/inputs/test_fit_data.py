@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from timonel.data import Dataset, load, load_registry
-from timonel.training.worker.inputs import building
-from timonel.training.worker.inputs.loaded import find_loaded
+from timonel.training.worker.inputs.fit_data import batch_size_of, data_spec, find_loaded
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +39,15 @@ def test_what_comes_from_no_load_or_from_several(dataset: Dataset) -> None:
 
 
 def test_the_batch_size_of_a_call(dataset: Dataset) -> None:
-    assert building.batch_size(load(dataset.uri, batch_size=8), None) == 8
-    assert building.batch_size(tf.data.Dataset.range(9).batch(4), None) == 4
-    assert building.batch_size(np.zeros((9, 2)), None) == 32
-    assert building.batch_size(np.zeros((9, 2)), 5) == 5
-    assert building.batch_size((row for row in ()), None) is None
+    assert batch_size_of({"x": load(dataset.uri, batch_size=8)}) == 8
+    assert batch_size_of({"x": tf.data.Dataset.range(9).batch(4)}) == 4
+    assert batch_size_of({"x": np.zeros((9, 2))}) == 32
+    assert batch_size_of({"x": np.zeros((9, 2)), "batch_size": 5}) == 5
+    assert batch_size_of({"x": (row for row in ())}) is None
 
 
 def test_the_shape_of_a_call() -> None:
-    assert building.data_spec(np.zeros((9, 2), np.float32)) == tf.TensorSpec([None, 2], tf.float32)
+    assert data_spec(np.zeros((9, 2), np.float32)) == tf.TensorSpec([None, 2], tf.float32)
     pairs = tf.data.Dataset.from_tensor_slices((np.zeros((4, 2)), np.zeros(4))).batch(2)
-    assert building.data_spec(pairs) == tf.TensorSpec([None, 2], tf.float64)
-    assert building.data_spec(row for row in ()) is None
+    assert data_spec(pairs) == tf.TensorSpec([None, 2], tf.float64)
+    assert data_spec(row for row in ()) is None

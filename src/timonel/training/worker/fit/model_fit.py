@@ -1,0 +1,125 @@
+"""Replace ``Model.fit`` of the script's Keras; reject that of the other Keras.
+
+Which of the two a script uses is determined from its text before it starts. If that is wrong,
+training would silently be neither distributed nor saved.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+from timonel.errors import SpecError
+from timonel.training.worker.state.progress import Progress
+
+_OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
+_SWITCH = {"keras": "TF_USE_LEGACY_KERAS=1", "tf_keras": "TF_USE_LEGACY_KERAS=0"}
+
+
+def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
+    """Replace ``keras.Model.fit``.
+
+    Args:
+        keras: The Keras module.
+        call: Takes the original bound to the model, the model, and the arguments by name.
+    """
+    original = keras.Model.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(model, *args, **kwargs).arguments
+        arguments.pop(next(iter(signature.parameters)))
+        return call(functools.partial(original, model), model, dict(arguments))
+
+    keras.Model.fit = fit
+
+
+def add_callback(arguments: dict[str, Any], callback: Any) -> None:
+    """Append a callback to the arguments of a ``fit`` call."""
+    given: Any = arguments.get("callbacks")
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
+        callback.set_model(given.model)
+        callback.set_params(given.params)
+        given.callbacks.append(callback)
+    elif isinstance(given, list | tuple):
+        arguments["callbacks"] = [*given, callback]
+    else:
+        arguments["callbacks"] = [callback] if given is None else [given, callback]
+
+
+def recall(history: Any, progress: Progress) -> None:
+    """Prepend the epochs of earlier generations to a ``History``, once."""
+    if not progress.epochs or progress.epochs[0] in history.epoch:
+        return
+    history.epoch[:0] = progress.epochs
+    for name, values in progress.history.items():
+        history.history[name] = [*values, *history.history.get(name, [])]
+
+
+def replayed_history(keras: Any, model: Any, progress: Progress) -> Any:
+    """Return the ``History`` of a ``fit`` call that finished elsewhere, and set it on the model."""
+    history = keras.callbacks.History()
+    history.set_model(model)
+    history.set_params({"verbose": 0, "epochs": progress.next_epoch, "steps": None})
+    history.on_train_begin()
+    recall(history, progress)
+    model.history = history
+    return history
+
+
+def reject_other_keras(wrapped: str) -> None:
+    """Make ``Model.fit`` of the other Keras fail, imported or not.
+
+    Args:
+        wrapped: The Keras that the job wraps, ``keras`` or ``tf_keras``.
+    """
+    other = sys.modules.get(_OTHER[wrapped])
+    if other is None:
+        sys.meta_path.insert(0, _Finder(wrapped))
+    else:
+        _guard(other, wrapped)
+
+
+class _Finder(MetaPathFinder):
+    """Import hook that patches the other Keras once it is loaded."""
+
+    def __init__(self, wrapped: str) -> None:
+        self._wrapped = wrapped
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 - the import system's signature
+        target: ModuleType | None = None,  # noqa: ARG002 - likewise
+    ) -> ModuleSpec | None:
+        if fullname != _OTHER[self._wrapped]:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _guard(module, self._wrapped)
+
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this one loader
+        return spec
+
+
+def _guard(other: Any, wrapped: str) -> None:
+    def fit(_model: object, *_args: object, **_kwargs: object) -> NoReturn:
+        raise SpecError(
+            f"the script calls fit of {other.__name__}, but this job trains with {wrapped}",
+            hint=f"import only one of the two in the script, or set {_SWITCH[wrapped]} for the job",
+        )
+
+    other.Model.fit = fit

@@ -1,0 +1,158 @@
+"""Training data of ``fit`` calls: the load behind it, its shapes and batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.data import load_registry
+from timonel.errors import SpecError
+from timonel.training.worker.private import tf_data
+
+_KERAS_DEFAULT = 32
+# Datasets that change which elements come and when, not their content.
+_HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Shard", "Model")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The load behind a dataset.
+
+    Attributes:
+        stream: The load's stream.
+        is_changed: Whether the user has transformed the loaded data.
+    """
+
+    stream: load_registry.Stream
+    is_changed: bool
+
+    @property
+    def record(self) -> load_registry.LoadRecord:
+        """The loaded dataset and its preprocessing."""
+        return self.stream.record
+
+
+def find_loaded(dataset: Any) -> Loaded | None:
+    """Return the load behind ``dataset``; None if it has none or several."""
+    found = list(_ancestors(dataset, is_changed=False))
+    return found[0] if len(found) == 1 else None
+
+
+def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
+    try:
+        stream = load_registry.stream_of(dataset)
+    except TypeError:  # not hashable, like arrays
+        return
+    if stream is not None:
+        yield Loaded(stream, is_changed)
+        return
+    changed = is_changed or not _is_harmless(dataset)
+    for parent in tf_data.dataset_inputs(dataset):
+        yield from _ancestors(parent, is_changed=changed)
+
+
+def _is_harmless(dataset: Any) -> bool:
+    return type(dataset).__name__.lstrip("_").startswith(_HARMLESS)
+
+
+def batch_size_of(arguments: Mapping[str, Any]) -> int | None:
+    """Return the global batch size of a ``fit`` call with these arguments, if known."""
+    data, given = arguments.get("x"), arguments.get("batch_size")
+    if given is not None:
+        return int(given)
+    if is_dataset(data):
+        loaded = find_loaded(data)
+        return loaded.record.batch_size if loaded else tf_data.compute_batch_size(data)
+    return _KERAS_DEFAULT if is_arrays(data) else None
+
+
+def data_spec(data: Any) -> Any:
+    """Return the ``tf.TensorSpec`` structure of a ``fit`` call's ``x``, if known."""
+    if is_dataset(data):
+        spec = data.element_spec
+        return spec[0] if isinstance(spec, tuple) else spec
+    if not is_arrays(data):
+        return None
+    return tf.nest.map_structure(
+        lambda value: tf.TensorSpec([None, *value.shape[1:]], tf.as_dtype(value.dtype)), data
+    )
+
+
+def is_dataset(data: Any) -> bool:
+    """Tell whether data is a ``tf.data.Dataset``."""
+    return isinstance(data, tf.data.Dataset)
+
+
+def is_arrays(data: Any) -> bool:
+    """Tell whether data consists of arrays or tensors, in any structure."""
+    values = tf.nest.flatten(data)
+    return bool(values) and all(
+        hasattr(value, "shape") and hasattr(value, "dtype") for value in values
+    )
+
+
+def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
+    """Convert a per-replica batch size of ``fit`` to a global one.
+
+    Datasets of `timonel.data.load` already have global batches.
+
+    Args:
+        arguments: The call's arguments by name.
+        replicas: Number of replicas that train together.
+
+    Raises:
+        SpecError: The data's batch size is unknown or cannot be changed.
+    """
+    data = arguments.get("x")
+    if replicas == 1 or find_loaded(data) is not None:
+        return
+    if is_dataset(data):
+        arguments["x"] = _rebatched(data, replicas)
+    elif is_arrays(data):
+        given = arguments.get("batch_size")
+        arguments["batch_size"] = (_KERAS_DEFAULT if given is None else int(given)) * replicas
+    else:
+        raise SpecError(
+            f"--batch-size-is per-replica does not work with a {type(data).__name__}, which makes "
+            "its own batches",
+            hint="return batches for all replicas together, and drop --batch-size-is per-replica",
+        )
+
+
+def describe_batches(
+    total: int, *, replicas: int, per_replica: bool = False, accumulate: int = 1
+) -> str:
+    """Describe the batches in words.
+
+    Args:
+        total: Rows of a batch over all replicas.
+        replicas: Number of replicas that train together.
+        per_replica: The script's batch size is that of one replica.
+        accumulate: Batches that make up one update.
+    """
+    words = f"the batch size {total} is global, divided among {replicas} replicas"
+    if replicas == 1:
+        words = f"the batch size is {total}"
+    elif per_replica:
+        words = f"the batch size is {total // replicas} per replica, {total} in total"
+    if accumulate > 1:
+        words += f"; each update uses {accumulate} batches, {total * accumulate} rows"
+    return words
+
+
+def _rebatched(dataset: Any, replicas: int) -> Any:
+    size = batch_size_of({"x": dataset})
+    if size is None:
+        raise SpecError(
+            "--batch-size-is per-replica needs a tf.data.Dataset whose batch size is known, got "
+            f"{dataset.element_spec}",
+            hint="call batch(n) last, or drop --batch-size-is per-replica",
+        )
+    is_full = all(
+        isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] == size
+        for spec in tf.nest.flatten(dataset.element_spec)
+    )
+    return dataset.rebatch(size * replicas, drop_remainder=is_full)
