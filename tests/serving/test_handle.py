@@ -58,8 +58,7 @@ def test_a_broken_model_is_told_at_start(workspace, model):
     (model / "saved_model.pb").write_text("no number")
     with pytest.raises(ServingError) as caught:
         start(workspace)
-    assert "of model m cannot be loaded" in caught.value.message
-    assert "error from version 1: damaged model" in caught.value.message
+    assert "Version 1 of model m cannot be loaded: damaged model" in caught.value.message
     assert "\n" not in str(caught.value)
 
 
