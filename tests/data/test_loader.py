@@ -415,7 +415,7 @@ class TestSession:
         load()
         load(name="hold_out")
         assert [record.name for record in load_registry.loads] == [None, "hold_out"]
-        with pytest.raises(NotFoundError, match=r"TIMONEL_DATA_OTHER is not set.* --data other=URI"):
+        with pytest.raises(NotFoundError, match=r"DATA_OTHER is not set.* --data other=URI"):
             load(name="other")
 
     def test_the_only_one_that_has_a_name_needs_none(
