@@ -47,6 +47,10 @@ class Ended:
     def __init__(self, command, **_):
         self.code = process.main(command[-2:])
 
+    @property
+    def returncode(self):
+        return self.code
+
     def wait(self, timeout=None):
         return self.code
 
