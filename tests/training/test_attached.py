@@ -223,7 +223,7 @@ def test_mpirun_starts_a_job_of_two_ranks(terminals: Terminals, workspace: Works
 
 def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspace) -> None:
     pytest.importorskip("mpi4py")
-    from timonel.training.worker.task import ranks
+    from timonel.training import mpi as ranks
 
     script = terminals.folder / "who.py"
     script.write_text(

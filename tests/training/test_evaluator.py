@@ -14,7 +14,7 @@ from tests.waiting import until
 from timonel.errors import UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, train
-from timonel.training.worker.evaluation.record import Records
+from timonel.training.evaluations import EvaluationRecords
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -72,10 +72,10 @@ def test_an_evaluator_and_what_becomes_of_it(jobs_workspace: Workspace, engine: 
     assert len(chief["histories"][1]["val_mae"]) >= 1
     assert "val_loss" not in chief["histories"][2]
     assert beside["histories"][0] == chief["histories"][0]
-    assert "fit 0: validation is left to the evaluator" in log_of(run)
+    assert "fit 0: the evaluator runs the validation" in log_of(run)
     assert "fit 2 has no validation data" in log_of(run, "evaluator-0")
 
-    best = Records(jobs_workspace.jobs / run.id).read(0).best
+    best = EvaluationRecords(jobs_workspace.jobs / run.id).read(0).best
     kept = [a for a in record.outputs if a.metadata.get("best") and "fit-000" in a.uri]
     assert [artifact.uri.rpartition("/")[2] for artifact in kept] == [best]
     assert list((jobs_workspace.jobs / run.id / "tensorboard" / "evaluator").glob("events.*"))
@@ -100,7 +100,7 @@ def test_it_ends_training_that_gets_no_better(
     assert 3 <= len(chief["histories"][0]["loss"]) < 1000
     assert len(chief["histories"][1]["loss"]) == 2  # a request is for its own call alone
     assert any(artifact.type == "savedmodel" for artifact in record.outputs)
-    assert "val_loss got no better for 2 checkpoints" in log_of(run, "evaluator-0")
+    assert "val_loss did not improve for 2 checkpoints" in log_of(run, "evaluator-0")
 
 
 @pytest.mark.soak
@@ -187,6 +187,6 @@ def test_beside_parameter_servers(
     assert len(chief["histories"][1]["loss"]) == 2
     assert chief["histories"] == beside["histories"]
     assert chief["evaluated"]["loss"] == pytest.approx(beside["evaluated"]["loss"], rel=1e-4)
-    best = Records(jobs_workspace.jobs / run.id).read(0).best
+    best = EvaluationRecords(jobs_workspace.jobs / run.id).read(0).best
     kept = [a for a in record.outputs if a.metadata.get("best") and "fit-000" in a.uri]
     assert [artifact.uri.rpartition("/")[2] for artifact in kept] == [best]

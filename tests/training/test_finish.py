@@ -8,10 +8,10 @@ import pytest
 from timonel.engines import FailureCause, JobState, JobStatus
 from timonel.storage import Workspace
 from timonel.tracking import read_run, start_run
+from timonel.training.evaluations import EvaluationRecords, FitEvaluations
 from timonel.training.finish import OUTCOME, finish_run, interruption, main
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
-from timonel.training.worker.evaluation.record import Record, Records
 from timonel.training.worker.fit.checkpoints import FitState, Progress
 from timonel.training.worker.state import checkpoint_format
 
@@ -56,7 +56,7 @@ def test_success_with_what_was_made(workspace: Workspace, run_id: str) -> None:
 def test_an_interrupted_job_says_whether_it_has_checkpoints(workspace: Workspace) -> None:
     job = workspace.jobs / "train-1"
     (job / "checkpoints" / "fit-000").mkdir(parents=True)
-    assert interruption(workspace, "train-1").hint == "it has saved no checkpoint"
+    assert interruption(workspace, "train-1").hint == "it saved no checkpoint"
     save(job, "epoch-0001")
     assert interruption(workspace, "train-1").hint == "its checkpoints are kept"
 
@@ -71,9 +71,7 @@ def test_the_end_of_an_epoch_is_newer_than_its_steps(workspace: Workspace, run_i
     folder = workspace.jobs / run_id / "checkpoints" / "fit-000"
     after = Progress().after(0, {}, steps=9)
     for progress in (after, Progress().within(4)):
-        checkpoint_format.write(
-            folder / checkpoint_format.name_of(progress), FitState(progress, [np.ones(2)])
-        )
+        checkpoint_format.write(folder / progress.checkpoint_name, FitState(progress, [np.ones(2)]))
     finish_run(workspace, run_id, outcome(JobState.FAILED))
     (artifact,) = read_run(workspace, run_id).outputs
     assert artifact.uri == str(folder / "epoch-0001")
@@ -86,7 +84,7 @@ def test_the_best_checkpoint_by_an_evaluator(workspace: Workspace, run_id: str) 
     ).write(workspace.runs / run_id)
     job = workspace.jobs / run_id
     save(job, "epoch-0001", "epoch-0002", "final")
-    Records(job).write(0, Record(best="epoch-0002"))
+    EvaluationRecords(job).write(0, FitEvaluations(best="epoch-0002"))
     finish_run(workspace, run_id, outcome(JobState.SUCCEEDED))
     assert [(a.uri, a.metadata) for a in read_run(workspace, run_id).outputs] == [
         (str(job / "checkpoints/fit-000/epoch-0002"), {"epochs": 2, "best": True}),

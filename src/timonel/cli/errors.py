@@ -149,7 +149,7 @@ def first_rank_reports(error: BaseException | None) -> bool:
     """
     if not any(name.startswith(_MPIRUN_PREFIXES) for name in os.environ):
         return False
-    from timonel.training.worker.task.ranks import is_first
+    from timonel.training.mpi import is_first
 
     if is_first(os.environ) or isinstance(error, JobError):
         return False

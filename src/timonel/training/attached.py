@@ -11,15 +11,14 @@ from typing import Any
 from timonel.engines import get_engine
 from timonel.errors import SpecError
 from timonel.storage import Workspace
+from timonel.training import mpi as ranks
 from timonel.training import rendezvous
-from timonel.training.cluster_file import read_cluster
+from timonel.training.cluster import Cluster, read_cluster
 from timonel.training.foreground import ForegroundTask, run_here
 from timonel.training.handles import Job, Run
 from timonel.training.job import environment
 from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
-from timonel.training.worker.task import ranks
-from timonel.training.worker.task.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,15 @@ def find_place(
         ranks.check_launcher(settings)
     if cluster is None:
         if task_type is not None or task_index is not None:
-            raise SpecError("expected --cluster with --task-type and --task-index, got none")
+            raise SpecError("--task-type and --task-index need --cluster")
         return _rank(settings, environ) if is_mpi and ranks.is_rank(environ) else None
     if is_mpi:
-        raise SpecError("expected --cluster or --launcher mpi, got both")
+        raise SpecError("--cluster and --launcher mpi cannot be combined")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
     if found.role == "evaluator" and not settings.evaluation.evaluator:
         raise SpecError(
-            "expected --evaluator with an evaluator in the cluster, got none",
-            hint="give it to every task",
+            "The cluster has an evaluator, but --evaluator is missing",
+            hint="give --evaluator to every task",
         )
     return Place(found, _sized(settings, found))
 
@@ -103,7 +102,7 @@ def _rank(settings: Settings, environ: Mapping[str, str]) -> Place:
         return Place(None, settings)
     if asked not in {1, count}:
         raise SpecError(
-            f"expected mpirun to start {asked} ranks, got {count}", hint="leave out --workers"
+            f"mpirun started {count} ranks, but --workers is {asked}", hint="omit --workers"
         )
     return Place(None, _with_workers(settings, count))
 
@@ -171,8 +170,8 @@ def _sized(settings: Settings, cluster: Cluster) -> Settings:
     for name, count in found.items():
         if asked[name] not in {count, 1 if name == "workers" else 0}:
             raise SpecError(
-                f"expected {count} {name} as in the cluster, got --{name} {asked[name]}",
-                hint=f"leave out --{name}",
+                f"The cluster has {count} {name}, but --{name} is {asked[name]}",
+                hint=f"omit --{name}",
             )
     servers = settings.parameter_servers.model_copy(update={"ps": found["ps"]})
     sized = _with_workers(settings, found["workers"])

@@ -17,11 +17,11 @@ from timonel.models.exports import read_export, saved_model_of
 from timonel.storage import Workspace, digest_file, find_workspace, read_document
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
+from timonel.training.checkpoints import ARRAYS, STATE, best_folder, newest_first
+from timonel.training.evaluations import EvaluationRecords
+from timonel.training.option_values import parse_best
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME, read_spec
-from timonel.training.worker.evaluation.record import Records
-from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.state.checkpoint_format import ARRAYS, STATE
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"
 
@@ -53,7 +53,7 @@ def interruption(workspace: Workspace, run_id: str) -> Interrupted:
     kept = any((workspace.jobs / run_id / "checkpoints").rglob(STATE))
     return Interrupted(
         f"interrupted, {run_id} has stopped",
-        hint="its checkpoints are kept" if kept else "it has saved no checkpoint",
+        hint="its checkpoints are kept" if kept else "it saved no checkpoint",
     )
 
 
@@ -79,27 +79,19 @@ def _exports(job_dir: Path) -> Iterator[Artifact]:
 def _checkpoints(workspace: Workspace, run_id: str) -> Iterator[Artifact]:
     """Yield each ``fit`` call's newest checkpoint, and its best one if kept."""
     job_dir = workspace.jobs / run_id
-    checkpoints = _open_checkpoints(job_dir, workspace.runs / run_id / FILE_NAME)
-    for fit in range(len(list(checkpoints.root.glob("fit-*")))):
-        best = checkpoints.best_folder(fit)
-        newest = checkpoints.newest_folder(fit)
+    root = job_dir / "checkpoints"
+    try:
+        settings = read_spec(workspace.runs / run_id / FILE_NAME).settings
+    except TimonelError:
+        settings = Settings()  # a job with an unreadable spec has no checkpoints
+    by = parse_best(settings.checkpoints.keep_best)
+    records = EvaluationRecords(job_dir) if settings.evaluation.evaluator else None
+    for fit in range(len(list(root.glob("fit-*")))):
+        best = best_folder(root, fit, by, records)
+        newest = next(iter(newest_first(root, fit)), None)
         for folder in dict.fromkeys((best, newest)):
             if folder is not None:
                 yield from _checkpoint(folder, is_best=folder == best)
-
-
-def _open_checkpoints(job_dir: Path, spec: Path) -> Checkpoints:
-    try:
-        settings = read_spec(spec).settings
-    except TimonelError:
-        settings = Settings()  # a job with an unreadable spec has no checkpoints
-    return Checkpoints(
-        job_dir / "checkpoints",
-        writes=False,
-        progress=job_dir / "progress",
-        policy=settings.checkpoints,
-        records=Records(job_dir) if settings.evaluation.evaluator else None,
-    )
 
 
 def _checkpoint(folder: Path, *, is_best: bool) -> Iterator[Artifact]:

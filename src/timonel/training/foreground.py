@@ -24,9 +24,9 @@ from timonel.errors import JobError
 from timonel.storage import Workspace, write_text
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirrors.sidecar import mirror_in_background
+from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster
 from timonel.training.finish import finish_run, interruption
 from timonel.training.terminal import Output
-from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster
 
 _TASK_MODULE = "timonel.training.worker"
 _STOP_GRACE_S = 25.0

@@ -1,4 +1,4 @@
-"""Handles on training runs and their jobs, for the control side."""
+"""Handles on training runs and their jobs, for the control side: follow, scale, resume."""
 
 from __future__ import annotations
 
@@ -8,17 +8,95 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from timonel.engines import Engine, FailureCause, JobState, JobStatus, LogLine
-from timonel.errors import EngineError, Interrupted, JobError, NotFoundError, UserCodeError
+from timonel.engines import (
+    ElasticEngine,
+    Engine,
+    FailureCause,
+    JobState,
+    JobStatus,
+    LogLine,
+    ResumingEngine,
+)
+from timonel.errors import (
+    EngineError,
+    Interrupted,
+    JobError,
+    NotFoundError,
+    SpecError,
+    UserCodeError,
+)
 from timonel.storage import Workspace
-from timonel.tracking import RunRecord, read_run
+from timonel.tracking import RunRecord, RunWriter, open_run, read_run
 from timonel.tracking.events import RESUME
-from timonel.training.resume import resume_job
-from timonel.training.scale import scale_workers
+from timonel.tracking.writer import FinishStatus
 from timonel.training.terminal import is_noise
 
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
+
+
+def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
+    """Set a job's number of workers, as ``--workers`` counts them.
+
+    Raises:
+        SpecError: The job has no range of workers, or the number is outside the range.
+        JobError: The job has ended.
+    """
+    status = engine.status(job_id)
+    size = next((size for size in status.sizes if size.role == "worker"), None)
+    if not isinstance(engine, ElasticEngine) or (size is None and not status.state.is_final):
+        raise SpecError(
+            f"{job_id} has a fixed number of workers",
+            hint="start it with a range: 'timonel train --workers 2:8'",
+        )
+    # The chief counts as a worker, except with parameter servers, where it only coordinates.
+    chiefs = 0 if size is not None and size.serves else 1
+    if size is not None and not size.least <= workers - chiefs <= size.most:
+        raise SpecError(
+            f"{job_id} can have {size.least + chiefs} to {size.most + chiefs} workers, "
+            f"got {workers}"
+        )
+    engine.scale(job_id, {"worker": workers - chiefs})
+
+
+def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
+    """Continue a job and its run from its checkpoints; return once accepted.
+
+    Args:
+        workspace: Workspace of the run.
+        engine: The job's engine.
+        job_id: The job.
+
+    Raises:
+        NotFoundError: The job does not exist.
+        SpecError: The engine cannot restart jobs.
+        JobError: The job has not ended, or has succeeded.
+        EngineError: The job could not be started; job and run are unchanged.
+    """
+    if not isinstance(engine, ResumingEngine):
+        raise SpecError(f"The engine {engine.name} cannot restart jobs that have ended")
+    state = engine.status(job_id).state
+    writer = _writer(workspace, job_id)
+    if writer is None or not state.is_final or state is JobState.SUCCEEDED:
+        engine.resume(job_id)  # raises the matching error
+        return
+    before = read_run(workspace, job_id)
+    # Written before the job starts: its sidecars exit when they see the run's end.
+    writer.event(RESUME)
+    try:
+        engine.resume(job_id)
+    except BaseException:
+        status: FinishStatus = "stopped" if before.status == "stopped" else "failed"
+        writer.finish(status, before.message, before.cause)
+        raise
+
+
+def _writer(workspace: Workspace, job_id: str) -> RunWriter | None:
+    try:
+        return open_run(workspace, job_id)
+    except NotFoundError:
+        return None  # a job without a run
+
 
 _POLL_S = 0.1
 _LAST_LINES = 10
@@ -151,9 +229,9 @@ def check_outcome(status: JobStatus, run: Run) -> None:
     if status.state is JobState.SUCCEEDED:
         return
     if status.state is JobState.STOPPED:
-        raise Interrupted(f"{run.id} was stopped", hint="what it has saved and reported is kept")
+        raise Interrupted(f"{run.id} was stopped", hint="its checkpoints and metrics are kept")
     message = status.message or f"{run.id} failed"
-    hint = f"'timonel logs {run.id}' shows what its tasks have written"
+    hint = f"'timonel logs {run.id}' shows the output of its tasks"
     if status.cause is FailureCause.USER_ERROR:
         shown = _traceback(run, status.failed_task)
         if shown:

@@ -13,6 +13,7 @@ from timonel.options import documented, with_defaults
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import follow_events, new_run_id
 from timonel.training import attached, record
+from timonel.training import mpi as ranks
 from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
@@ -20,7 +21,6 @@ from timonel.training.job import job_spec
 from timonel.training.options import TrainOptions
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
-from timonel.training.worker.task import ranks
 
 Progress = Callable[[Mapping[str, Any]], None]
 

@@ -71,9 +71,8 @@ class AlreadyEndedError(JobError):
 
     def __init__(self, run_id: str, status: str) -> None:
         super().__init__(
-            f"expected a run to take part in, but {run_id} has ended ({status}) before "
-            "this task began",
-            hint="start it together with the chief; nothing of that run is left to do",
+            f"The run {run_id} ended ({status}) before this task started.",
+            hint="start the task together with the chief",
         )
         self.run_id = run_id
 
@@ -103,9 +102,8 @@ def follow(
                 return _check_same(request, workspace, read_spec(place), options)
         wait(_POLL_S)
     raise JobError(
-        f"expected the chief's run {prefix}-... in {workspace.root} within {_PATIENCE_S:g} s, "
-        "found none",
-        hint="start the chief with the same --cluster and --name; all tasks need one workspace",
+        f"The chief started no run {prefix}-... in {workspace.root} within {_PATIENCE_S:g} s",
+        hint="start the chief with the same --cluster and --name; all tasks share one workspace",
     )
 
 
@@ -145,7 +143,7 @@ def _check_same(
     for field in TrainSpec.model_fields.keys() - _OWN:
         if getattr(ours, field) != getattr(theirs, field):
             raise SpecError(
-                f"expected {field} of {theirs.run_id}, which has not ended, got another",
-                hint="start every task with the same options, or another run with --name",
+                f"{field} differs from the unfinished run {theirs.run_id}",
+                hint="start every task with the same options, or start another run with --name",
             )
     return ours.model_copy(update={"seed": theirs.seed})

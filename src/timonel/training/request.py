@@ -15,9 +15,9 @@ from timonel.errors import MissingExtraError, SpecError
 from timonel.storage.uris import filesystem
 from timonel.tracking.mirrors.base import ENVIRONMENT_VARIABLE, named_mirrors
 from timonel.training import functions
+from timonel.training.combinations import check_settings
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.settings import Settings
-from timonel.training.worker.strategy.strategies import check_settings
 
 _SEEDS = 1 << 32
 """NumPy accepts only smaller seeds."""

@@ -9,7 +9,13 @@ import pytest
 from tests.cli.test_render import plain
 from timonel.engines import JobState, JobStatus, TaskStatus
 from timonel.tracking.pace import Paces
-from timonel.training.display import TrainingView, outcome_line, present, role_lines, roles_line
+from timonel.training.display import (
+    TrainingView,
+    outcome_line,
+    progress_lines,
+    role_lines,
+    roles_line,
+)
 
 
 def progress(t: float, epoch: int, step: int, **more: Any) -> dict[str, Any]:
@@ -172,10 +178,10 @@ def test_a_role_has_not_succeeded_while_one_of_its_tasks_runs() -> None:
 def test_a_job_is_shown_as_it_trains_now_and_not_once_it_has_ended() -> None:
     events = [progress(0.0, 4, 7), pace(1.0, "chief-0", 38.0)]
     running = job().model_copy(update={"state": JobState.RUNNING})
-    shown = [line.plain for line in present(running, events)]
+    shown = [line.plain for line in progress_lines(running, events)]
     assert shown[0].startswith("epoch 4/15")
     assert shown[1].startswith("chief   running  1 restart  801 examples/s")
-    assert present(running.model_copy(update={"state": JobState.FAILED}), events) == []
+    assert progress_lines(running.model_copy(update={"state": JobState.FAILED}), events) == []
 
 
 def test_a_profile_says_how_it_is_opened() -> None:

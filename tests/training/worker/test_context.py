@@ -10,9 +10,9 @@ import tensorflow as tf
 from timonel.data import Dataset, load, load_registry
 from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
+from timonel.training.cluster import Cluster
 from timonel.training.worker import exporting
 from timonel.training.worker.fit.managed_fit import Fitted
-from timonel.training.worker.task.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)

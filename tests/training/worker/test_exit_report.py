@@ -17,7 +17,7 @@ from timonel.engines import EXIT_RETRYABLE, FailureCause
 from timonel.errors import CorruptError, InputError, SpecError
 from timonel.training.worker import exit_report
 from timonel.training.worker.exit_report import of_exception, write_report
-from timonel.training.worker.task.script import run_script
+from timonel.training.worker.program import run_script
 from timonel.training.worker.termination import Terminated
 
 
@@ -212,4 +212,4 @@ def test_a_defect_of_ours_keeps_its_frames() -> None:
         run_script(["/there/is/none.py"])
     result = of_exception(caught.value, script="/there/is/none.py", peers=0)
     assert result.traceback is not None
-    assert "script.py" in result.traceback
+    assert "program.py" in result.traceback

@@ -13,11 +13,11 @@ import pytest
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
+from timonel.training.option_values import StepRange, parse_steps
 from timonel.training.worker.private import tf_data
-from timonel.training.worker.ps.pace import PieceTeller
-from timonel.training.worker.reports.pace import INTERVAL_S, Reading, Stopwatch, Teller
-from timonel.training.worker.reports.profiling import Profiler, callback_for
-from timonel.training.worker.reports.step_numbers import StepCount, Steps, parse_steps
+from timonel.training.worker.ps.pace import WorkerPaceReporter
+from timonel.training.worker.reports.pace import INTERVAL_S, PaceReporter, Reading, Stopwatch
+from timonel.training.worker.reports.profiling import Profiler, StepCount, callback_for
 
 
 @pytest.fixture
@@ -101,12 +101,12 @@ def test_a_stopwatch_stands_still_among_deterministic_operations() -> None:
 def test_a_task_tells_its_pace_now_and_then(run: RunWriter, workspace: Workspace) -> None:
     clock = Clock()
     readings = iter([Reading(20, 0.8, 0.2), Reading(0, 0.0, 0.0), Reading(10, 0.4, 0.1)])
-    teller = Teller(
+    reporter = PaceReporter(
         run, "worker-3", lambda: next(readings), share=0.25, names_slowest=False, clock=clock
     )
-    teller.batch_size = 32
+    reporter.batch_size = 32
     for _ in range(35):
-        teller.tick()
+        reporter.tick()
         clock.now += INTERVAL_S / 10
     names = ("type", "task", "steps", "step_ms", "wait_ms", "examples_per_s")
     assert [
@@ -118,13 +118,13 @@ def test_the_chief_warns_once_of_who_holds_up_the_others(
     run: RunWriter, workspace: Workspace
 ) -> None:
     clock = Clock()
-    teller = Teller(
+    reporter = PaceReporter(
         run, "chief-0", lambda: Reading(10, 0.4, 0.2), share=0.5, names_slowest=True, clock=clock
     )
     path = run.folder / "events.jsonl"
     for number in range(12):
         clock.now += INTERVAL_S
-        teller.tick()
+        reporter.tick()
         t = time.time() + number * INTERVAL_S
         with path.open("a") as file:  # as another task tells it
             file.write(f'{{"t":{t},"type":"pace","task":"worker-0","step_ms":61.0}}\n')
@@ -164,13 +164,13 @@ def test_the_chief_tells_the_pace_of_workers_of_parameter_servers(
     run: RunWriter, workspace: Workspace
 ) -> None:
     clock = Clock()
-    teller = PieceTeller(run, parts=2, clock=clock)
-    teller.batch_size = 32
+    reporter = WorkerPaceReporter(run, parts=2, clock=clock)
+    reporter.batch_size = 32
     for number in range(100):
         clock.now += 0.1
-        teller.note(0, 0.1)
+        reporter.note(0, 0.1)
         if number % 2:
-            teller.note(1, 0.2)
+            reporter.note(1, 0.2)
     paces = [e for e in read_run(workspace, "train-1").events() if e["type"] == "pace"]
     names = ("task", "steps", "step_ms", "examples_per_s")
     first, second = ([tuple(e[n] for n in names) for e in paces if e["task"] == f"worker-{index}"]
@@ -180,8 +180,8 @@ def test_the_chief_tells_the_pace_of_workers_of_parameter_servers(
     assert len(first) == len(second) == 4
 
 
-@pytest.mark.parametrize(("text", "steps"), [("7", Steps(7, 7)), ("10:20", Steps(10, 20))])
-def test_steps_are_named(text: str, steps: Steps) -> None:
+@pytest.mark.parametrize(("text", "steps"), [("7", StepRange(7, 7)), ("10:20", StepRange(10, 20))])
+def test_steps_are_named(text: str, steps: StepRange) -> None:
     assert parse_steps(text) == steps
 
 
@@ -200,7 +200,7 @@ def test_steps_are_numbered_through_epochs_and_restarts() -> None:
 
 @pytest.mark.parametrize("text", ["0", "0:3", "5:4"])
 def test_steps_that_are_none(text: str) -> None:
-    with pytest.raises(SpecError, match="expected steps to profile from 1 on"):
+    with pytest.raises(SpecError, match="needs a range of steps that starts at 1"):
         parse_steps(text)
 
 
@@ -264,9 +264,9 @@ def test_a_profile_has_the_steps_that_were_asked_for_and_the_models_operations(
 
 
 def test_steps_that_cannot_be_profiled_are_an_error_before_the_first_one(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"of the 12 that there are, got 10:13"):
+    with pytest.raises(SpecError, match="10:13 exceeds the 12 steps"):
         profiled(tmp_path, "10:13", [])
-    with pytest.raises(SpecError, match=r"begin and end where 2 are taken at once, got 2:3"):
+    with pytest.raises(SpecError, match="runs 2 steps at once, but --profile 2:3"):
         profiled(tmp_path, "2:3", [], steps_per_execution=2)
     assert not (tmp_path / "tensorboard").exists()
 
@@ -275,7 +275,7 @@ def test_what_an_earlier_generation_has_done_is_not_profiled_in_part(tmp_path: P
     told: list[tuple[str, dict[str, Any]]] = []
 
     def profiler() -> Profiler:
-        return Profiler(Steps(3, 7), tmp_path, "chief-0", scratch=tmp_path / "scratch",
+        return Profiler(StepRange(3, 7), tmp_path, "chief-0", scratch=tmp_path / "scratch",
                         tell=lambda message, facts: told.append((message, facts)))  # fmt: skip
 
     unknown = profiler()

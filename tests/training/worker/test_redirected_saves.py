@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from timonel.training.cluster import Cluster
 from timonel.training.worker import redirected_saves
 from timonel.training.worker.redirected_saves import SavedCopies
 from timonel.training.worker.state import callback_state
-from timonel.training.worker.task.cluster import Cluster
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),

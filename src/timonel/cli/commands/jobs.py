@@ -53,7 +53,7 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.runs import pace_json, paces_of
-    from timonel.training.display import present
+    from timonel.training.display import progress_lines
 
     workspace = Settings.of(ctx).find()
     status = engine_of(workspace).status(find_job(workspace, job))
@@ -62,7 +62,7 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
         print_json({**render.job_json(status), **pace_json(paces_of(events))})
         return
     out = console()
-    out.print(render.job_page(status, present(status, events, out.width)))
+    out.print(render.job_page(status, progress_lines(status, events, out.width)))
 
 
 @app.command(cls=Command)
@@ -77,7 +77,7 @@ def scale(
     Needs a job started with '--workers MIN:MAX'. Its tasks save a checkpoint and restart at the
     same step with the new number of workers.
     """
-    from timonel.training.scale import scale_workers
+    from timonel.training.handles import scale_workers
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)
@@ -94,7 +94,7 @@ def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None
 
     The job and its run keep their IDs, and the restart count starts at zero.
     """
-    from timonel.training.resume import resume_job
+    from timonel.training.handles import resume_job
 
     workspace = Settings.of(ctx).find()
     job_id = find_job(workspace, job)

@@ -90,7 +90,7 @@ def train(
     """
     import timonel
     from timonel.training.finish import interruption
-    from timonel.training.worker.task.ranks import is_rank
+    from timonel.training.mpi import is_rank
 
     settings = Settings.of(ctx)
     workspace = settings.find(create=True)

@@ -110,7 +110,7 @@ class NotebookDisplay:
         now = self._clock()
         if now >= self._due:
             self._due = now + INTERVAL_S
-            self._handle.update(self._bundle(self._view.present()), raw=True)
+            self._handle.update(self._bundle(self._view.lines()), raw=True)
 
     def _bundle(self, present: list[Text]) -> dict[str, str]:
         before = [Text(f"{self._left_out} lines before", style="dim")] if self._left_out else []

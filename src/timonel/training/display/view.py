@@ -6,6 +6,7 @@ than the events' times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,87 @@ from rich.text import Text
 
 from timonel.styles import STATUS_STYLES, from_here, number
 from timonel.tracking.pace import Paces
-from timonel.training.display.present import present_line
 from timonel.training.display.roles import role_lines, roles_line
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
     from timonel.engines import JobStatus
+
+_BAR_WIDTH = 24
+_BAR_LEAST = 6
+_LATER = ("bar", "rate", "eta", "loss")
+"""Parts dropped from a line that is too long, in this order.
+
+Epoch and step always stay. Metrics take the remaining room.
+"""
+
+
+def progress_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Text:
+    """Return a line with the progress and speed of training.
+
+    Args:
+        now: A progress event.
+        width: Maximum columns; epoch and step are shown even if they exceed it.
+        bar: Draw a progress bar.
+    """
+    parts = _parts(now, bar=bar)
+    for name in _LATER:
+        if _length(parts) <= width:
+            break
+        parts.pop(name, None)
+    _add_metrics(parts, now.get("metrics") or {}, width)
+    if "bar" in parts:
+        room = min(_BAR_WIDTH, _BAR_LEAST + width - _length(parts))
+        parts["bar"] = _bar(now.get("step", 0), now.get("steps"), room)
+    return Text("  ").join(filter(None, parts.values()))
+
+
+def _parts(now: Mapping[str, Any], *, bar: bool) -> dict[str, Text]:
+    step, steps, left = now.get("step", 0), now.get("steps"), now.get("eta_s")
+    rate, loss = now.get("examples_per_s"), now.get("loss")
+    parts = {
+        "epoch": Text.assemble(("epoch ", "dim"), _of(now.get("epoch"), now.get("epochs"))),
+        "bar": _bar(step, steps, _BAR_LEAST) if bar and steps else None,
+        "step": Text.assemble(("step ", "dim"), _of(step, steps)),
+        "loss": _named("loss", loss) if loss is not None else None,
+        "metrics": Text(),
+        "rate": Text(f"{rate:,.0f} examples/s") if rate is not None else None,
+        "eta": Text(f"{format_seconds(left)} left") if left is not None else None,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _add_metrics(parts: dict[str, Text], metrics: Mapping[str, Any], width: int) -> None:
+    """Add as many metrics as fit."""
+    found: list[Text] = []
+    for name, value in metrics.items():
+        more = [*found, _named(name, value)]
+        if _length(parts) + sum(2 + part.cell_len for part in more) > width:
+            break
+        found = more
+    if found:
+        parts["metrics"] = Text("  ").join(found)
+
+
+def _length(parts: Mapping[str, Text]) -> int:
+    shown = [part.cell_len for part in parts.values() if part]
+    return sum(shown) + 2 * (len(shown) - 1)
+
+
+def _bar(step: int, steps: int | None, width: int) -> Text:
+    share = min(1.0, step / steps) if steps else 0.0
+    full = math.floor(share * width)
+    return Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
+
+
+def _named(name: str, value: Any) -> Text:
+    shown = number(value) if isinstance(value, int | float) else str(value)
+    return Text.assemble((f"{name} ", "dim"), shown)
+
+
+def _of(part: object, whole: object) -> str:
+    return f"{part}/{whole}" if whole is not None else f"{part}"
+
 
 _RATE = "examples_per_s"
 _STEP_MS = "step_ms"
@@ -68,11 +144,11 @@ class TrainingView:
             # Until the first step nothing else moves: TensorFlow loads, the graph is traced.
             self._spinner.update(text=self._in_one_line())
             return self._spinner
-        return Group(*self.present())
+        return Group(*self.lines())
 
-    def present(self) -> list[Text]:
+    def lines(self) -> list[Text]:
         """Return the current epoch, the roles, and the slowest task as lines."""
-        lines = [present_line(self._progress, self._width)] if self._progress else []
+        lines = [progress_line(self._progress, self._width)] if self._progress else []
         if self._job is not None:
             lines += role_lines(self._job, self._paces, self._width)
         if (slowest := self._paces.slowest) is not None:
@@ -115,7 +191,7 @@ class TrainingView:
             and self._last_line is not None
             and event["t"] - self._last_line >= self._every_s
         )
-        return [present_line(event, self._width, bar=False)] if is_due and not lines else lines
+        return [progress_line(event, self._width, bar=False)] if is_due and not lines else lines
 
     def _flush(self, progress: Mapping[str, Any] | None) -> list[Text]:
         # An epoch's metrics are followed by a progress event with its number in the fit.
@@ -132,7 +208,9 @@ class TrainingView:
         return line
 
 
-def present(status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80) -> list[Text]:
+def progress_lines(
+    status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80
+) -> list[Text]:
     """Return current training progress as lines; empty after the job's end.
 
     Args:
@@ -146,7 +224,7 @@ def present(status: JobStatus, events: Iterable[Mapping[str, Any]], width: int =
     for event in events:
         view.feed(event)
     view.job(status)
-    return view.present()
+    return view.lines()
 
 
 def epoch_line(

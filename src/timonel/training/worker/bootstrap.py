@@ -21,20 +21,24 @@ from timonel.engines.base import FailureCause
 from timonel.errors import TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
-from timonel.training import placeholders
+from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
+from timonel.training.combinations import choose
+from timonel.training.evaluations import EvaluationRecords
 from timonel.training.settings import StrategyName
 from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import exit_report
+from timonel.training.worker import exit_report, heartbeat
 from timonel.training.worker.context import TrainingContext, enter
-from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.exit_report import EXIT_FAILED, TaskOutcome
 from timonel.training.worker.fit import model_fit
 from timonel.training.worker.numerics import precision
-from timonel.training.worker.state.writer import is_writing
+from timonel.training.worker.program import (
+    fill_placeholders,
+    record_result,
+    recording_parameters,
+    run_program,
+)
+from timonel.training.worker.state.checkpoint_writer import is_writing
 from timonel.training.worker.strategy import devices, strategies
-from timonel.training.worker.task import alive, parameters, results
-from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
-from timonel.training.worker.task.script import run_program
 from timonel.training.worker.termination import Termination, watch_peers
 
 logger = logging.getLogger(__name__)
@@ -121,7 +125,7 @@ def _log_failure(task: Task, result: TaskOutcome) -> None:
 
 def _train(task: Task, termination: Termination) -> None:
     settings, role = task.spec.settings, task.cluster.role
-    strategy_name = strategies.choose(
+    strategy_name = choose(
         settings.distribution.strategy,
         workers=len(task.cluster.trainers),
         devices=settings.distribution.devices_per_worker,
@@ -142,7 +146,7 @@ def _run_alone(task: Task) -> None:
     """Run a script that distributes itself: it gets only ``TF_CONFIG``."""
     enter(context_of(task, None))
     (task.task_dir / "ready").touch()
-    alive.begin(task.task_dir)
+    heartbeat.begin(task.task_dir)
     run_program_of(task, _open_run(task))
 
 
@@ -188,7 +192,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     own_run = run or open_run(_workspace(task), task.spec.run_id)
     with managed.prepared(services, context, own_run, task.task_dir) as fits:
         (task.task_dir / "ready").touch()
-        alive.begin(task.task_dir)
+        heartbeat.begin(task.task_dir)
         own_copies = (
             contextlib.nullcontext()
             if context.is_chief
@@ -197,7 +201,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         with own_copies, until_exit():
             run_program_of(task, run)
         if run is not None and settings.evaluation.evaluator:
-            Records(task.job_dir).mark_trained()
+            EvaluationRecords(task.job_dir).mark_trained()
         managed.finish(services, context, fits)
 
 
@@ -220,16 +224,16 @@ def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: R
 def run_program_of(task: Task, run: RunWriter | None) -> None:
     """Run the user's program; record its return value in ``run``, if given."""
     cluster, job_dir = task.cluster, str(task.job_dir)
-    argv = placeholders.fill(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
+    argv = fill_placeholders(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
     if run is None:
         run_program(task.spec, argv, keywords)
         return
     known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
-    with parameters.recorded(run.params, known):
+    with recording_parameters(run.params, known):
         value = run_program(task.spec, argv, keywords)
     if value is not None:
-        results.record(run, value)
+        record_result(run, value)
 
 
 @contextlib.contextmanager

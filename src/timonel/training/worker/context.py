@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from timonel.training.worker.task.cluster import Cluster
+from timonel.training.cluster import Cluster
 
 LOCAL_FOLDER = "timonel-job"
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from timonel.tracking import RunWriter
+from timonel.training.option_values import parse_steps
 from timonel.training.worker.fit.model_fit import add_callback
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.inputs.fit_data import batch_size_of
 from timonel.training.worker.numerics import gradients
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.private import tf_data
-from timonel.training.worker.ps.pace import PieceTeller
+from timonel.training.worker.ps.pace import WorkerPaceReporter
 from timonel.training.worker.reports import pace, profiling
-from timonel.training.worker.reports.step_numbers import parse_steps
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class PaceReports(FitPlugin):
         cluster = services.cluster
         self._keras = services.keras
         self._stopwatch = pace.Stopwatch()
-        self._teller = pace.Teller(
+        self._reporter = pace.PaceReporter(
             run,
             cluster.task_id,
             self._stopwatch.read,
@@ -50,8 +50,8 @@ class PaceReports(FitPlugin):
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
         """Report the pace of the call."""
-        self._teller.batch_size = batch_size_of(arguments)
-        add_callback(arguments, pace.callback_for(self._keras, self._stopwatch, self._teller))
+        self._reporter.batch_size = batch_size_of(arguments)
+        add_callback(arguments, pace.callback_for(self._keras, self._stopwatch, self._reporter))
 
 
 class ServedWorkerPaces(FitPlugin):
@@ -68,16 +68,16 @@ class ServedWorkerPaces(FitPlugin):
         workers = len(services.cluster.tasks.get("worker", ()))
         # An asynchronous update covers a batch, a synchronous one a part from each worker.
         parts = 1 if backups is None else max(1, workers - backups)
-        self._teller = PieceTeller(run, parts=parts)
+        self._reporter = WorkerPaceReporter(run, parts=parts)
         self._loop = loop
 
     def install(self) -> None:
         """Observe the loop."""
-        self._loop.observe = self._teller.note
+        self._loop.observe = self._reporter.note
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
         """Pass the call's batch size on."""
-        self._teller.batch_size = batch_size_of(arguments)
+        self._reporter.batch_size = batch_size_of(arguments)
 
 
 class StepProfile(FitPlugin):

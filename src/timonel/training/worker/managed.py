@@ -12,10 +12,10 @@ from timonel.data import load_registry
 from timonel.engines.local.agent import OOM_REPORT
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
+from timonel.training.evaluations import EvaluationRecords
 from timonel.training.settings import Settings
 from timonel.training.worker import exporting, redirected_saves
 from timonel.training.worker.context import TrainingContext
-from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.evaluation.trainers import Trainers
 from timonel.training.worker.fit import loops
 from timonel.training.worker.fit.agreement import Agreement, exchange_over, wait_for_all
@@ -67,7 +67,7 @@ def services_of(
         writes=run is not None,
         progress=task_dir / "progress",
         policy=settings.checkpoints,
-        records=Records(context.job_dir) if settings.evaluation.evaluator else None,
+        records=EvaluationRecords(context.job_dir) if settings.evaluation.evaluator else None,
     )
     several = (
         context.strategy is not None
@@ -161,7 +161,7 @@ def plugins_of(
     plugins.append(OptimizerOptions(services))
     if settings.evaluation.evaluator:
         # Before callbacks are added: only the script's own may need the results of validation.
-        plugins.append(Trainers(keras, Records(job_dir), task_dir))
+        plugins.append(Trainers(keras, EvaluationRecords(job_dir), task_dir))
     if loop is not None:
         plugins.append(ServedWorkerPaces(services, run, loop))
     elif services.workers > 1 and not settings.numerics.xla:  # XLA compiles no clock into a step
@@ -195,7 +195,7 @@ def _configure_loading(services: Services, context: TrainingContext) -> None:
     )
     if services.run is not None:
         if settings.evaluation.evaluator:
-            Records(context.job_dir).begin_training()
+            EvaluationRecords(context.job_dir).begin_training()
         sweep(context.job_dir)  # a partial export from before the chief was killed
         report = functools.partial(report_load, services.run, services.warn)
         load_registry.on_load.append(report)

@@ -20,10 +20,10 @@ from timonel.engines.base import EXIT_DONE
 from timonel.engines.cluster import Assignment, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report, root_failure
 from timonel.storage import write_text
+from timonel.training import mpi as ranks
+from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster
 from timonel.training.spec import read_spec
 from timonel.training.worker.bootstrap import run
-from timonel.training.worker.task import ranks
-from timonel.training.worker.task.cluster import ENVIRONMENT_VARIABLE, Cluster
 
 _MODULE = "timonel.training.worker.mpi"
 _REPORT = "report.json"

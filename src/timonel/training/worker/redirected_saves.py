@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from timonel.training.cluster import Cluster
 from timonel.training.worker.private import saving
-from timonel.training.worker.task.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -12,21 +12,20 @@ import keras
 import numpy as np
 import pytest
 
+from timonel.training.evaluations import CheckpointEvaluation, EvaluationRecords, FitEvaluations
 from timonel.training.worker.evaluation import trainers
-from timonel.training.worker.evaluation.record import Record, Records, evaluated
-from timonel.training.worker.evaluation.trainers import Trainers, patience_s
-from timonel.training.worker.evaluation.validation import NEVER
+from timonel.training.worker.evaluation.trainers import NEVER, Trainers, patience_s
 
 DATA = {"validation_data": (np.ones((2, 1)), np.ones(2))}
 
 
 def entry(name: str, epoch: int, loss: float, *, whole: bool = True):
-    return evaluated(
-        name,
+    return CheckpointEvaluation(
+        checkpoint=name,
         epoch=epoch,
         step=epoch,
         is_epochs_end=whole,
-        metrics={"val_loss": loss},
+        values={"val_loss": loss},
         seconds=2,
     )
 
@@ -50,8 +49,8 @@ class Time:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Trainers, Records, Time]:
-    records, clock = Records(tmp_path), Time()
+def made(tmp_path: Path) -> tuple[Trainers, EvaluationRecords, Time]:
+    records, clock = EvaluationRecords(tmp_path), Time()
     (tmp_path / "tasks" / "evaluator-0").mkdir(parents=True)
     task_dir = tmp_path / "tasks" / "chief-0"
     return Trainers(keras, records, task_dir, clock, clock.sleep), records, clock
@@ -78,7 +77,7 @@ def test_results_come_into_the_history(made, tmp_path: Path) -> None:
         entry("epoch-0001-step-0000005", 1, 2.5, whole=False),
         entry("final", 2, 1.0),
     )
-    clock.then.append((5.0, lambda: records.write(0, Record(done=done))))
+    clock.then.append((5.0, lambda: records.write(0, FitEvaluations(done=done))))
     result = history(loss=[3.0, 2.0, 1.0])
     leave.fit_ends(None, result)
     assert result.history == {"loss": [3.0, 2.0, 1.0], "val_loss": [3.0, 1.0]}
@@ -91,7 +90,7 @@ def test_who_looks_at_validation_has_it_at_once(made, caplog: pytest.LogCaptureF
     with caplog.at_level("INFO"):
         leave.fit_begins(None, arguments)
     assert "validation_freq" not in arguments
-    assert "as EarlyStopping may look at the results" in caplog.text
+    assert "as the callback EarlyStopping may use the results" in caplog.text
     result = history(val_loss=[1.0])
     leave.fit_ends(None, result)
     assert (result.history, clock.now) == ({"val_loss": [1.0]}, 0.0)
@@ -114,7 +113,7 @@ def test_an_evaluator_that_is_gone_is_waited_for_as_long_as_a_restart_may_take(
     leave.fit_ends(None, result)
     assert trainers.GONE_S <= clock.now < trainers.GONE_S + 1
     assert result.history == {"loss": [1.0]}
-    assert "the evaluator is gone: fit 0 ends without its results" in caplog.text
+    assert "The evaluator does not respond. fit 0 ends without its results" in caplog.text
     before = clock.now
     leave.fit_begins(None, dict(DATA))
     leave.fit_ends(None, history())
@@ -129,6 +128,6 @@ def test_one_that_lives_is_not_waited_for_for_ever(
     leave.fit_begins(None, dict(DATA))
     leave.fit_ends(None, history())
     assert 600 <= clock.now < 601
-    assert "still at work after" in caplog.text
+    assert "is not done after" in caplog.text
     slow = entry("epoch-0001", 0, 1.0).model_copy(update={"seconds": 500.0})
-    assert patience_s(Record(done=(slow,))) == 5000.0
+    assert patience_s(FitEvaluations(done=(slow,))) == 5000.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timonel.training.worker.evaluation.validation import NEVER, evaluation_of, who_validates
+from timonel.training.worker.evaluation.trainers import NEVER, evaluation_of, who_validates
 
 X, Y = np.arange(40.0).reshape(10, 4), np.arange(10.0)
 

@@ -46,7 +46,7 @@ def generation(run: RunWriter, tmp_path: Path, checkpoints: Checkpoints, before:
     services = Services(None, context().cluster, checkpoints, tmp_path / "tb", run=run)
     model = SimpleNamespace(history=SimpleNamespace(epoch=[], history={}))
     call = FitCall(0, model, {"epochs": 4, "batch_size": 8}, before)
-    reporter = Fits(services).reporter(call)
+    reporter = Fits(services).reporter(call, 8)
     assert reporter is not None
     return Watch(services, call, NoModel(), reporter=reporter)
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
+from timonel.training.cluster import Cluster
 from timonel.training.settings import Numerics, Settings, StrategyName
 from timonel.training.worker import optimizing
 from timonel.training.worker.inputs import fit_data, sharding
@@ -23,7 +24,6 @@ from timonel.training.worker.numerics.gradients import GradientPlan
 from timonel.training.worker.numerics.learning_rate import RateScaling
 from timonel.training.worker.private import keras_fit, optimizers
 from timonel.training.worker.strategy import devices, strategies
-from timonel.training.worker.task.cluster import Cluster
 
 FLAVOUR = sys.argv[1]
 GRANTED = devices.configure(devices.HostPosition(), per_worker=2, memory=None, requested_threads=1)

@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from timonel.training.worker.ps.states import State
 from timonel.training.worker.ps.tracing import Step
-from timonel.training.worker.ps.worker_messages import Telling
+from timonel.training.worker.ps.worker_messages import StepResults
 
 
-def _step(told: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:
+def _step(sent: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:
     return Step(
         function=None,
-        told=told,
+        sent=sent,
         log_names=logs,
         values=dict.fromkeys(logs, ()),
         entries={},
@@ -38,7 +38,7 @@ def test_metrics_are_summed_and_averages_weighed_by_rows() -> None:
     total, average = tf.Variable(1.0), tf.Variable([0.0, 2.0])
     count, flag = tf.Variable(3), tf.Variable(False)
     states = (State(total, is_metric=True), State(average), State(count), State(flag))
-    telling = Telling(_Model(), _step(states))
+    telling = StepResults(_Model(), _step(states))
     telling.add([np.array([2.0, 4, 0, 1, 1, 0.0]), np.array([3.0, 8, 4, 1, 1, 0.0])], [0.75, 0.25])
     assert float(total) == 6.0
     assert average.numpy().tolist() == [5.0, 3.0]
@@ -50,7 +50,7 @@ def test_generators_go_on_where_one_process_would_be_and_never_repeat() -> None:
     seed = tf.Variable([7, 3], dtype=tf.uint32)
     counter = tf.Variable([5, 0, 9], dtype=tf.int64)
     states = (State(seed, is_seed=True), State(counter, is_seed=True))
-    telling = Telling(_Model(), _step(states))
+    telling = StepResults(_Model(), _step(states))
     telling.add([np.array([0.0, 2, 24, 0, 0, 0])], [1.0])
     telling.rest(1)
     assert seed.numpy().tolist() == [7, 5]
@@ -70,7 +70,7 @@ def test_generators_go_on_where_one_process_would_be_and_never_repeat() -> None:
 def test_logs_are_metrics_that_were_counted_else_the_steps_own_values() -> None:
     counted, left = keras.metrics.Mean(name="counted"), keras.metrics.Mean(name="loss")
     states = tuple(State(v.value, is_metric=True) for v in counted.variables)
-    telling = Telling(_Model(counted, left), _step(states, ("loss", "counted")))
+    telling = StepResults(_Model(counted, left), _step(states, ("loss", "counted")))
     vectors = [np.array([6.0, 3, 1.0, 2.0, 0]), np.array([2.0, 1, 5.0, 2.0, 0])]
     shares = [0.75, 0.25]
     telling.add(vectors, shares)
@@ -81,7 +81,7 @@ def test_a_metric_under_another_name_is_its_running_result() -> None:
     counted = keras.metrics.Mean(name="counted")
     states = tuple(State(v.value, is_metric=True) for v in counted.variables)
     step = replace(_step(states, ("mine",)), metrics={"mine": (counted, None)})
-    telling = Telling(_Model(counted), step)
+    telling = StepResults(_Model(counted), step)
     for total in (6.0, 2.0):
         vectors = [np.array([total, 2, total / 2, 0])]
         telling.add(vectors, [1.0])
@@ -91,5 +91,5 @@ def test_a_metric_under_another_name_is_its_running_result() -> None:
 def test_logs_may_be_vectors() -> None:
     step = replace(_step(), log_names=("a", "b"), values={"a": (2,), "b": ()})
     vectors = [np.array([1.0, 2, 3, 0]), np.array([3.0, 4, 5, 0])]
-    found = Telling(_Model(), step).logs(vectors, [0.5, 0.5])
+    found = StepResults(_Model(), step).logs(vectors, [0.5, 0.5])
     assert (found["a"].tolist(), found["b"]) == ([2.0, 3.0], 4.0)

@@ -7,8 +7,7 @@ import pytest
 
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
-from timonel.training.worker.reports.reporting import INTERVAL_S, Plan, Reporter, pace
-from timonel.training.worker.reports.summaries import Summaries
+from timonel.training.worker.reports.reporting import INTERVAL_S, Plan, Reporter, Summaries, pace
 
 
 def test_pace() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from timonel.errors import CorruptError
 from timonel.training.worker.state import checkpoint_format
-from timonel.training.worker.state.checkpoint_format import FitState
+from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.copies import Copies
-from timonel.training.worker.state.progress import Progress
 
 FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
 

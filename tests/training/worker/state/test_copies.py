@@ -17,8 +17,7 @@ from timonel.storage import remote
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.checkpoints import Checkpoints
 from timonel.training.worker.state import copies
-from timonel.training.worker.state.checkpoint_format import FitState
-from timonel.training.worker.state.progress import Progress
+from timonel.training.worker.state.checkpoint_format import FitState, Progress
 
 Make = Callable[[str], Checkpoints]
 
@@ -115,7 +114,7 @@ def test_a_bucket_that_refuses_for_a_while(
     with caplog.at_level(logging.WARNING):
         save(checkpoints, epochs=1)
         checkpoints.wait()
-    assert "epoch-0001 is not copied; training goes on: expected to write" in caplog.text
+    assert "Could not copy epoch-0001. Training continues. expected to write" in caplog.text
     assert names_at(uri) == []
     monkeypatch.setattr(remote, "publish", publish)
     save(checkpoints, epochs=2)
@@ -145,8 +144,8 @@ def test_a_bucket_that_hangs_holds_nothing_up(
     found = checkpoints.latest(0)
     assert found is not None
     assert found.progress.next_epoch == 5
-    assert "so far; training goes on" in caplog.text
-    assert caplog.text.count("the newest checkpoint is not copied") == 1
+    assert "so far. Training continues" in caplog.text
+    assert caplog.text.count("The newest checkpoint was not copied") == 1
     lets_go.set()
     deadline = time.monotonic() + 20
     while names_at(uri) != ["epoch-0004", "epoch-0005"] and time.monotonic() < deadline:

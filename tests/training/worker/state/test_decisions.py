@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from timonel.engines.base import FailureCause
 from timonel.engines.failures import parse_report
 from timonel.engines.local.agent import OOM_REPORT
-from timonel.errors import SpecError, TimonelError
+from timonel.errors import TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.watch import Losses
-from timonel.training.worker.state import checkpoint_format, memory
-from timonel.training.worker.state.best import parse_best
-from timonel.training.worker.state.checkpoint_schedule import Due
-from timonel.training.worker.state.progress import Progress
+from timonel.training.worker.state import memory
+from timonel.training.worker.state.checkpoint_format import Progress
+from timonel.training.worker.state.checkpoint_writer import Due
 
 
 @given(st.integers(1, 50), st.integers(0, 200), st.integers(1, 60))
@@ -39,45 +38,6 @@ def test_seconds_are_due_since_the_last_one() -> None:
     assert not due.by_clock()
     assert not Due(CheckpointPolicy()).by_clock()
     assert not Due(CheckpointPolicy()).by_steps(0, 100)
-
-
-@pytest.mark.parametrize(
-    ("text", "larger"),
-    [("val_loss", False), ("val_accuracy", True), ("auc", True), ("min:val_auc", False)],
-)
-def test_the_direction_of_a_metric(text: str, larger: bool) -> None:
-    best = parse_best(text)
-    assert best is not None
-    assert best.larger == larger
-    assert best.is_better(2.0, 1.0) == larger
-    assert best.value({best.metric: [1.0, 0.5]}) == 0.5
-    assert best.value({best.metric: [1.0, float("nan")]}) is None
-    assert best.value({}) is None
-
-
-@pytest.mark.parametrize("text", ["", "up:val_loss", "min:", "val loss", "min:max:x"])
-def test_what_names_no_metric(text: str) -> None:
-    with pytest.raises(SpecError, match="expected keep_best as a metric"):
-        parse_best(text)
-
-
-def test_names_of_folders_sort_by_age() -> None:
-    three = Progress((0, 1, 2), {}, 30)
-    progresses = [
-        Progress().within(4),
-        Progress((0,), {}, 10),
-        Progress((0,), {}, 10).within(3),
-        three,
-        three.within(10),
-        three.as_finished(),
-    ]
-    names = [checkpoint_format.name_of(progress) for progress in progresses]
-    assert sorted(names, key=checkpoint_format.age) == names
-    assert all(map(checkpoint_format.is_name, names))
-    assert names[-1] == "final"
-    assert not any(
-        map(checkpoint_format.is_name, ["epoch-", "epoch-1-step-", ".tmp-1-x", "final2", "0001"])
-    )
 
 
 def test_steps_within_an_epoch_are_counted_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.training.worker.state import tree
+from timonel.training.worker.state import checkpoint_format
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -24,8 +24,8 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_plain_data_come_back_with_their_types(value: Any) -> None:
     arrays: list[Any] = []
-    encoded = json.loads(json.dumps(tree.encode(value, arrays)))
-    found = tree.decode(encoded, arrays)
+    encoded = json.loads(json.dumps(checkpoint_format.encode(value, arrays)))
+    found = checkpoint_format.decode(encoded, arrays)
     assert found == value
     assert repr(found) == repr(value)
 
@@ -33,7 +33,9 @@ def test_plain_data_come_back_with_their_types(value: Any) -> None:
 def test_arrays_and_numbers_of_numpy_come_back() -> None:
     value = {"a": [np.arange(3), (np.float32(0.5),)], "$b": np.zeros((2, 0))}
     arrays: list[Any] = []
-    found = tree.decode(json.loads(json.dumps(tree.encode(value, arrays))), arrays)
+    found = checkpoint_format.decode(
+        json.loads(json.dumps(checkpoint_format.encode(value, arrays))), arrays
+    )
     assert np.array_equal(found["a"][0], np.arange(3))
     assert found["a"][1] == (np.float32(0.5),)
     assert type(found["a"][1][0]) is np.float32
@@ -42,5 +44,5 @@ def test_arrays_and_numbers_of_numpy_come_back() -> None:
 
 @pytest.mark.parametrize("value", [object(), [print], {"a": {1, 2}}, np.array([None])])
 def test_what_is_not_plain_is_refused(value: Any) -> None:
-    with pytest.raises(tree.NotPlainError, match="expected"):
-        tree.encode(value, [])
+    with pytest.raises(checkpoint_format.NotPlainError, match="expected"):
+        checkpoint_format.encode(value, [])

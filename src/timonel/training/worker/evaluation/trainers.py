@@ -1,20 +1,114 @@
-"""Leave the validation of trainers' ``fit`` calls to an evaluator."""
+"""Validation of a ``fit`` call: its data, and leaving it to an evaluator."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from timonel.training.worker.evaluation import validation
-from timonel.training.worker.evaluation.history import add_to_history
-from timonel.training.worker.evaluation.record import Record, Records
+from timonel.training.checkpoints import FINAL
+from timonel.training.evaluations import EvaluationRecords, FitEvaluations
 from timonel.training.worker.plugin import FitPlugin
-from timonel.training.worker.state.checkpoint_format import FINAL
+from timonel.training.worker.state import callback_state
 
 logger = logging.getLogger(__name__)
+
+NEVER: list[int] = []
+"""A ``validation_freq`` without epochs, which disables validation in both Kerases."""
+
+
+def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments with which Keras' ``fit`` would call ``evaluate``.
+
+    Args:
+        arguments: Arguments of the ``fit`` call, by name.
+
+    Returns:
+        None if the call has no validation data.
+    """
+    data = arguments.get("validation_data")
+    if data is None:
+        data = _split_off(arguments)
+    if data is None:
+        return None
+    x, y, sample_weight = _unpacked(data)
+    return {
+        "x": x,
+        "y": y,
+        "sample_weight": sample_weight,
+        "batch_size": arguments.get("validation_batch_size") or arguments.get("batch_size"),
+        "steps": arguments.get("validation_steps"),
+        "verbose": 0,
+        "return_dict": True,
+    }
+
+
+def who_validates(keras: Any, given: Any) -> str | None:
+    """Return the class name of a callback that may use validation results.
+
+    None if there is none.
+
+    An evaluator's results arrive after the end of an epoch, too late for callbacks, so the trainers
+    then validate too. Any callback that is not Keras' own may use them.
+
+    Args:
+        keras: Keras module.
+        given: Callbacks of the ``fit`` call.
+    """
+    for callback in callback_state.listed(given):
+        if _may_look(keras, callback):
+            return type(callback).__name__
+    return None
+
+
+def _may_look(keras: Any, callback: Any) -> bool:
+    own = type(callback).__module__.split(".")[0] != keras.__name__
+    if own or isinstance(callback, keras.callbacks.LambdaCallback):
+        return True
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        named = "val_" in str(callback.filepath)
+        return named or (callback.save_best_only and callback.monitor.startswith("val_"))
+    return str(getattr(callback, "monitor", "")).startswith("val_")
+
+
+def _split_off(arguments: Mapping[str, Any]) -> Any:
+    """Return the rows that ``validation_split`` sets aside: the last ones."""
+    share = arguments.get("validation_split")
+    if not share:
+        return None
+    given = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
+
+    rows = tf.nest.flatten(given[0])[0].shape[0]
+    begin = math.floor(rows * (1.0 - share))
+    return tuple(
+        None if part is None else tf.nest.map_structure(lambda each: each[begin:], part)
+        for part in given
+    )
+
+
+def _unpacked(data: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(data, list | tuple):
+        return data, None, None
+    x, y, sample_weight = (*data, None, None)[:3]
+    return x, y, sample_weight
+
+
+def add_to_history(history: Any, record: FitEvaluations) -> None:
+    """Add evaluations at epoch ends, unless the trainers validated themselves.
+
+    Skipped epochs are missing, as with Keras' ``validation_freq``.
+    """
+    own = set(history.history)
+    for done in record.done:
+        if done.is_epochs_end:
+            for name, value in done.metrics.items():
+                if name not in own:
+                    history.history.setdefault(name, []).append(value)
+
 
 TASK = "evaluator-0"
 GONE_S = 120.0
@@ -33,7 +127,7 @@ class Trainers(FitPlugin):
 
     Args:
         keras: Keras module.
-        records: Records of the evaluator.
+        records: EvaluationRecords of the evaluator.
         task_dir: Folder of this task.
         clock: Monotonic clock in seconds.
         sleep: Sleep function, replaceable in tests.
@@ -42,7 +136,7 @@ class Trainers(FitPlugin):
     def __init__(
         self,
         keras: Any,
-        records: Records,
+        records: EvaluationRecords,
         task_dir: Path,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] = time.sleep,
@@ -61,20 +155,20 @@ class Trainers(FitPlugin):
         """Disable a call's validation if the evaluator can do it alone."""
         self._fit += 1
         self._is_left = False
-        if validation.evaluation_of(arguments) is None:
+        if evaluation_of(arguments) is None:
             return
-        looks = validation.who_validates(self._keras, arguments.get("callbacks"))
+        looks = who_validates(self._keras, arguments.get("callbacks"))
         if looks is not None:
             logger.info(
-                "fit %d: validated here as well as by the evaluator, as %s may look at the results",
+                "fit %d: the trainers validate too, as the callback %s may use the results.",
                 self._fit,
                 looks,
             )
             return
-        logger.info("fit %d: validation is left to the evaluator", self._fit)
+        logger.info("fit %d: the evaluator runs the validation.", self._fit)
         self._is_left = True
         # Rows set aside by validation_split are still not trained on.
-        arguments["validation_freq"] = validation.NEVER
+        arguments["validation_freq"] = NEVER
 
     def fit_ends(self, model: Any, history: Any) -> None:  # noqa: ARG002 - the seam's arguments
         """Wait for the last evaluation; add results to the ``History``."""
@@ -90,11 +184,13 @@ class Trainers(FitPlugin):
                 seen, self._is_gone = now, False
             if now - seen > (0 if self._is_gone else GONE_S):
                 self._is_gone = True
-                logger.warning("the evaluator is gone: fit %d ends without its results", self._fit)
+                logger.warning(
+                    "The evaluator does not respond. fit %d ends without its results.", self._fit
+                )
                 return
             if now - begun > patience_s(record):
                 logger.warning(
-                    "the evaluator is still at work after %.0f s: fit %d ends without its results",
+                    "The evaluator is not done after %.0f s. fit %d ends without its last results.",
                     now - begun,
                     self._fit,
                 )
@@ -108,7 +204,7 @@ class Trainers(FitPlugin):
             return False
 
 
-def patience_s(record: Record) -> float:
+def patience_s(record: FitEvaluations) -> float:
     """Return how long trainers wait for the last evaluation.
 
     Based on the duration of earlier ones.

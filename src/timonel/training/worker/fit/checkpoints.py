@@ -19,18 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
+from timonel.errors import CorruptError, NotFoundError
 from timonel.storage import join
 from timonel.storage.atomic import sweep, unwritable
+from timonel.training import checkpoints as layout
+from timonel.training.evaluations import EvaluationRecords
+from timonel.training.option_values import parse_best
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.evaluation.early_stopping import judges
-from timonel.training.worker.evaluation.record import Records
 from timonel.training.worker.state import checkpoint_format
-from timonel.training.worker.state.best import Best, parse_best
-from timonel.training.worker.state.checkpoint_format import Checkpoint, FitState
+from timonel.training.worker.state.checkpoint_format import Checkpoint, FitState, Progress
+from timonel.training.worker.state.checkpoint_writer import BackgroundWriter
 from timonel.training.worker.state.copies import Copies
-from timonel.training.worker.state.progress import Progress
-from timonel.training.worker.state.writer import BackgroundWriter
 
 __all__ = ["Checkpoint", "Checkpoints", "FitState", "Progress"]
 
@@ -60,7 +59,7 @@ class Checkpoints:
         writes: bool,
         progress: Path,
         policy: CheckpointPolicy | None = None,
-        records: Records | None = None,
+        records: EvaluationRecords | None = None,
     ) -> None:
         self.root = root
         self.policy = policy or CheckpointPolicy()
@@ -85,7 +84,7 @@ class Checkpoints:
         self.note_steps(state.progress.steps, resting=state.progress.finished)
         if not self._writes:
             return None
-        target = self._folder(fit) / checkpoint_format.name_of(state.progress)
+        target = layout.fit_folder(self.root, fit) / state.progress.checkpoint_name
         self._writer.submit(lambda: self._publish(fit, target, state, published))
         return target
 
@@ -128,7 +127,7 @@ class Checkpoints:
         Raises:
             FormatError: A newer release wrote it; training from scratch would discard it.
         """
-        for folder in self._newest_first(fit):
+        for folder in layout.newest_first(self.root, fit):
             try:
                 return checkpoint_format.read(folder)
             except (CorruptError, NotFoundError) as error:
@@ -142,23 +141,15 @@ class Checkpoints:
             NotFoundError: It does not exist.
             CorruptError: It is damaged.
         """
-        return checkpoint_format.read(self._folder(fit) / name)
+        return checkpoint_format.read(layout.fit_folder(self.root, fit) / name)
 
     def newest_folder(self, fit: int) -> Path | None:
         """Return the folder of a call's newest checkpoint, if any."""
-        return next(iter(self._newest_first(fit)), None)
+        return next(iter(layout.newest_first(self.root, fit)), None)
 
     def best_folder(self, fit: int) -> Path | None:
         """Return the folder of the best checkpoint, if one is kept."""
-        if self._best is None:
-            return None
-        if self._records is not None and judges(self._best):
-            name = self._records.read(fit).best
-            return None if name is None else self._folder(fit) / name
-        found = _metrics(self._newest_first(fit), self._best)
-        if not found:
-            return None
-        return (max if self._best.larger else min)(found, key=lambda folder: found[folder])
+        return layout.best_folder(self.root, fit, self._best, self._records)
 
     def beside(self, name: str) -> Checkpoints:
         """Return another set of checkpoints of this job, in a subfolder."""
@@ -201,42 +192,21 @@ class Checkpoints:
             published(target, state.progress)
         if not is_spoilt:
             self._thin_out(fit)
-        self._copies.add(self._newest_first(fit))
+        self._copies.add(layout.newest_first(self.root, fit))
 
     def _thin_out(self, fit: int) -> None:
         best = self.best_folder(fit)
         held = self._records.read(fit).held if self._records is not None else frozenset()
         old = [
             folder
-            for folder in self._newest_first(fit)[self.policy.keep_checkpoints :]
+            for folder in layout.newest_first(self.root, fit)[self.policy.keep_checkpoints :]
             if folder != best and folder.name not in held
         ]
         for folder in old:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _newest_first(self, fit: int) -> list[Path]:
-        found = [
-            path for path in self._folder(fit).glob("*") if checkpoint_format.is_name(path.name)
-        ]
-        return sorted(found, key=lambda path: checkpoint_format.age(path.name), reverse=True)
-
-    def _folder(self, fit: int) -> Path:
-        return self.root / f"fit-{fit:03d}"
 
 
 def _holds_nan(variables: Sequence[Any]) -> bool:
     return any(
         array.dtype.kind == "f" and np.isnan(np.min(array, initial=0)) for array in variables
     )
-
-
-def _metrics(folders: Sequence[Path], best: Best) -> dict[Path, float]:
-    found = {}
-    for folder in folders:
-        try:
-            metric = checkpoint_format.metric_of(folder)
-        except (CorruptError, FormatError, InputError):
-            continue
-        if metric is not None and metric[0] == best.metric:
-            found[folder] = metric[1]
-    return found

@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from timonel.errors import SpecError
+from timonel.training.cluster import Cluster
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.inputs import building, fit_data, sharding
 from timonel.training.worker.private import hidden_state, tf_data
-from timonel.training.worker.state import randomness
-from timonel.training.worker.state.checkpoint_schedule import Due
+from timonel.training.worker.state import snapshot
+from timonel.training.worker.state.checkpoint_writer import Due
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.replays import ReplayFeed
-from timonel.training.worker.state.replicas import Replicas
-from timonel.training.worker.state.variables import restore
-from timonel.training.worker.task.cluster import Cluster
+from timonel.training.worker.state.variables import Replicas, restore
 from timonel.training.worker.termination import Terminated
 
 _services: list[Services] = []
@@ -109,7 +108,7 @@ class LoopCheckpointer:
         if self._saved is not None:
             saved, self._saved = self._saved, None
             self._feed.seek(saved.extra["data"], self._trained, within=saved.progress.step > 0)
-            randomness.restore(saved.extra["random"])
+            snapshot.restore_random_state(saved.extra["random"])
         batches = iter(self._data if self._replicas.count == 1 else self._distributed())
         while True:
             self._feed.step_begins(self._trained)
@@ -138,7 +137,7 @@ class LoopCheckpointer:
         same, local = self._variables()
         extra = {
             "data": self._feed.position(self._trained),
-            "random": randomness.capture(),
+            "random": snapshot.capture_random_state(),
             "state": copy.deepcopy(self.state),  # the script continues while it is written
         }
         first, each = self._replicas.read_first(same), self._replicas.read(local)

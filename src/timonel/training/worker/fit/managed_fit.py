@@ -22,12 +22,11 @@ from timonel.training.worker.inputs import building, fit_data, sharding
 from timonel.training.worker.numerics import learning_rate
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.private import mid_epoch, optimizers, saving
-from timonel.training.worker.reports.reporting import Plan, Reporter
-from timonel.training.worker.reports.summaries import Summaries
+from timonel.training.worker.reports.reporting import Plan, Reporter, Summaries
 from timonel.training.worker.state import callback_state
-from timonel.training.worker.state.replicas import Replicas
 from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of
+from timonel.training.worker.state.variables import Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +98,7 @@ class Fits:
 
     def _train(self, original: Callable[..., Any], call: FitCall) -> Any:
         services, model, arguments = self._services, call.model, call.arguments
+        batch_size = fit_data.batch_size_of(arguments)  # before the feed replaces the data
         feed = feed_of(self._keras, arguments, call.number, resumes=call.saved is not None)
         logger.info("fit %d: %s", call.number, feed.note)
         if call.saved is not None:
@@ -111,7 +111,7 @@ class Fits:
             own_snapshots(model, arguments)
             if own_snapshots is not None
             else Snapshot(model, callbacks, self._replicas, feed),
-            reporter=self.reporter(call),
+            reporter=self.reporter(call, batch_size),
             feed=feed,
             average=building.averaging(model, services.strategy, services.replicas),
         )
@@ -154,11 +154,10 @@ class Fits:
         # Fails early if the model has changed; the state is restored once callbacks have begun.
         restore_model(call.model, saved.state, self._replicas)
 
-    def reporter(self, call: FitCall) -> Reporter | None:
+    def reporter(self, call: FitCall, batch_size: int | None) -> Reporter | None:
         """Return the reporter of a call in the chief; log the batch size."""
         settings, replicas = self._services.settings, self._services.replicas
         arguments = call.arguments
-        batch_size = fit_data.batch_size_of(arguments)
         if batch_size is not None:
             logger.info(
                 "fit %d: %s",

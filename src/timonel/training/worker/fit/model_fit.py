@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from timonel.errors import SpecError
-from timonel.training.worker.state.progress import Progress
+from timonel.training.worker.state.checkpoint_format import Progress
 
 _OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
 _SWITCH = {"keras": "TF_USE_LEGACY_KERAS=1", "tf_keras": "TF_USE_LEGACY_KERAS=0"}

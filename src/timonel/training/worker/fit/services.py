@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from timonel.tracking import RunWriter
+from timonel.training.cluster import Cluster
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.agreement import Agreement
 from timonel.training.worker.fit.checkpoints import Checkpoints
-from timonel.training.worker.task.cluster import Cluster
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from timonel.training.worker.fit.model_fit import recall
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.private import mid_epoch
 from timonel.training.worker.reports.reporting import Reporter
-from timonel.training.worker.state.checkpoint_schedule import Due
+from timonel.training.worker.state.checkpoint_writer import Due
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.termination import Terminated
 

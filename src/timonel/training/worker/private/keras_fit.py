@@ -18,8 +18,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import config
 
 from timonel.errors import TimonelError
+from timonel.training.cluster import Cluster
 from timonel.training.worker.private import replica_steps
-from timonel.training.worker.task.cluster import Cluster
 
 SUPPORTED_KERAS = ("3.15",)
 SUPPORTED_TF_KERAS = ("2.21",)

@@ -24,7 +24,7 @@ from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.dispatcher import Counted, Dispatcher
 from timonel.training.worker.ps.gradient_buffers import Applier
 from timonel.training.worker.ps.ledger import Ledger, Policy
-from timonel.training.worker.ps.worker_messages import Telling
+from timonel.training.worker.ps.worker_messages import StepResults
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Phase:
         self._training = training
         self._name = name
         self._step: tracing.Step | None = None
-        self._telling: Telling | None = None
+        self._step_results: StepResults | None = None
         self._shapes: Any = None
         self._kept: Any = None
         self._applier: Applier | None = None
@@ -206,7 +206,7 @@ class Phase:
         step = self._step = tracing.trace(
             self._model, self._strategy, self._shapes, training=self._training, name=self._name
         )
-        self._telling = Telling(self._model, step)
+        self._step_results = StepResults(self._model, step)
         if self._training:
             if self._applier is not None:
                 self._applier.clear()
@@ -216,7 +216,7 @@ class Phase:
 
     def _count(self, found: Sequence[Counted]) -> dict[str, Any]:
         """Apply gradients, update the chief's states, and return Keras' logs."""
-        assert self._telling is not None
+        assert self._step_results is not None
         attempts = [each.gradient.attempt for each in found]
         rows = [self._rows.pop(attempt.piece) for attempt in attempts]
         shares = [count / sum(rows) for count in rows]
@@ -228,12 +228,12 @@ class Phase:
             for number in self._dispatcher.take_uncounted():
                 self._applier.discard(number)
         results = [each.result for each in found]
-        self._telling.add(results, shares)
-        return self._telling.logs(results, shares)
+        self._step_results.add(results, shares)
+        return self._step_results.logs(results, shares)
 
     def _rest(self) -> None:
-        if self._ledger.is_idle and self._telling is not None:
-            self._telling.rest(self._since_rest)
+        if self._ledger.is_idle and self._step_results is not None:
+            self._step_results.rest(self._since_rest)
             self._since_rest = 0
 
 

@@ -19,7 +19,7 @@ class _Sums:
     work_s: float = 0.0
 
 
-class PieceTeller:
+class WorkerPaceReporter:
     """Reports each worker's pace to the run. The workers' threads call `note`.
 
     Args:

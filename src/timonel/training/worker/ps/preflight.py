@@ -150,8 +150,10 @@ def caveats(keras: Any, model: Any, settings: Settings, workers: int) -> list[st
     apart += [loss.name for loss in _losses(model) if ps_variables.ignores_rows(loss)]
     if not apart:
         return []
-    told = "averages over the part of a batch that a worker has, as always when batches are divided"
-    return [f"{', '.join(apart)}: {told}"]
+    reason = (
+        "averages over the part of a batch that a worker has, as always when batches are divided"
+    )
+    return [f"{', '.join(apart)}: {reason}"]
 
 
 def _layers(model: Any) -> list[Any]:

@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.storage import write_text
+from timonel.training.cluster import Cluster
+from timonel.training.worker import heartbeat
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.private import ps_variables
-from timonel.training.worker.task import alive
-from timonel.training.worker.task.cluster import Cluster
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def serve(cluster: Cluster, task_dir: Path) -> Any:
         spec_of(cluster), job_name=cluster.role, task_index=cluster.index, protocol="grpc"
     )
     (task_dir / "ready").touch()
-    alive.begin(task_dir)
+    heartbeat.begin(task_dir)
     logger.info("serving at %s", server.target)
     return server
 

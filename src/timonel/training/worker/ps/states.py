@@ -26,7 +26,7 @@ class State:
     is_seed: bool = False
 
     @property
-    def is_told(self) -> bool:
+    def goes_to_chief(self) -> bool:
         """Whether the chief, not a parameter server, receives its change."""
         return self.is_seed or "/job:ps" not in self.variable.device
 

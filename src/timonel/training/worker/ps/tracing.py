@@ -30,7 +30,7 @@ class Step:
     Attributes:
         function: Takes a batch's tensors, the numbers of batch and part, and the attempt's number;
             returns one float64 vector: the changes of states, then the logs.
-        told: The states in the vector, in order.
+        sent: The states in the vector, in order.
         log_names: The names of all logs.
         values: Shapes of the logs in the vector, by name.
         metrics: Metric and dict key of each log that is a metric's result, by log name.
@@ -39,7 +39,7 @@ class Step:
     """
 
     function: Any
-    told: tuple[State, ...]
+    sent: tuple[State, ...]
     log_names: tuple[str, ...]
     values: Mapping[str, tuple[int, ...]]
     entries: Mapping[str, tuple[Entry, ...]]
@@ -139,7 +139,7 @@ def _traced(
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
     step = Step(
         function=function,
-        told=found["told"],
+        sent=found["sent"],
         log_names=found["log_names"],
         values=found["values"],
         metrics=found["metrics"],
@@ -174,18 +174,18 @@ def _result(
         for place, (gradient, variable) in enumerate(pairs)
         if gradient is not None
     ]
-    remote = [(state, change) for state, change in changes if not state.is_told]
+    remote = [(state, change) for state, change in changes if not state.goes_to_chief]
     entries += [Entry.of_change(change, state.variable) for state, change in remote]
     found["entries"] = stage(entries, attempt, name)
     found["optimizer"], found["variables"] = optimizer, variables
-    found["told"] = tuple(state for state, _ in changes if state.is_told)
+    found["sent"] = tuple(state for state, _ in changes if state.goes_to_chief)
     values = {key: value for key, value in logs.items() if _is_known(value)}
     found["log_names"] = tuple(logs)
     found["values"] = {
         key: tuple(tf.TensorShape(value.shape).as_list()) for key, value in values.items()
     }
-    told = [change for state, change in changes if state.is_told]
-    parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in (*told, *values.values())]
+    sent = [change for state, change in changes if state.goes_to_chief]
+    parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in (*sent, *values.values())]
     return tf.concat([*parts, tf.zeros([1], tf.float64)], 0)
 
 

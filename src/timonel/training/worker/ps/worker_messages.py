@@ -17,7 +17,7 @@ Vectors = Sequence[Any]
 """Results of a step's parts, each as returned by `Step.function`."""
 
 
-class Telling:
+class StepResults:
     """Processes the results of steps' parts. Used only by the chief's thread.
 
     Args:
@@ -40,7 +40,7 @@ class Telling:
             shares: Each part's fraction of all rows.
         """
         begin = 0
-        for state in self._step.told:
+        for state in self._step.sent:
             end = begin + int(state.variable.shape.num_elements())
             parts = [vector[begin:end] for vector in vectors]
             begin = end
@@ -57,7 +57,7 @@ class Telling:
 
         After a single batch the state equals that of one process.
         """
-        for state in self._step.told:
+        for state in self._step.sent:
             if state.is_seed:
                 drawn = self._drawn.pop(id(state.variable))
                 moved = drawn if batches == 1 else state.elsewhere(batches, 0)
@@ -90,10 +90,10 @@ class Telling:
 
     def _read_results(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return running metric results, by metric name and by log name."""
-        told = {id(state.variable) for state in self._step.told}
+        sent = {id(state.variable) for state in self._step.sent}
         own = {}
         for name, (metric, key) in self._step.metrics.items():
-            if any(id(ps_variables.raw(variable)) in told for variable in metric.variables):
+            if any(id(ps_variables.raw(variable)) in sent for variable in metric.variables):
                 own[name] = metric.result() if key is None else metric.result()[key]
         return self._model.get_metrics_result(), own
 
@@ -103,10 +103,10 @@ class Telling:
         A step may return its own value under the name of a metric that it does not update, as is
         usual with the loss.
         """
-        told = {id(state.variable) for state in self._step.told}
+        sent = {id(state.variable) for state in self._step.sent}
         found: list[str] = []
         for metric in self._model.metrics:
-            if any(id(ps_variables.raw(variable)) in told for variable in metric.variables):
+            if any(id(ps_variables.raw(variable)) in sent for variable in metric.variables):
                 result = metric.result()
                 found += result if isinstance(result, dict) else [metric.name]
         return found

@@ -127,7 +127,7 @@ class Stopwatch:
         return is_new
 
 
-class Teller:
+class PaceReporter:
     """Reports a stopwatch's readings to the run.
 
     Callable from any thread.
@@ -217,7 +217,7 @@ class Slowest:
             self._run.event("log", level="warning", message=message, task=slowest.task)
 
 
-def callback_for(keras: Any, stopwatch: Stopwatch, teller: Teller) -> Any:
+def callback_for(keras: Any, stopwatch: Stopwatch, reporter: PaceReporter) -> Any:
     """Return a callback of ``keras`` that reports the pace."""
 
     class PaceCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
@@ -229,7 +229,7 @@ def callback_for(keras: Any, stopwatch: Stopwatch, teller: Teller) -> Any:
             stopwatch.pause()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            teller.tick()
+            reporter.tick()
 
         def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
             stopwatch.pause()

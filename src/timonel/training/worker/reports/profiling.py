@@ -11,14 +11,48 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from timonel.errors import SpecError
 from timonel.storage import write_bytes
-from timonel.training.worker.reports.step_numbers import StepCount, Steps
+from timonel.training.option_values import StepRange
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StepCount:
+    """Numbers the steps of a call through its epochs.
+
+    Attributes:
+        initial_epoch: Initial epoch of the call, as the script made it.
+        epoch: Current epoch.
+        before: Steps of earlier epochs; None if unknown.
+        last: Number of the last completed step.
+        has_begun: Whether a step has begun.
+    """
+
+    initial_epoch: int
+    epoch: int = 0
+    before: int | None = None
+    last: int = 0
+    has_begun: bool = False
+
+    def begin(self, batch: int, params: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        """Return the total and the completed number of steps; None where unknown."""
+        self.has_begun = True
+        steps, earlier = params.get("steps"), self.epoch - self.initial_epoch
+        if self.before is None and (steps is not None or not earlier):
+            self.before = earlier * (steps or 0)
+        total = None if steps is None else steps * (params["epochs"] - self.initial_epoch)
+        return total, None if self.before is None else self.before + batch
+
+    def at(self, batch: int) -> int:
+        """Return the step number of a batch, which Keras counts from 0."""
+        return (self.before or 0) + batch + 1
+
 
 _LAYOUT = Path("plugins", "profile")
 """TensorBoard's layout: ``<logdir>/plugins/profile/<name>/<host>.xplane.pb``."""
@@ -33,7 +67,7 @@ class Profiler:
     """Profiles steps of a ``fit`` call. Used by the training thread.
 
     Args:
-        steps: Steps to profile.
+        steps: StepRange to profile.
         logdir: TensorBoard folder of the job.
         host: Name of this task in TensorBoard.
         scratch: Temporary folder of this task.
@@ -43,7 +77,7 @@ class Profiler:
 
     def __init__(
         self,
-        steps: Steps,
+        steps: StepRange,
         logdir: Path,
         host: str,
         *,
@@ -75,14 +109,14 @@ class Profiler:
         first, last = self._steps.first, self._steps.last
         if (first - 1) % per_call or last % per_call:
             raise SpecError(
-                f"expected steps to profile that begin and end where {per_call} are taken at once, "
-                f"got {first}:{last}",
-                hint=f"as in --profile {per_call + 1}:{2 * per_call}",
+                f"The model runs {per_call} steps at once, but --profile {first}:{last} splits "
+                "such a group",
+                hint=f"for example --profile {per_call + 1}:{2 * per_call}",
             )
         if total is not None and last > total:
             raise SpecError(
-                f"expected steps to profile of the {total} that there are, got {first}:{last}",
-                hint="give fewer with --profile",
+                f"--profile {first}:{last} exceeds the {total} steps of the call",
+                hint="choose a smaller range",
             )
         if done is None or done >= first:
             self._is_over = True
@@ -128,7 +162,12 @@ class Profiler:
 
     @property
     def _path(self) -> Path:
-        return self._logdir / _LAYOUT / self._steps.name / f"{self._host}{_ENDING}"
+        return (
+            self._logdir
+            / _LAYOUT
+            / f"steps_{self._steps.first}_to_{self._steps.last}"
+            / f"{self._host}{_ENDING}"
+        )
 
     def _start(self) -> None:
         import tensorflow as tf  # noqa: PLC0415 - only processes that train import it

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timonel.training.worker import redirected_saves
-from timonel.training.worker.state import tree
+from timonel.training.worker.state import checkpoint_format
 
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
 """Attributes of the process, not of the state.
@@ -62,7 +62,7 @@ def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> lis
 def _state_of(callback: Any) -> Any:
     if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
         state = callback.get_state()
-        tree.encode(state, [])
+        checkpoint_format.encode(state, [])
         return copy.deepcopy(state)
     return {
         name: copy.deepcopy(value)
@@ -73,8 +73,8 @@ def _state_of(callback: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     try:
-        tree.encode(value, [])
-    except tree.NotPlainError:
+        checkpoint_format.encode(value, [])
+    except checkpoint_format.NotPlainError:
         return False
     return True
 

@@ -1,10 +1,13 @@
-"""Checkpoint folder: ``state.json`` and a file of concatenated arrays.
+"""Format of a checkpoint's folder: ``state.json`` and a file of concatenated arrays.
 
     state.json        the checkpoint document: progress, digest, types and shapes, plain data
     arrays.bin        the arrays, each starting at a multiple of 64 bytes
 
 `flat` reads and writes ``arrays.bin``, with a CRC32C as digest; older files may have a SHA-256.
 Format 1 had an ``.npz``, which needs a second checksum and a copy in memory.
+
+Plain data are numbers, strings, None, and lists, tuples and dicts of them. Values without a JSON
+form become a dict with one key that begins with ``$``.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,129 @@ import numpy as np
 
 from timonel.errors import CorruptError
 from timonel.storage import publish_dir, read_document, verify_file, write_document
-from timonel.training.worker.state import flat, tree
-from timonel.training.worker.state.progress import Progress
-
-STATE = "state.json"
-FINAL = "final"
-ARRAYS = "arrays.bin"
-_ARRAYS_1 = "variables.npz"
-_ALIGN = 64
+from timonel.training import checkpoints
+from timonel.training.checkpoints import ARRAYS, STATE
+from timonel.training.worker.state import flat
 
 Array = np.ndarray[Any, Any]
+_MARK = "$"
+_SCALARS = (bool, int, float, str, type(None))
+
+
+class NotPlainError(TypeError):
+    """A value is not plain data."""
+
+
+def encode(value: Any, arrays: list[Array]) -> Any:
+    """Encode ``value`` as JSON types, appending its arrays to ``arrays``.
+
+    Raises:
+        NotPlainError: A part is neither plain data nor an array of numbers.
+    """
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.hasobject:
+            raise NotPlainError(f"expected an array of numbers, got {value.dtype}")
+        arrays.append(np.asarray(value))
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        return {_MARK + kind: len(arrays) - 1}
+    if type(value) is list:
+        return [encode(item, arrays) for item in value]
+    if type(value) is tuple:
+        return {_MARK + "tuple": [encode(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return _encode_dict(value, arrays)
+    raise NotPlainError(f"expected plain data, got {type(value).__name__}")
+
+
+def decode(value: Any, arrays: Sequence[Array]) -> Any:
+    """Decode the result of `encode`."""
+    if isinstance(value, list):
+        return [decode(item, arrays) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if len(value) != 1 or not next(iter(value)).startswith(_MARK):
+        return {key: decode(item, arrays) for key, item in value.items()}
+    return _decode_marked(*next(iter(value.items())), arrays)
+
+
+def _decode_marked(kind: str, content: Any, arrays: Sequence[Array]) -> Any:
+    if kind == "$array":
+        return arrays[content]
+    if kind == "$number":
+        return arrays[content][()]
+    if kind == "$tuple":
+        return tuple(decode(item, arrays) for item in content)
+    return {decode(key, arrays): decode(item, arrays) for key, item in content}
+
+
+def _encode_dict(value: Mapping[Any, Any], arrays: list[Array]) -> Any:
+    if all(type(key) is str for key in value) and not any(key[:1] == _MARK for key in value):
+        return {key: encode(item, arrays) for key, item in value.items()}
+    pairs = [[encode(key, arrays), encode(item, arrays)] for key, item in value.items()]
+    return {_MARK + "dict": pairs}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a ``fit`` call.
+
+    Attributes:
+        epochs: Numbers of the completed epochs, from 0.
+        history: Content of Keras' ``History`` for them.
+        steps: Optimizer steps of this and all earlier calls.
+        finished: Whether the call has returned.
+        step: Completed steps of the next epoch.
+    """
+
+    epochs: tuple[int, ...] = ()
+    history: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    steps: int = 0
+    finished: bool = False
+    step: int = 0
+
+    @property
+    def next_epoch(self) -> int:
+        """Number of the epoch to continue with."""
+        return self.epochs[-1] + 1 if self.epochs else 0
+
+    @property
+    def checkpoint_name(self) -> str:
+        """Name of the checkpoint's folder."""
+        return checkpoints.name_of(self.next_epoch, self.step, finished=self.finished)
+
+    @property
+    def steps_before_epoch(self) -> int:
+        """Optimizer steps at the start of the epoch to continue with."""
+        return self.steps - self.step
+
+    def within(self, step: int) -> Progress:
+        """Return the progress after ``step`` steps of the next epoch."""
+        return replace(self, step=step, steps=self.steps_before_epoch + step)
+
+    def after(self, epoch: int, logs: Mapping[str, Any], steps: int) -> Progress:
+        """Return the progress after ``epoch`` ended, with ``steps`` steps in total."""
+        grown = {**self.history, **{name: () for name in logs if name not in self.history}}
+        history = {
+            name: (*values, plain(logs[name])) if name in logs else tuple(values)
+            for name, values in grown.items()
+        }
+        return Progress((*self.epochs, epoch), history, steps)
+
+    def as_finished(self) -> Progress:
+        """Return the progress after the call returned."""
+        return replace(self, finished=True, steps=self.steps_before_epoch, step=0)
+
+
+def plain(value: Any) -> Any:
+    """Convert a metric's value to JSON types."""
+    array = np.asarray(value)
+    return array.tolist() if array.dtype.isbuiltin == 1 else array.astype(np.float64).tolist()
+
+
+_ARRAYS_1 = "variables.npz"
+_ALIGN = 64
 
 
 @dataclass(frozen=True)
@@ -64,29 +180,6 @@ class Checkpoint:
         return self.state.progress
 
 
-def name_of(progress: Progress) -> str:
-    """Return the folder name for a progress: completed epochs and steps."""
-    if progress.finished:
-        return FINAL
-    step = f"-step-{progress.step:07d}" if progress.step else ""
-    return f"epoch-{progress.next_epoch:04d}{step}"
-
-
-def age(name: str) -> tuple[int, int]:
-    """Return a key that sorts folder names from oldest to newest."""
-    if name == FINAL:
-        return (1 << 62, 0)
-    epoch, _, step = name.removeprefix("epoch-").partition("-step-")
-    return int(epoch), int(step or 0)
-
-
-def is_name(name: str) -> bool:
-    """Whether a folder name is that of a checkpoint."""
-    parts = name.removeprefix("epoch-").split("-step-")
-    known = name.startswith("epoch-") and len(parts) <= 2 and all(map(str.isdecimal, parts))
-    return name == FINAL or known
-
-
 def write(target: Path, state: FitState, metric: tuple[str, float] | None = None) -> None:
     """Publish a state as the folder ``target``.
 
@@ -106,7 +199,7 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
         "metrics": list(state.metrics),
         "extra": dict(state.extra),
     }
-    encoded = tree.encode(content, arrays)
+    encoded = encode(content, arrays)
     progress = state.progress
     with publish_dir(target, replace=True) as folder:
         digest = _write_arrays(folder / ARRAYS, arrays)
@@ -141,12 +234,6 @@ def read(folder: Path) -> Checkpoint:
         raise CorruptError(f"expected a whole checkpoint in {folder}, got {error!r}") from error
 
 
-def metric_of(folder: Path) -> tuple[str, float] | None:
-    """Return name and value of a checkpoint's metric, if any."""
-    found = read_document(folder / STATE, "checkpoint").get("metric")
-    return None if found is None else (str(found["name"]), float(found["value"]))
-
-
 def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
     path, digest = folder / ARRAYS, str(state["digest"])
     if digest.startswith(flat.PREFIX):
@@ -154,7 +241,7 @@ def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
     else:  # older checkpoints
         verify_file(path, digest)
         arrays = list(_read_arrays_by_sha(path, state["arrays"]))
-    content = tree.decode(state["content"], arrays)
+    content = decode(state["content"], arrays)
     return FitState(_progress(state), **content)
 
 

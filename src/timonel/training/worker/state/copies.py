@@ -24,7 +24,7 @@ from timonel.errors import InputError, NotFoundError, TimonelError
 from timonel.storage import is_local, join, local_path, remote
 from timonel.storage.atomic import aside_dir
 from timonel.storage.uris import filesystem
-from timonel.training.worker.state import checkpoint_format
+from timonel.training import checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Copies:
             if self._begun is not None and time.monotonic() - self._begun > _LONG_S:
                 took_s = time.monotonic() - self._begun
                 logger.warning(
-                    "copying to %s has taken %.0f s so far; training goes on", self._uri, took_s
+                    "Copying to %s has taken %.0f s so far. Training continues.", self._uri, took_s
                 )
             if self._thread is None:
                 # Daemon: a bucket that hangs must not keep the process from exiting.
@@ -105,7 +105,7 @@ class Copies:
             elif not was_given_up:
                 took_s = time.monotonic() - begun
                 logger.warning(
-                    "the newest checkpoint is not copied to %s: that has not ended in %.0f s",
+                    "The newest checkpoint was not copied to %s within %.0f s.",
                     self._uri,
                     took_s,
                 )
@@ -129,7 +129,7 @@ class Copies:
             for place in found:
                 (root / place).parent.mkdir(parents=True, exist_ok=True)
                 (aside / place).rename(root / place)
-        logger.info("%d checkpoints were fetched from %s", len(found), self._uri)
+        logger.info("Fetched %d checkpoints from %s.", len(found), self._uri)
 
     def _fetch(self, place: str, aside: Path) -> None:
         shutil.rmtree(aside / place, ignore_errors=True)
@@ -147,7 +147,7 @@ class Copies:
             try:
                 self._bring(call, kept)
             except (TimonelError, OSError) as error:
-                logger.warning("%s is not copied; training goes on: %s", kept[0].name, error)
+                logger.warning("Could not copy %s. Training continues. %s", kept[0].name, error)
 
     def _bring(self, call: Path, kept: Sequence[Path]) -> None:
         for folder in kept:
@@ -168,7 +168,7 @@ class Copies:
         if is_local(place):
             local_path(place).mkdir(parents=True, exist_ok=True)
         try:
-            remote.publish(folder, place, last=checkpoint_format.STATE, replace=True)
+            remote.publish(folder, place, last=checkpoints.STATE, replace=True)
         except (TimonelError, OSError):
             if folder.is_dir():
                 raise
@@ -178,8 +178,8 @@ class Copies:
         """Whether an earlier process has copied this checkpoint."""
         fs, place = filesystem(self._place(folder))
         with contextlib.suppress(Exception):  # copying will report any error
-            found: bytes = fs.cat_file(posixpath.join(place, checkpoint_format.STATE))
-            return found == (folder / checkpoint_format.STATE).read_bytes()
+            found: bytes = fs.cat_file(posixpath.join(place, checkpoints.STATE))
+            return found == (folder / checkpoints.STATE).read_bytes()
         return False
 
     def _names_of(self, call: Path) -> set[str]:
@@ -187,13 +187,13 @@ class Copies:
         fs.invalidate_cache()
         with contextlib.suppress(Exception):  # leftovers do no harm
             names = {posixpath.basename(found.rstrip("/")) for found in fs.ls(place, detail=False)}
-            return {name for name in names if checkpoint_format.is_name(name)}
+            return {name for name in names if checkpoints.is_name(name)}
         return set()
 
     def _remove(self, folder: Path) -> None:
         fs, place = filesystem(self._place(folder))
         with contextlib.suppress(Exception):  # leftovers are old, and do no harm
-            fs.rm_file(posixpath.join(place, checkpoint_format.STATE))
+            fs.rm_file(posixpath.join(place, checkpoints.STATE))
             fs.rm(place, recursive=True)
 
     def _place(self, folder: Path) -> str:
@@ -215,12 +215,12 @@ def _listing(fs: object, root: str) -> list[str]:
     except FileNotFoundError:
         return []
     except Exception as error:
-        raise InputError(f"expected to read {root}, got {type(error).__name__}: {error}") from error
+        raise InputError(f"Cannot read {root}: {type(error).__name__}: {error}") from error
 
 
 def _is_checkpoint(path: Sequence[str]) -> bool:
-    whole = len(path) >= 3 and path[-1] == checkpoint_format.STATE
-    return whole and path[-3].startswith("fit-") and checkpoint_format.is_name(path[-2])
+    whole = len(path) >= 3 and path[-1] == checkpoints.STATE
+    return whole and path[-3].startswith("fit-") and checkpoints.is_name(path[-2])
 
 
 def _retried(work: Callable[[], Any]) -> Any:

@@ -1,21 +1,46 @@
-"""Capture and restore the state of a ``fit`` call."""
+"""Capture and restore the state of a ``fit`` call.
+
+Kernels of TensorFlow's old random operations (such as ``tf.random.uniform`` inside a
+``tf.function`` or a ``Dataset.map``) have state that cannot be read: it is not restored.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from timonel.training.worker.inputs import building
 from timonel.training.worker.private import gradient_sums, hidden_state
-from timonel.training.worker.state import callback_state, randomness
-from timonel.training.worker.state.checkpoint_format import FitState
+from timonel.training.worker.state import callback_state
+from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.data_position import Feed
-from timonel.training.worker.state.progress import Progress
-from timonel.training.worker.state.replicas import Array, Replicas
+from timonel.training.worker.state.variables import Array, Replicas
 from timonel.training.worker.state.variables import restore as assign
 
 logger = logging.getLogger(__name__)
+
+
+def capture_random_state() -> dict[str, Any]:
+    """Return the state of Python's, NumPy's and TensorFlow's generators."""
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (name, np.array(keys), int(position), int(has_gauss), float(cached)),
+        "tensorflow": hidden_state.op_seed_state(),
+        "tf_keras": hidden_state.tf_keras_seed_state(),
+    }
+
+
+def restore_random_state(saved: Mapping[str, Any]) -> None:
+    """Restore the state from `capture_random_state`."""
+    random.setstate(saved["python"])
+    np.random.set_state(saved["numpy"])
+    hidden_state.set_op_seed_state(saved["tensorflow"])
+    hidden_state.set_tf_keras_seed_state(saved["tf_keras"])
 
 
 class Snapshot:
@@ -47,7 +72,7 @@ class Snapshot:
         extra: dict[str, Any] = {"trained": trained, "named_variables": names}
         if not progress.finished:
             extra["callbacks"] = callback_state.capture(self._callbacks)
-            extra["random"] = randomness.capture()
+            extra["random"] = capture_random_state()
             extra["data"] = self._feed.position(trained)
         return FitState(
             progress,
@@ -68,11 +93,11 @@ class Snapshot:
         others = self.restore_callbacks(state)
         if others:
             logger.warning(
-                "these callbacks are others than before the restart, and begin anew: %s",
+                "Callbacks differ from those before the restart and start fresh: %s",
                 ", ".join(others),
             )
         if "random" in state.extra:
-            randomness.restore(state.extra["random"])
+            restore_random_state(state.extra["random"])
 
     def restore_callbacks(self, state: FitState) -> list[str]:
         """Restore the callbacks' state; return the classes of callbacks that changed."""
@@ -90,7 +115,9 @@ class Snapshot:
         """Restore the metrics of an interrupted epoch."""
         found = hidden_state.metric_variables(self._model)
         if len(found) != len(state.metrics):
-            logger.warning("the epoch's metrics begin anew: they are others than before")
+            logger.warning(
+                "Metrics differ from those before the restart. The epoch's metrics start fresh."
+            )
             return
         self._replicas.assign(found, state.metrics, sums=True)
 

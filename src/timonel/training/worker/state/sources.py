@@ -1,16 +1,295 @@
-"""Select the feed for the training data of a ``fit`` call."""
+"""Choose the feed for a ``fit`` call's training data; feeds for sequences and generators."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from timonel.data.load_registry import Stream
+from timonel.data.loader import steps_of
+from timonel.data.schedule import Schedule
 from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state, tf_data
+from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.arrays import feed_of_arrays
 from timonel.training.worker.state.data_position import Feed, StreamFeed
-from timonel.training.worker.state.generators import feed_of_generator
 from timonel.training.worker.state.replays import feed_of_pipeline
-from timonel.training.worker.state.sequences import feed_of_sequence
+
+logger = logging.getLogger(__name__)
+
+
+class Elements:
+    """Common structure and types of batches.
+
+    Args:
+        keras: Keras of the model.
+        examples: First batches, which define types and shapes; the first dimension, and all in
+            which they differ, are unknown.
+    """
+
+    def __init__(self, keras: Any, examples: Sequence[Any]) -> None:
+        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
+
+        self._nest = tf.nest
+        self._floatx = keras.backend.floatx()
+        shapes = [self._leaves(example) for example in examples]
+        first = shapes[0]
+        specs = [
+            tf.TensorSpec(
+                [None, *_common([leaves[place].shape[1:] for leaves in shapes])], leaf.dtype
+            )
+            for place, leaf in enumerate(first)
+        ]
+        self.spec = tf.nest.pack_sequence_as(_tuples(examples[0]), specs)
+        self.dtypes = [spec.dtype for spec in specs]
+        self.shapes = [spec.shape for spec in specs]
+
+    def flat(self, batch: Any) -> tuple[Any, ...]:
+        """Flatten a batch to its arrays."""
+        return tuple(self._leaves(batch))
+
+    def packed(self, leaves: Sequence[Any]) -> Any:
+        """Pack tensors into the batches' structure."""
+        for leaf, shape in zip(leaves, self.shapes, strict=True):
+            leaf.set_shape(shape)
+        return self._nest.pack_sequence_as(self.spec, list(leaves))
+
+    def _leaves(self, batch: Any) -> list[Any]:
+        found = [np.asarray(leaf) for leaf in self._nest.flatten(_tuples(batch))]
+        return [leaf.astype(self._floatx) if leaf.dtype.kind == "f" else leaf for leaf in found]
+
+
+def can_be_elements(batch: Any) -> bool:
+    """Whether a batch consists of arrays only."""
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
+
+    leaves = tf.nest.flatten(_tuples(batch))
+    return bool(leaves) and all(
+        hasattr(leaf, "shape") and len(leaf.shape) > 0 and not hasattr(leaf, "indices")
+        for leaf in leaves
+    )
+
+
+def _tuples(batch: Any) -> Any:
+    """Convert lists to tuples: tf.data would stack lists."""
+    if isinstance(batch, list | tuple):
+        return tuple(_tuples(item) for item in batch)
+    if isinstance(batch, dict):
+        return {name: _tuples(item) for name, item in batch.items()}
+    return batch
+
+
+def _common(shapes: Sequence[Sequence[int]]) -> list[int | None]:
+    return [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
+
+
+_LARGEST_STATE = 1 << 24
+_PREFETCHED = 2
+
+
+class SequenceFeed(StreamFeed):
+    """Position in a sequence, and the sequence's own state between epochs.
+
+    Args:
+        sequence: Sequence of the script.
+        stream: Order of its batches.
+    """
+
+    def __init__(self, sequence: Any, stream: Stream) -> None:
+        super().__init__(
+            stream,
+            f"{type(sequence).__name__} goes on at its exact batch; what it draws from global "
+            "random state is not repeated",
+        )
+        self._sequence = sequence
+        self._is_begun = False
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call the sequence's ``on_epoch_begin``, as Keras does."""
+        super().epoch_begins(epoch)
+        self._is_begun = True
+        getattr(self._sequence, "on_epoch_begin", lambda: None)()
+
+    def steps_end(self) -> None:
+        """Call the sequence's ``on_epoch_end``, as Keras does."""
+        super().steps_end()
+        if self._is_begun:
+            self._is_begun = False
+            getattr(self._sequence, "on_epoch_end", lambda: None)()
+
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the position with the sequence's own state.
+
+        For example an order that it has shuffled.
+        """
+        (state,) = callback_state.capture([self._sequence])
+        if "get_state" not in dir(self._sequence):
+            state["state"] = {n: v for n, v in state["state"].items() if _is_small(v)}
+        return {**super().position(trained), "own": state}
+
+    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
+        """Restore the position and the sequence's own state."""
+        if "own" in position:
+            callback_state.restore([self._sequence], [position["own"]])
+        return super().seek(position, trained, within=within)
+
+
+def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
+    """Replace a sequence by a dataset and return its feed.
+
+    None if the data are no sequence.
+
+    A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
+
+    data = arguments.get("x")
+    kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)
+    if not isinstance(data, kind) or _wants_processes(data, arguments):
+        return None
+    count = _length(data)
+    examples = [data[number] for number in range(min(2, count or 0))]
+    if not examples or not all(can_be_elements(batch) for batch in examples):
+        return None
+    assert count is not None
+    elements = Elements(keras, examples)
+    shuffle = bool(arguments.get("shuffle", True))
+    stream = Stream(None, Schedule(count, 1, shuffle=shuffle, seed=seed))
+
+    def batch(number: Any) -> Any:
+        leaves = tf.numpy_function(
+            lambda place: elements.flat(data[int(place[0])]), [number], elements.dtypes
+        )
+        return elements.packed(leaves)
+
+    workers = int(getattr(data, "workers", None) or arguments.get("workers") or 1)
+    dataset = steps_of(stream).map(batch, num_parallel_calls=workers, deterministic=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    arguments["x"] = dataset.prefetch(_PREFETCHED).with_options(options)
+    arguments["shuffle"] = False
+    return SequenceFeed(data, stream)
+
+
+def _wants_processes(data: Any, arguments: Mapping[str, Any]) -> bool:
+    own = getattr(data, "use_multiprocessing", False)
+    return bool(own or arguments.get("use_multiprocessing"))
+
+
+def _length(data: Any) -> int | None:
+    try:
+        return getattr(data, "num_batches", None) or len(data)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _is_small(value: Any) -> bool:
+    return not isinstance(value, np.ndarray) or value.nbytes <= _LARGEST_STATE
+
+
+_LOOKED_AT = 2
+_PREFETCHED = 2
+
+
+class GeneratorFeed(Feed):
+    """Position in a generator. As thread-safe as the generator.
+
+    Args:
+        generator: Yields the same batches each time the script starts.
+    """
+
+    can_seek = True
+    note = (
+        "the generator is read again from its beginning to where it was; what it draws from "
+        "global random state is not repeated"
+    )
+
+    def __init__(self, generator: Iterator[Any]) -> None:
+        self._generator = generator
+        self._lock = threading.Lock()
+        self._batches: deque[Any] = deque()
+        self._first = 0
+        self._trained = 0
+        self._is_over = False
+
+    def look(self) -> list[Any]:
+        """Return the first batches without consuming them."""
+        with self._lock:
+            self._read_to(_LOOKED_AT)
+            return list(self._batches)
+
+    def step_begins(self, trained: int) -> None:
+        """Drop the batches before this step."""
+        with self._lock:
+            self._trained = trained
+            while self._first < trained and self._batches:
+                self._batches.popleft()
+                self._first += 1
+
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the number of batches trained on."""
+        return {"batches": trained}
+
+    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
+        """Read that many batches again; a generator has a single pass."""
+        del position, within
+        logger.info("Reading the generator again for %d batches.", trained)
+        while not self._is_over and self._first < trained:
+            with self._lock:
+                self._read_to(self._first + 1)
+            self.step_begins(self._first + 1)
+        self.step_begins(trained)
+        return trained
+
+    def batches(self) -> Iterator[Any]:
+        """Yield batches, starting at the first that was not trained on."""
+        number = self._trained
+        while True:
+            with self._lock:
+                self._read_to(number + 1)
+                place = number - self._first
+                if not 0 <= place < len(self._batches):
+                    return
+                batch = self._batches[place]
+            yield batch
+            number += 1
+
+    def _read_to(self, number: int) -> None:
+        while not self._is_over and self._first + len(self._batches) < number:
+            try:
+                self._batches.append(next(self._generator))
+            except StopIteration:
+                self._is_over = True
+
+
+def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
+    """Replace a generator by a dataset and return its feed.
+
+    None if the data are no generator.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
+
+    data: Any = arguments.get("x")
+    if not hasattr(data, "__next__") or not hasattr(data, "__iter__"):
+        return None
+    feed = GeneratorFeed(data)
+    examples = feed.look()
+    if not examples or not all(can_be_elements(batch) for batch in examples):
+        arguments["x"] = feed.batches()
+        return Feed()
+    elements = Elements(keras, examples)
+    flat = tuple(tf.TensorSpec(s, d) for s, d in zip(elements.shapes, elements.dtypes, strict=True))
+    dataset = tf.data.Dataset.from_generator(
+        lambda: map(elements.flat, feed.batches()), output_signature=flat
+    )
+    arguments["x"] = dataset.map(lambda *leaves: elements.packed(leaves)).prefetch(_PREFETCHED)
+    arguments["shuffle"] = False
+    return feed
 
 
 def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:

@@ -7,70 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from timonel.errors import SpecError
+from timonel.training.cluster import Cluster
 from timonel.training.settings import Settings, StrategyName
-from timonel.training.worker.strategy.combinations import contradictions
-from timonel.training.worker.task import peers
-from timonel.training.worker.task.cluster import Cluster
-
-_OF_ONE_WORKER = frozenset(
-    {
-        StrategyName.ONE_DEVICE,
-        StrategyName.MIRRORED,
-        StrategyName.CENTRAL_STORAGE,
-        StrategyName.TPU,
-    }
-)
-
-
-def check_settings(settings: Settings) -> None:
-    """Check that the options can be combined.
-
-    Raises:
-        SpecError: They cannot; the message names the cure.
-    """
-    wanted = settings.distribution
-    chosen = choose(
-        wanted.strategy,
-        workers=wanted.workers,
-        devices=wanted.devices_per_worker,
-        ps=settings.parameter_servers.ps,
-    )
-    for message, hint in contradictions(settings, chosen):
-        raise SpecError(message, hint=hint)
-
-
-def choose(
-    wanted: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
-) -> StrategyName:
-    """Return the strategy for a job's size; ``none`` for one device.
-
-    ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
-    workers, mirrored for several devices, else none; and parameter servers if requested.
-
-    Args:
-        wanted: The user's choice.
-        workers: Number of training processes.
-        devices: Number of devices of each process.
-        ps: Number of parameter servers.
-        tpu: Whether this machine has a TPU, if known.
-
-    Raises:
-        SpecError: The strategy does not support that many workers.
-    """
-    if wanted in _OF_ONE_WORKER and workers > 1:
-        raise SpecError(
-            f"expected one worker with the strategy '{wanted.value}', got {workers}",
-            hint="use --strategy auto, or --devices-per-worker instead of --workers",
-        )
-    if wanted is not StrategyName.AUTO:
-        return wanted
-    if ps:
-        return StrategyName.PARAMETER_SERVER
-    if workers > 1:
-        return StrategyName.MULTI_WORKER
-    if tpu:
-        return StrategyName.TPU
-    return StrategyName.MIRRORED if devices > 1 else StrategyName.NONE
+from timonel.training.worker import peers
 
 
 def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
@@ -231,7 +170,7 @@ def adopt(strategy: Any, name: StrategyName) -> None:
         raise SpecError(
             f"The script creates a tf.distribute.{names[cls]}, but this job trains with the "
             f"strategy '{name.value}'. Remove it from the script, or let the script distribute "
-            "itself with --strategy none."
+            "itself with --strategy none"
         )
 
     for cls in names:

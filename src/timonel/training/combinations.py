@@ -1,0 +1,231 @@
+"""Rules for combining options with each other and with strategies. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from timonel.errors import SpecError
+from timonel.training.option_values import parse_best, parse_early_stopping, parse_steps
+from timonel.training.settings import Settings, StrategyName
+
+_OF_ONE_WORKER = frozenset(
+    {
+        StrategyName.ONE_DEVICE,
+        StrategyName.MIRRORED,
+        StrategyName.CENTRAL_STORAGE,
+        StrategyName.TPU,
+    }
+)
+_REDUCING = frozenset({StrategyName.MIRRORED, StrategyName.MULTI_WORKER})
+"""Strategies whose replicas all-reduce their gradients."""
+
+
+def check_settings(settings: Settings) -> None:
+    """Check that the options can be combined.
+
+    Raises:
+        SpecError: They cannot; the message names the cure.
+    """
+    wanted = settings.distribution
+    chosen = choose(
+        wanted.strategy,
+        workers=wanted.workers,
+        devices=wanted.devices_per_worker,
+        ps=settings.parameter_servers.ps,
+    )
+    for message, hint in contradictions(settings, chosen):
+        raise SpecError(message, hint=hint)
+
+
+def choose(
+    wanted: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
+) -> StrategyName:
+    """Return the strategy for a job's size; ``none`` for one device.
+
+    ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
+    workers, mirrored for several devices, else none; and parameter servers if requested.
+
+    Args:
+        wanted: The user's choice.
+        workers: Number of training processes.
+        devices: Number of devices of each process.
+        ps: Number of parameter servers.
+        tpu: Whether this machine has a TPU, if known.
+
+    Raises:
+        SpecError: The strategy does not support that many workers.
+    """
+    if wanted in _OF_ONE_WORKER and workers > 1:
+        raise SpecError(
+            f"expected one worker with the strategy '{wanted.value}', got {workers}",
+            hint="use --strategy auto, or --devices-per-worker instead of --workers",
+        )
+    if wanted is not StrategyName.AUTO:
+        return wanted
+    if ps:
+        return StrategyName.PARAMETER_SERVER
+    if workers > 1:
+        return StrategyName.MULTI_WORKER
+    if tpu:
+        return StrategyName.TPU
+    return StrategyName.MIRRORED if devices > 1 else StrategyName.NONE
+
+
+def contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    """Yield each contradiction as a message and a hint."""
+    if settings.distribution.strategy is StrategyName.NONE:
+        yield from _left_alone(settings)
+    yield from _of_roles(settings, chosen)
+    yield from _of_communication(settings, chosen)
+    yield from _of_numerics(settings, chosen)
+    yield from _of_parameter_servers(settings, chosen)
+    yield from _of_evaluation(settings)
+    yield from _of_profiling(settings, chosen)
+
+
+def _left_alone(settings: Settings) -> Iterator[tuple[str, str]]:
+    usual = Settings()
+    for group in ("numerics", "batches", "checkpoints", "devices", "profiling"):
+        for name, value in getattr(settings, group).model_dump().items():
+            if value != getattr(getattr(usual, group), name):
+                yield _without(name, "the strategy 'none', which leaves all of it to the script")
+    if settings.faults.stop_on_nan:
+        yield _without("stop_on_nan", "the strategy 'none', under which fit is left alone")
+    if settings.distribution.devices_per_worker > 1:
+        yield _without("devices_per_worker", "the strategy 'none': the script sets up its devices")
+
+
+def _of_roles(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    asked = settings.distribution
+    if asked.chief == "worker":
+        if chosen is StrategyName.PARAMETER_SERVER:
+            yield _without("chief", "parameter servers: their workers serve a chief")
+        if asked.launcher == "mpi":
+            yield _without("chief", "--launcher mpi, where rank 0 is the chief")
+        if asked.min_workers < asked.workers:
+            yield _without("chief", "a range of workers, of which the chief is never left out")
+    if asked.success_policy == "all-workers" and chosen is StrategyName.PARAMETER_SERVER:
+        yield _without("success_policy", "parameter servers: their workers serve until the end")
+
+
+def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    asked = settings.distribution
+    if asked.cross_device_ops is not None and chosen is not StrategyName.MIRRORED:
+        yield (
+            f"expected the strategy 'mirrored' for --cross-device-ops, got {_shown(chosen)}",
+            "between workers it is --collectives; for one worker give --devices-per-worker 2",
+        )
+    if asked.collectives != "auto" and chosen is not StrategyName.MULTI_WORKER:
+        yield (
+            f"expected several workers for --collectives, got {_shown(chosen)}",
+            "between the devices of one worker it is --cross-device-ops; or give --workers 2",
+        )
+    if asked.compress_gradients is not None and chosen not in _REDUCING:
+        yield (
+            f"expected replicas that add up for --compress-gradients, got {_shown(chosen)}",
+            "give --workers 2 or more, or leave out --compress-gradients",
+        )
+
+
+def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    asked = settings.numerics
+    if asked.xla and asked.deterministic:
+        yield _without("xla", "--deterministic: XLA lacks deterministic forms of some operations")
+    if asked.xla and chosen not in {StrategyName.NONE, StrategyName.ONE_DEVICE}:
+        yield (
+            f"expected one replica for --xla, got {_shown(chosen)}",
+            "XLA cannot compile what replicas tell each other: leave out --xla or the replicas",
+        )
+    if asked.precision == "float16" and chosen is StrategyName.CENTRAL_STORAGE:
+        yield (
+            "expected bfloat16 or float32, as 'central-storage' cannot scale a loss, got float16",
+            "use --precision bfloat16",
+        )
+    if asked.precision == "float16" and chosen is StrategyName.TPU:
+        yield "expected bfloat16 or float32 on a TPU, got float16", "use --precision bfloat16"
+
+
+def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    if chosen is not StrategyName.PARAMETER_SERVER:
+        if chosen is not StrategyName.NONE or settings.distribution.strategy is StrategyName.AUTO:
+            yield from _only_with_parameter_servers(settings, chosen)
+        return
+    yield from _of_served_workers(settings)
+    asked = settings.batches
+    if asked.accumulate_gradients > 1:
+        yield _without("accumulate_gradients", "parameter servers: use larger batches")
+    if asked.scale_learning_rate != "none":
+        yield _without(
+            "scale_learning_rate", "parameter servers, where an update is made of one batch"
+        )
+    if asked.batch_size_is != "global":
+        yield _without("batch_size_is", "parameter servers, where each worker takes whole batches")
+
+
+def _of_evaluation(settings: Settings) -> Iterator[tuple[str, str]]:
+    parse_best(settings.checkpoints.keep_best)
+    if parse_early_stopping(settings.evaluation.early_stopping) is None:
+        return
+    if not settings.evaluation.evaluator:
+        yield (
+            "expected --evaluator with --early-stopping, which goes by what an evaluator finds",
+            "give --evaluator too, or use Keras' callback EarlyStopping",
+        )
+    if settings.distribution.strategy is StrategyName.NONE:
+        yield _without("early_stopping", "the strategy 'none', which leaves fit as it is")
+
+
+def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+    asked = settings.profiling.profile
+    if asked is None:
+        return
+    parse_steps(asked)
+    if chosen is StrategyName.PARAMETER_SERVER:
+        yield _without("profile", "parameter servers: no step is one task's alone there")
+
+
+def _only_with_parameter_servers(
+    settings: Settings, chosen: StrategyName
+) -> Iterator[tuple[str, str]]:
+    usual = Settings().parameter_servers
+    for name, value in settings.parameter_servers.model_dump().items():
+        if value != getattr(usual, name):
+            flag = "--" + name.replace("_", "-")
+            yield (
+                f"expected the strategy 'parameter-server' for {flag}, got {_shown(chosen)}",
+                f"give --ps 1 and --strategy auto, or leave out {flag}",
+            )
+
+
+def _of_served_workers(settings: Settings) -> Iterator[tuple[str, str]]:
+    asked, spread = settings.parameter_servers, settings.distribution
+    if not asked.ps:
+        yield "expected at least one parameter server, got --ps 0", "give --ps 1"
+    if asked.max_staleness is not None and asked.backup_workers is not None:
+        yield (
+            "expected --max-staleness or --backup-workers, got both",
+            "synchronous gradients are never stale: leave out --max-staleness",
+        )
+    if asked.backup_workers is not None and asked.backup_workers >= spread.workers:
+        yield (
+            f"expected at most {spread.workers - 1} backup workers, got {asked.backup_workers}",
+            f"give --backup-workers {spread.workers - 1} or less, or more --workers",
+        )
+    if spread.devices_per_worker > 1:
+        yield _without("devices_per_worker", "parameter servers: give more --workers")
+    if spread.launcher == "mpi":
+        yield "expected parameter servers without --launcher mpi", "leave out --launcher"
+    if settings.numerics.deterministic and asked.backup_workers != 0:
+        yield (
+            "expected synchronous updates without backup workers for --deterministic",
+            "give --backup-workers 0: then the order of updates is fixed",
+        )
+
+
+def _without(option: str, given: str) -> tuple[str, str]:
+    flag = "--" + option.replace("_", "-")
+    return f"expected no {flag} together with {given}", f"leave out {flag}"
+
+
+def _shown(chosen: StrategyName) -> str:
+    return "one device" if chosen is StrategyName.NONE else f"'{chosen.value}'"

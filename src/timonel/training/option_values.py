@@ -1,0 +1,122 @@
+"""Options with a syntax of their own: ``keep_best``, ``early_stopping``, ``profile``. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.errors import SpecError
+
+VALIDATION_PREFIX = "val_"
+"""Keras' prefix for the metrics of an evaluation."""
+PATIENCE = 3
+_LARGER_IS_BETTER = ("acc", "auc", "fmeasure", "precision", "recall", "f1", "iou", "r2")
+
+
+@dataclass(frozen=True)
+class Best:
+    """Criterion of the best checkpoint.
+
+    Attributes:
+        metric: Name in the epoch's logs, such as ``val_loss``.
+        larger: Whether larger is better.
+    """
+
+    metric: str
+    larger: bool
+
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether an evaluator, if the job has one, finds the best checkpoint."""
+        return self.metric.startswith(VALIDATION_PREFIX)
+
+    def value(self, history: Mapping[str, Sequence[Any]]) -> float | None:
+        """Return the metric of the last epoch; None unless it is a finite number."""
+        values = history.get(self.metric)
+        if not values or not isinstance(values[-1], int | float) or not math.isfinite(values[-1]):
+            return None
+        return float(values[-1])
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether ``value`` is better than ``than``."""
+        return value > than if self.larger else value < than
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Rule for the end of training.
+
+    Attributes:
+        by: Metric and direction.
+        patience: Number of checkpoints in a row without improvement after which training ends.
+    """
+
+    by: Best
+    patience: int = PATIENCE
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Steps to profile, from 1 through all epochs of the call, both ends inclusive."""
+
+    first: int
+    last: int
+
+
+def parse_best(text: str | None) -> Best | None:
+    """Parse a criterion such as ``val_loss`` or ``max:val_f1``.
+
+    Raises:
+        SpecError: The text is invalid.
+    """
+    if text is None:
+        return None
+    mode, colon, name = text.rpartition(":")
+    if not name.isidentifier() or (colon and mode not in {"min", "max"}):
+        raise SpecError(
+            f"--keep-best needs a metric such as val_loss or max:val_f1, got {text!r}",
+            hint="use a name from Keras' logs, with the prefix min: or max: if needed",
+        )
+    return Best(name, mode == "max" if colon else any(part in name for part in _LARGER_IS_BETTER))
+
+
+def parse_early_stopping(text: str | None) -> EarlyStopping | None:
+    """Parse a rule such as ``val_loss``, ``val_loss:5`` or ``max:val_f1:5``.
+
+    Raises:
+        SpecError: The text is invalid, or the metric is not one of an evaluation.
+    """
+    if text is None:
+        return None
+    name, colon, last = text.rpartition(":")
+    has_patience = bool(colon) and last.isdecimal()
+    metric, patience = (name, int(last)) if has_patience else (text, PATIENCE)
+    try:
+        by = parse_best(metric)
+    except SpecError:
+        by = None
+    if by is None or patience < 1 or not by.needs_evaluation:
+        raise SpecError(
+            "--early-stopping needs a validation metric, such as val_loss, max:val_f1 or "
+            f"val_loss:5, got {text!r}",
+            hint="the number is the patience: how many checkpoints in a row may be no better",
+        )
+    return EarlyStopping(by, patience)
+
+
+def parse_steps(text: str) -> StepRange:
+    """Parse steps of the form ``10`` or ``10:20``.
+
+    Raises:
+        SpecError: The range is invalid.
+    """
+    first, _, last = text.partition(":")
+    steps = StepRange(int(first), int(last or first))
+    if not 1 <= steps.first <= steps.last:
+        raise SpecError(
+            f"--profile needs a range of steps that starts at 1 or later, got {text!r}",
+            hint="for example --profile 10:20",
+        )
+    return steps

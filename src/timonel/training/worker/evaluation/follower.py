@@ -1,0 +1,212 @@
+"""Follow and evaluate a job's checkpoints.
+
+Each new one at most once, the last one always.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.errors import CorruptError, NotFoundError, SpecError
+from timonel.tracking.events import encode_number
+from timonel.training.checkpoints import FINAL, age
+from timonel.training.evaluations import (
+    CheckpointEvaluation,
+    EvaluationRecords,
+    FitEvaluations,
+    best_of,
+    should_stop,
+)
+from timonel.training.option_values import Best, EarlyStopping
+from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints
+from timonel.training.worker.state import checkpoint_format
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+
+Evaluate = Callable[[Checkpoint], Mapping[str, float]]
+"""Evaluates a checkpoint in the model, and returns the metrics."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Follow-up of evaluations: best checkpoint and early stopping.
+
+    Attributes:
+        best: Metric that selects the best checkpoint to keep, if any.
+        stopping: Early-stopping rule, if any.
+        ask_to_stop: Asks the trainers to end a ``fit`` call.
+    """
+
+    best: Best | None = None
+    stopping: EarlyStopping | None = None
+    ask_to_stop: Callable[[int], None] = lambda _: None
+
+
+class Follower:
+    """Evaluates the checkpoints of one ``fit`` call after another as they appear.
+
+    If several appeared meanwhile, it evaluates the newest and counts the others as skipped.
+
+    Args:
+        checkpoints: Checkpoints of the job.
+        records: Evaluation records.
+        wanted: Use of the results.
+        tell: Reports a result to the run, unless it has been reported.
+        saved: Returns the names of all checkpoints of a call that the run knows.
+        sleep: Sleep function, replaceable in tests.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        records: EvaluationRecords,
+        wanted: Wanted,
+        *,
+        tell: Callable[[int, CheckpointEvaluation], None],
+        saved: Callable[[int], Collection[str]],
+        sleep: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._records = records
+        self._wanted = wanted
+        self._tell = tell
+        self._saved = saved
+        self._sleep = sleep
+        self._left_out: set[Path] = set()
+        self._asked: set[int] = set()
+
+    def follow(self, fit: int, evaluate: Evaluate | None) -> Checkpoint | None:
+        """Evaluate a call's checkpoints until it is finished; return the last one.
+
+        Args:
+            fit: Number of the call.
+            evaluate: Evaluates a checkpoint; None without validation data.
+
+        Returns:
+            None if the trainers finished the script without finishing this call.
+
+        Raises:
+            CorruptError: The last checkpoint is damaged.
+        """
+        self._go_on(fit)
+        while True:
+            # Checked first: once trainers have finished, all their checkpoints exist.
+            is_over = self._records.is_trained
+            folder = self._checkpoints.newest_folder(fit)
+            is_last = folder is not None and folder.name == FINAL
+            found = None
+            if folder is not None and (is_last or evaluate is not None):
+                found = self._next(fit, folder, holds=evaluate is not None)
+            if found is not None and evaluate is not None:
+                self._evaluate(fit, found, evaluate)
+            if found is not None and is_last:
+                return found
+            if found is None:
+                if is_over and not is_last:
+                    return None
+                self._sleep(_POLL_S)
+
+    def _go_on(self, fit: int) -> None:
+        """Complete what a killed process left undone after its last evaluation."""
+        record = self._records.read(fit)
+        for done in record.done:
+            self._tell(fit, done)
+        self._stop_if_due(fit, record)
+
+    def _next(self, fit: int, folder: Path, *, holds: bool) -> Checkpoint | None:
+        """Read a checkpoint, unless it was evaluated and is not the last."""
+        is_last = folder.name == FINAL
+        record = self._records.read(fit)
+        is_done = record.has(folder.name)
+        if folder in self._left_out or (is_done and not is_last):
+            return None
+        if holds and not is_done:
+            # Before reading, so that it is not deleted meanwhile.
+            self._records.write(fit, record.model_copy(update={"evaluating": folder.name}))
+        try:
+            return checkpoint_format.read(folder)
+        except (NotFoundError, CorruptError) as error:
+            if is_last:
+                raise
+            if folder.is_dir():  # else it was deleted: there is a newer one
+                self._left_out.add(folder)
+                logger.warning("Skipping the checkpoint %s: %s", folder, error)
+            return None
+
+    def _evaluate(self, fit: int, found: Checkpoint, evaluate: Evaluate) -> None:
+        name, progress = found.folder.name, found.progress
+        record = self._records.read(fit)
+        if record.has(name):
+            return  # the last one, by an earlier process of this evaluator
+        began = time.monotonic()
+        metrics = evaluate(found)
+        done = CheckpointEvaluation(
+            checkpoint=name,
+            epoch=progress.next_epoch if progress.step else max(0, progress.next_epoch - 1),
+            step=progress.steps,
+            is_epochs_end=not progress.step,
+            values={name: encode_number(value) for name, value in metrics.items()},
+            seconds=round(time.monotonic() - began, 3),
+        )
+        self._require_metrics(done)
+        every = (*record.done, done)
+        best = None if self._wanted.best is None else best_of(every, self._wanted.best)
+        update = {
+            "evaluating": None,
+            "best": None if best is None else best.checkpoint,
+            "skipped": len(passed_over(self._saved(fit), [one.checkpoint for one in every])),
+            "done": every,
+        }
+        after = record.model_copy(update=update)
+        # Before reporting: if this process is killed in between, the next one reports it.
+        self._records.write(fit, after)
+        # With progress, a lost process restarts without limit.
+        self._checkpoints.note_steps(done.step, resting=True)
+        self._tell(fit, done)
+        self._stop_if_due(fit, after)
+
+    def _require_metrics(self, done: CheckpointEvaluation) -> None:
+        stopping = self._wanted.stopping
+        asked: dict[str, Best | None] = {
+            "keep_best": self._wanted.best,
+            "early_stopping": None if stopping is None else stopping.by,
+        }
+        for option, by in asked.items():
+            if by is not None and by.metric not in done.values:
+                raise SpecError(
+                    f"The evaluation has no metric {by.metric} for {option}",
+                    hint=f"available: {', '.join(done.values)}",
+                )
+
+    def _stop_if_due(self, fit: int, record: FitEvaluations) -> None:
+        stopping = self._wanted.stopping
+        if stopping is None or record.has(FINAL) or not should_stop(record.done, stopping):
+            return
+        if fit not in self._asked:
+            logger.info(
+                "%s did not improve for %d checkpoints. Stopping training.",
+                stopping.by.metric,
+                stopping.patience,
+            )
+        # Repeated with each evaluation: a trainer that was killed may have consumed the first
+        # request.
+        self._asked.add(fit)
+        self._wanted.ask_to_stop(fit)
+
+
+def passed_over(saved: Collection[str], done: Collection[str]) -> set[str]:
+    """Return the checkpoints that were skipped for a newer one.
+
+    Args:
+        saved: Names of all checkpoints of a call.
+        done: Names of the evaluated ones.
+    """
+    newest = max((age(name) for name in done), default=(-1, 0))
+    return {name for name in saved if name not in done and age(name) < newest}

@@ -1,0 +1,87 @@
+"""When checkpoints within an epoch are due, and the thread that writes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from timonel.training.settings import CheckpointPolicy
+
+
+class Due:
+    """Schedule of checkpoints within an epoch.
+
+    Args:
+        policy: Interval in steps and seconds.
+        clock: Monotonic clock in seconds.
+    """
+
+    def __init__(
+        self, policy: CheckpointPolicy, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._last = clock()
+
+    def saved(self) -> None:
+        """Record that a checkpoint is saved now."""
+        self._last = self._clock()
+
+    def by_steps(self, before: int, now: int) -> bool:
+        """Whether a checkpoint is due between two step counts of the call."""
+        every = self._policy.checkpoint_steps
+        return every is not None and now // every > before // every
+
+    def by_clock(self) -> bool:
+        """Whether the interval in seconds has passed since the last checkpoint."""
+        every = self._policy.checkpoint_seconds
+        return every is not None and self._clock() - self._last >= every
+
+
+_THREAD = "timonel-checkpoint"
+
+
+class BackgroundWriter:
+    """Runs one task at a time in a background thread.
+
+    Used from one thread. Errors of the task are raised by the next call of `submit` or `wait`.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Wait for the previous task, then start ``work``."""
+        self.wait()
+        # Not a daemon: a process that exits by itself waits for its checkpoint.
+        self._thread = threading.Thread(target=self._run, args=(work,), name=_THREAD)
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Wait for the task in flight; keep its error for `wait`."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def wait(self) -> None:
+        """Wait for the task in flight, and raise its error."""
+        self.drain()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
+            self._error = error
+
+
+def is_writing() -> bool:
+    """Whether a checkpoint is being written.
+
+    Callable from any thread.
+    """
+    return any(thread.name == _THREAD for thread in threading.enumerate())

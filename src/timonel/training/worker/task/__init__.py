@@ -1,1 +1,0 @@
-"""A task's cluster, program, parameters, result and heartbeat."""

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from timonel.errors import SpecError
+from timonel.training.combinations import check_settings, choose
+from timonel.training.settings import Settings, StrategyName
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "chosen"),
+    [
+        ("auto", {}, "none"),
+        ("auto", {"devices": 2}, "mirrored"),
+        ("auto", {"workers": 2}, "multi-worker"),
+        ("auto", {"workers": 2, "devices": 4}, "multi-worker"),
+        ("auto", {"tpu": True}, "tpu"),
+        ("auto", {"ps": 1, "workers": 2}, "parameter-server"),
+        ("none", {"workers": 3}, "none"),
+        ("mirrored", {}, "mirrored"),
+        ("multi-worker", {}, "multi-worker"),
+        ("one-device", {"devices": 2, "tpu": True}, "one-device"),
+        ("central-storage", {"devices": 2}, "central-storage"),
+    ],
+)
+def test_which_strategy_is_chosen(wanted: str, given: dict[str, Any], chosen: str) -> None:
+    sizes: dict[str, Any] = {"workers": 1, "devices": 1, **given}
+    assert choose(StrategyName(wanted), **sizes) == chosen
+
+
+@pytest.mark.parametrize("strategy", ["one-device", "mirrored", "central-storage", "tpu"])
+def test_what_needs_one_worker(strategy: str) -> None:
+    with pytest.raises(SpecError, match=f"expected one worker .*'{strategy}', got 2"):
+        check_settings(Settings.of({"strategy": strategy, "workers": 2}))
+
+
+TWO_DEVICES = {"devices_per_worker": 2}
+TWO_WORKERS = {"workers": 2}
+SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strategy": "none", "checkpoint_steps": 5}, "checkpoint"),
+        ({"strategy": "none", "stop_on_nan": True}, "stop"),
+        ({"keep_best": "val loss"}, "--keep-best needs a metric"),
+        ({"cross_device_ops": "nccl"}, "expected the strategy 'mirrored'.*got one device"),
+        ({"cross_device_ops": "hierarchical", **TWO_WORKERS}, "got 'multi-worker'"),
+        ({"collectives": "ring"}, "expected several workers for --collectives, got one device"),
+        ({"collectives": "nccl", **TWO_DEVICES}, "got 'mirrored'"),
+        ({"compress_gradients": "bfloat16"}, "for --compress-gradients, got one device"),
+        ({"compress_gradients": "float16", **SERVERS}, "got 'parameter-server'"),
+        ({"strategy": "central-storage", "compress_gradients": "float16"}, "central-storage"),
+        ({"xla": True, **TWO_WORKERS}, "expected one replica for --xla, got 'multi-worker'"),
+        ({"xla": True, **TWO_DEVICES}, "got 'mirrored'"),
+        ({"xla": True, "deterministic": True}, "no --xla together with --deterministic"),
+        ({"strategy": "tpu", "precision": "float16"}, "expected bfloat16 or float32 on a TPU"),
+        ({"strategy": "central-storage", "precision": "float16"}, "cannot scale a loss"),
+        ({"accumulate_gradients": 2, **SERVERS}, "no --accumulate-gradients together with"),
+        ({"scale_learning_rate": "sqrt", **SERVERS}, "no --scale-learning-rate together"),
+        ({"batch_size_is": "per-replica", **SERVERS}, "no --batch-size-is together"),
+        ({"max_staleness": 2, **TWO_WORKERS}, "'parameter-server' for --max-staleness, got 'multi"),
+        ({"backup_workers": 0}, "for --backup-workers, got one device"),
+        ({"warmup_epochs": 1}, "for --warmup-epochs, got one device"),
+        ({"ps": 1, "strategy": "mirrored"}, "'parameter-server' for --ps, got 'mirrored'"),
+        ({"strategy": "parameter-server"}, "expected at least one parameter server, got --ps 0"),
+        ({"max_staleness": 2, "backup_workers": 1, **SERVERS}, "--max-staleness or --backup-work"),
+        ({"backup_workers": 2, **SERVERS}, "expected at most 1 backup workers, got 2"),
+        ({"devices_per_worker": 2, **SERVERS}, "no --devices-per-worker together with parameter"),
+        ({"launcher": "mpi", **SERVERS}, "expected parameter servers without --launcher mpi"),
+        ({"deterministic": True, **SERVERS}, "synchronous updates without backup workers"),
+        ({"strategy": "none", "precision": "bfloat16"}, "no --precision together with"),
+        ({"strategy": "none", "threads": 2}, "no --threads together with"),
+        ({"strategy": "none", **TWO_DEVICES}, "no --devices-per-worker together with"),
+        ({"strategy": "none", "learning_rate_warmup": 5}, "no --learning-rate-warmup"),
+        ({"strategy": "none", "profile": "1:2"}, "no --profile together with"),
+        ({"profile": "1:2", **SERVERS}, "no --profile together with parameter servers"),
+        ({"early_stopping": "val_loss"}, "expected --evaluator with --early-stopping"),
+        ({"early_stopping": "loss", "evaluator": True}, "needs a validation metric.*'loss'"),
+        (
+            {"strategy": "none", "early_stopping": "val_loss", "evaluator": True},
+            "no --early-stopping together with",
+        ),
+        ({"keep_best": "best of all"}, "--keep-best needs a metric"),
+        ({"profile": "7:2"}, "--profile needs a range.*'7:2'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        check_settings(Settings.of(given))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"cross_device_ops": "one-device", **TWO_DEVICES},
+        {"collectives": "ring", **TWO_WORKERS},
+        {"compress_gradients": "float16", **TWO_WORKERS},
+        {"compress_gradients": "bfloat16", **TWO_DEVICES},
+        {"xla": True},
+        {"profile": "10:20", **TWO_WORKERS},
+        {"xla": True, "strategy": "one-device"},
+        {"evaluator": True, "early_stopping": "max:val_f1:5", "keep_best": "val_loss"},
+        {"precision": "float16", "accumulate_gradients": 4, "learning_rate_warmup": 10},
+        {"strategy": "none", "workers": 2},
+        {"batch_size_is": "per-replica", "scale_learning_rate": "linear", **TWO_WORKERS},
+        {"max_staleness": 0, "warmup_epochs": 2, "evaluator": True, **SERVERS},
+        {"backup_workers": 0, "deterministic": True, **SERVERS},
+        {"strategy": "none", "ps": 2, "workers": 2},
+    ],
+)
+def test_what_goes_together(given: dict[str, Any]) -> None:
+    check_settings(Settings.of(given))
+
+
+PROGRAM = """
+import tensorflow as tf
+from timonel.errors import SpecError
+from timonel.training.settings import StrategyName
+from timonel.training.worker.strategy.strategies import adopt
+
+kind, maker = {kind!r}, {maker!r}
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+devices = ["CPU:0", "CPU:1"]
+strategy = eval(maker)
+adopt(strategy, StrategyName(kind))
+found = []
+for name in {names!r}:
+    cls = eval("tf.distribute." + name)
+    try:
+        found.append(cls() is strategy)
+    except SpecError as error:
+        assert "--strategy none" in str(error) and kind in str(error), error
+        assert f"creates a tf.distribute.{{name}}," in str(error), error
+        found.append(False)
+with strategy.scope(), tf.distribute.{own}().scope():
+    variable = tf.Variable(1.0)
+print(found, strategy.num_replicas_in_sync, len(strategy.experimental_local_results(variable)))
+"""
+NAMES = (
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "experimental.MultiWorkerMirroredStrategy",
+    "OneDeviceStrategy",
+    "ParameterServerStrategy",
+    "experimental.CentralStorageStrategy",
+    "TPUStrategy",
+)
+
+
+def adopted(kind, maker, own):
+    program = PROGRAM.format(kind=kind, maker=maker, names=NAMES, own=own)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def test_a_mirrored_strategy_is_the_jobs():
+    told = adopted("mirrored", "tf.distribute.MirroredStrategy(devices)", "MirroredStrategy")
+    assert told == f"{[name == 'MirroredStrategy' for name in NAMES]} 2 2"
+
+
+def test_a_multi_worker_strategy_is_the_jobs_by_both_names():
+    own = "MultiWorkerMirroredStrategy"
+    told = adopted("multi-worker", f"tf.distribute.{own}()", own)
+    assert told == f"{[name.endswith(own) for name in NAMES]} 1 1"
