@@ -11,12 +11,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from timonel.cli import watch
-from timonel.cli.watch import VersionState, Watch, changes, parse_states
+from timonel.cli.watch import ReportedVersion, VersionWatcher, changes, parse_states
 
-UP = VersionState("AVAILABLE")
-LOADING = VersionState("LOADING")
-GONE = VersionState("END")
-BROKEN = VersionState("END", "no graph")
+UP = ReportedVersion("AVAILABLE")
+LOADING = ReportedVersion("LOADING")
+GONE = ReportedVersion("END")
+BROKEN = ReportedVersion("END", "no graph")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_answer_is_parsed() -> None:
     value = {
         "model_version_status": [failed, *answer(**{"2": "AVAILABLE"})["model_version_status"]]
     }
-    assert parse_states(value) == {3: VersionState("END", "x"), 2: UP}
+    assert parse_states(value) == {3: ReportedVersion("END", "x"), 2: UP}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_watch_tells_what_changes(server, monkeypatch: pytest.MonkeyPatch) -> 
         if "unloaded" in line:
             heard.set()
 
-    with Watch(url, "digits", tell):
+    with VersionWatcher(url, "digits", tell):
         assert told == ["digits: loaded version 1"]
         holder.update(answer(**{"1": "END", "2": "AVAILABLE"}))
         assert heard.wait(10)
@@ -109,7 +109,7 @@ def test_a_watch_takes_no_signal_that_is_for_the_program(server, monkeypatch) ->
         if "2" in line:
             seen.set()
 
-    with Watch(url, "digits", tell):
+    with VersionWatcher(url, "digits", tell):
         states.update(answer(**{"2": "AVAILABLE"}))
         assert seen.wait(30)
     assert masks.pop("watch-digits") >= {signal.SIGINT, signal.SIGTERM}
@@ -119,5 +119,5 @@ def test_a_watch_takes_no_signal_that_is_for_the_program(server, monkeypatch) ->
 
 def test_a_server_that_is_gone_is_no_error() -> None:
     told: list[str] = []
-    Watch("http://127.0.0.1:9", "digits", told.append).poll()
+    VersionWatcher("http://127.0.0.1:9", "digits", told.append).poll()
     assert told == []

@@ -10,8 +10,8 @@ from timonel.engines.failures import TaskExit
 from timonel.engines.lifecycle import (
     Action,
     Begin,
+    CoordinatorState,
     Event,
-    State,
     TaskExited,
     TaskReady,
     TaskStarted,
@@ -29,7 +29,7 @@ class Job:
     actions: list[Action] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.state: State = initial(self.spec, self.now)
+        self.state: CoordinatorState = initial(self.spec, self.now)
 
     def tell(self, *events: Event) -> list[Action]:
         new: list[Action] = []

@@ -11,8 +11,8 @@ from timonel.engines.base import JobState
 from timonel.engines.failures import TaskExit
 from timonel.engines.lifecycle import (
     Begin,
+    CoordinatorPhase,
     Event,
-    Phase,
     ScaleRequested,
     StartFailed,
     StartGeneration,
@@ -122,8 +122,8 @@ def _check(job: Job, resizes: int) -> None:
     if not _may_forgive(spec.restart, job):
         assert status.restarts <= spec.restart.max_restarts
     _check_attempts(job)
-    assert status.state.is_final == (state.phase is Phase.ENDED)
-    if state.phase in {Phase.WAITING, Phase.ENDED}:
+    assert status.state.is_final == (state.phase is CoordinatorPhase.ENDED)
+    if state.phase in {CoordinatorPhase.WAITING, CoordinatorPhase.ENDED}:
         assert all(task.state in {"succeeded", "failed", "stopped"} for task in status.tasks)
     if status.state is JobState.FAILED:
         assert status.cause is not None

@@ -9,7 +9,7 @@ from tests.engines.job import Job, spec_of
 from tests.engines.strategies import causes, policies, role_lists
 from timonel.engines.base import FailureCause, JobState
 from timonel.engines.elastic import (
-    Slots,
+    ElasticSlots,
     check_sizes,
     record_loss,
     recover,
@@ -50,7 +50,7 @@ class TestDecisions:
     def test_sizes_stay_within_their_bounds(
         self, data: st.DataObject, roles: tuple[RoleSpec, ...], policy: RestartPolicy
     ) -> None:
-        slots, now = Slots(), 0.0
+        slots, now = ElasticSlots(), 0.0
         names = st.sampled_from([role.name for role in roles])
         for _ in range(data.draw(st.integers(0, 12))):
             now += data.draw(st.floats(0, 100))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from timonel.errors import ModelError
 from timonel.models import check
 from timonel.models.check import compare, run_check
-from timonel.models.check_process import CheckRequest, Prediction, Predictions
+from timonel.models.check_process import CheckRequest, ExportPrediction, Predictions
 from timonel.models.exports import ReferenceExample
 
 LABELS = ["no", "yes"]
@@ -84,14 +84,14 @@ def expected(*scores: float, key: str = "a", label: float | None = None) -> Refe
 
 
 def answered(*scores: float, label: str | None = None, key: str = "a") -> Predictions:
-    return Predictions(by_key={key: Prediction(scores=scores, label=label)})
+    return Predictions(by_key={key: ExportPrediction(scores=scores, label=label)})
 
 
 def test_equal_answers_pass_with_their_figures() -> None:
     examples = [expected(0.9, 0.1, key="a", label=0), expected(0.2, 0.8, key="b", label=0)]
     answers = {
-        "a": Prediction(scores=(0.90001, 0.09999), label="no"),
-        "b": Prediction(scores=(0.2, 0.8), label="yes"),
+        "a": ExportPrediction(scores=(0.90001, 0.09999), label="no"),
+        "b": ExportPrediction(scores=(0.2, 0.8), label="yes"),
     }
     result = compare(examples, Predictions(by_key=answers, seconds=0.5, load_seconds=1.5), LABELS)
     assert (result.status, result.examples) == ("passed", 2)
@@ -126,7 +126,7 @@ def test_either_label_is_right_of_a_tie() -> None:
 
 def test_a_regression_is_measured_in_its_unit() -> None:
     examples = [expected(10.0, key="a", label=11.0), expected(20.0, key="b", label=17.0)]
-    answers = {"a": Prediction(scores=(10.0,)), "b": Prediction(scores=(20.001,))}
+    answers = {"a": ExportPrediction(scores=(10.0,)), "b": ExportPrediction(scores=(20.001,))}
     result = compare(examples, Predictions(by_key=answers), None)
     assert (result.status, result.accuracy, result.confusion) == ("passed", None, None)
     assert result.mae == pytest.approx(2.0, abs=1e-3)
@@ -140,7 +140,7 @@ def test_a_large_value_may_differ_by_a_share_of_it() -> None:
 
 def test_what_was_not_found_is_told() -> None:
     examples = [expected(1.0, key="a"), expected(1.0, key="b")]
-    found = Predictions(by_key={"b": Prediction(scores=(1.0,))}, from_records=1)
+    found = Predictions(by_key={"b": ExportPrediction(scores=(1.0,))}, from_records=1)
     message = compare(examples, found, None).message
     assert "1 of them from the dataset's records" in message
     assert "1 others were not found" in message

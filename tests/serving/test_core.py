@@ -5,7 +5,7 @@ import pytest
 
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
@@ -42,7 +42,7 @@ class Sums(LoadedModel):
 
 def plane_of(model):
     catalogue = Catalogue({"m": {}, "other": {}})
-    status = (VersionStatus(3, State.AVAILABLE),)
+    status = (VersionStatus(3, VersionState.AVAILABLE),)
     catalogue.publish("m", {3: Servable("m", 3, model, ("cat", "dog"))}, status)
     return DataPlane(catalogue)
 
@@ -140,7 +140,7 @@ def test_an_unknown_signature_is_a_failed_precondition():
 
 def test_status_metadata_and_what_is_not_ready():
     plane = plane_of(Sums())
-    assert plane.status("m", 3) == plane.status("m") == (VersionStatus(3, State.AVAILABLE),)
+    assert plane.status("m", 3) == plane.status("m") == (VersionStatus(3, VersionState.AVAILABLE),)
     metadata = plane.metadata(ModelSpec("m"))
     assert (metadata.name, metadata.version) == ("m", 3)
     assert plane.models() == {"m": plane.status("m"), "other": ()}

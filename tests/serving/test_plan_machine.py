@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from timonel.serving.manager.plan import (
     Candidate,
     Rule,
-    State,
     Tracked,
+    VersionState,
     after_failure,
     of_interest,
     plan,
@@ -50,7 +50,7 @@ class Plans(RuleBasedStateMachine):
         return Rule(self.model.policy, self.transition, keep)
 
     def serving(self):
-        return {n for n, record in self.tracked.items() if record.state is State.AVAILABLE}
+        return {n for n, record in self.tracked.items() if record.state is VersionState.AVAILABLE}
 
     def in_memory(self):
         return {n for n, record in self.tracked.items() if record.in_memory}
@@ -67,8 +67,8 @@ class Plans(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.disk)))
         del self.disk[number]
         record = self.tracked.get(number)
-        if record is not None and record.state is State.END:
-            self.tracked[number] = Tracked(State.END, error=record.error)
+        if record is not None and record.state is VersionState.END:
+            self.tracked[number] = Tracked(VersionState.END, error=record.error)
         self.look()
 
     @rule(policy=POLICIES, labels=st.dictionaries(st.sampled_from("xy"), NUMBERS, max_size=2))
@@ -85,26 +85,26 @@ class Plans(RuleBasedStateMachine):
         self.kept = set(labels.values())
         self.look()
 
-    @precondition(lambda self: State.LOADING in {r.state for r in self.tracked.values()})
+    @precondition(lambda self: VersionState.LOADING in {r.state for r in self.tracked.values()})
     @rule(data=st.data())
     def end_a_load(self, data):
-        loading = [n for n, r in self.tracked.items() if r.state is State.LOADING]
+        loading = [n for n, r in self.tracked.items() if r.state is VersionState.LOADING]
         number = data.draw(st.sampled_from(sorted(loading)))
         record = self.tracked[number]
         good = self.disk.get(number, ("", False)) == (record.fingerprint, True)
         if good:
-            self.tracked[number] = Tracked(State.AVAILABLE, record.fingerprint)
+            self.tracked[number] = Tracked(VersionState.AVAILABLE, record.fingerprint)
         else:
             self.tracked[number] = after_failure(
                 record, BROKEN, retries=1, retry_at=self.now + 10, transient=True
             )
         self.look()
 
-    @precondition(lambda self: State.UNLOADING in {r.state for r in self.tracked.values()})
+    @precondition(lambda self: VersionState.UNLOADING in {r.state for r in self.tracked.values()})
     @rule(data=st.data())
     def end_an_unload(self, data):
-        leaving = [n for n, r in self.tracked.items() if r.state is State.UNLOADING]
-        self.tracked[data.draw(st.sampled_from(sorted(leaving)))] = Tracked(State.END)
+        leaving = [n for n, r in self.tracked.items() if r.state is VersionState.UNLOADING]
+        self.tracked[data.draw(st.sampled_from(sorted(leaving)))] = Tracked(VersionState.END)
         self.look()
 
     @rule()
@@ -128,11 +128,11 @@ class Plans(RuleBasedStateMachine):
             assert old is None or not old.in_memory
             attempts = old.attempts if old and old.fingerprint == candidate.fingerprint else 0
             self.tracked[candidate.number] = Tracked(
-                State.LOADING, candidate.fingerprint, attempts + 1
+                VersionState.LOADING, candidate.fingerprint, attempts + 1
             )
         for number in todo.unload:
             assert number in before
-            self.tracked[number] = Tracked(State.UNLOADING, self.tracked[number].fingerprint)
+            self.tracked[number] = Tracked(VersionState.UNLOADING, self.tracked[number].fingerprint)
         self.kept &= set(self.disk)
         if self.transition is Transition.AVAILABILITY_PRESERVING and candidates and before:
             assert self.serving(), "nothing serves any more"
@@ -140,17 +140,17 @@ class Plans(RuleBasedStateMachine):
     def settle(self):
         """Let everything that was begun come to its end."""
         for _ in range(200):
-            busy = [n for n, r in self.tracked.items() if r.state is not State.AVAILABLE]
+            busy = [n for n, r in self.tracked.items() if r.state is not VersionState.AVAILABLE]
             busy = [n for n in busy if self.tracked[n].in_memory]
             if not busy:
                 self.now += 10
             for number in busy:
                 record = self.tracked[number]
                 good = self.disk.get(number, ("", False)) == (record.fingerprint, True)
-                if record.state is State.UNLOADING:
-                    self.tracked[number] = Tracked(State.END)
+                if record.state is VersionState.UNLOADING:
+                    self.tracked[number] = Tracked(VersionState.END)
                 elif good:
-                    self.tracked[number] = Tracked(State.AVAILABLE, record.fingerprint)
+                    self.tracked[number] = Tracked(VersionState.AVAILABLE, record.fingerprint)
                 else:
                     self.tracked[number] = after_failure(
                         record, BROKEN, retries=1, retry_at=self.now + 10, transient=True

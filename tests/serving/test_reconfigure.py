@@ -15,7 +15,7 @@ from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import ConfigFollower, config_from
-from timonel.serving.manager.plan import State
+from timonel.serving.manager.plan import VersionState
 from timonel.serving.manager.reload import UnservableError
 from timonel.serving.settings import (
     Every,
@@ -99,7 +99,7 @@ def test_the_new_list_replaces_the_old_one(root):
     with Rig(root, "a") as rig:
         rig.apply("b")
         assert rig.ask("b") == (2, 2.0)
-        rig.until(lambda: rig.states("a") == {2: State.END})
+        rig.until(lambda: rig.states("a") == {2: VersionState.END})
         assert list(rig.plane.models()) == ["b"]
         assert rig.plane.unready() == []
         assert [model.name for model in rig.plane.configuration()] == ["b"]
@@ -116,13 +116,13 @@ def test_the_new_list_replaces_the_old_one(root):
 def test_policies_and_paths_of_a_model_change_while_it_serves(root):
     with Rig(root, "a") as rig:
         rig.apply(rig.model("a", policy=Every()))
-        rig.until(lambda: rig.states("a") == {1: State.AVAILABLE, 2: State.AVAILABLE})
+        rig.until(lambda: rig.states("a") == {1: VersionState.AVAILABLE, 2: VersionState.AVAILABLE})
         rig.apply(rig.model("a", policy=Specific(versions=(1, 9))))
-        rig.until(lambda: rig.states("a") == {1: State.AVAILABLE, 2: State.END})
+        rig.until(lambda: rig.states("a") == {1: VersionState.AVAILABLE, 2: VersionState.END})
         publish(root / "other", 1, 7)
         publish(root / "other", 3, 8)
         rig.apply(rig.model("a", root / "other", policy=Every()))
-        rig.until(lambda: rig.states("a").get(3) is State.AVAILABLE)
+        rig.until(lambda: rig.states("a").get(3) is VersionState.AVAILABLE)
         # The same number under another path is not loaded anew, as in TensorFlow Serving.
         assert rig.ask("a", 1) == (1, 1.0)
         assert rig.ask("a", 3) == (3, 8.0)
@@ -157,11 +157,11 @@ def test_labels_at_the_start_are_refused_unless_they_may_wait(root):
 def test_what_a_label_names_is_kept_in_memory(root):
     with Rig(root, "a") as rig:
         rig.apply(rig.model("a", stable=1))
-        rig.until(lambda: rig.states("a") == {1: State.AVAILABLE, 2: State.AVAILABLE})
+        rig.until(lambda: rig.states("a") == {1: VersionState.AVAILABLE, 2: VersionState.AVAILABLE})
         publish(root / "a", 3)
         # As in TensorFlow Serving, 2 may go before 3 is there: 1 is served as well.
-        rig.until(lambda: rig.states("a").get(2) is State.END)
-        rig.until(lambda: rig.states("a").get(3) is State.AVAILABLE)
+        rig.until(lambda: rig.states("a").get(2) is VersionState.END)
+        rig.until(lambda: rig.states("a").get(3) is VersionState.AVAILABLE)
         assert rig.ask("a", label="stable") == (1, 1.0)
         assert rig.ask("a") == (3, 3.0)
 
@@ -186,7 +186,7 @@ def test_one_bad_path_stops_nobody(root):
         waiting = rig.plane.reconfigure([rig.model("gone"), rig.model("a"), rig.model("b")])
         rig.until(lambda: rig.plane.unready() == ["gone"])
         publish(root / "a", 3)
-        rig.until(lambda: rig.states("a").get(2) is State.END)
+        rig.until(lambda: rig.states("a").get(2) is VersionState.END)
         assert rig.ask("a") == (3, 3.0)
         assert not waiting.done()
         publish(root / "gone", 1)
@@ -258,7 +258,7 @@ def test_resource_preserving_never_has_two_versions_in_memory(root):
             publish(root / "a", number)
             rig.until(lambda number=number: list(rig.catalogue.loaded("a")) == [number])
         publish(root / "a", 5, "no number")
-        rig.until(lambda: rig.states("a").get(5) is State.END)
+        rig.until(lambda: rig.states("a").get(5) is VersionState.END)
         rig.until(lambda: list(rig.catalogue.loaded("a")) == [4])
         shutil.rmtree(root / "a" / "4")
         rig.until(lambda: list(rig.catalogue.loaded("a")) == [2] or 3 in rig.catalogue.loaded("a"))
@@ -272,12 +272,14 @@ def test_a_model_that_retries_holds_nobody_up(root):
     settings = {**STRICT, "retry_s": 60, "threads": 1}
     with Rig(root, "a", "b", runtime=FakeRuntime(fail), **settings) as rig:
         publish(root / "a", 3)
-        rig.until(lambda: rig.states("a").get(3) is State.LOADING and len(rig.runtime.attempts) > 2)
+        rig.until(
+            lambda: rig.states("a").get(3) is VersionState.LOADING and len(rig.runtime.attempts) > 2
+        )
         publish(root / "b", 3)
-        rig.until(lambda: rig.states("b") == {2: State.END, 3: State.AVAILABLE})
+        rig.until(lambda: rig.states("b") == {2: VersionState.END, 3: VersionState.AVAILABLE})
         assert rig.ask("a") == (2, 2.0)
         shutil.rmtree(root / "a" / "3")
-        rig.until(lambda: rig.states("a").get(3) is State.END)
+        rig.until(lambda: rig.states("a").get(3) is VersionState.END)
 
 
 def test_what_is_replaced_under_its_number_is_not_noticed_until_it_was_away(root):
@@ -287,7 +289,7 @@ def test_what_is_replaced_under_its_number_is_not_noticed_until_it_was_away(root
         assert rig.ask("a") == (2, 2.0)
         (root / "a" / "2").rename(root / "a" / "two")
         rig.until(lambda: rig.ask("a") == (1, 1.0))
-        rig.until(lambda: rig.states("a")[2] is State.END)
+        rig.until(lambda: rig.states("a")[2] is VersionState.END)
         (root / "a" / "two").rename(root / "a" / "00002")
         rig.until(lambda: rig.ask("a") == (2, 7.0))
 

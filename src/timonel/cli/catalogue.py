@@ -14,7 +14,7 @@ KEEP = "Operate"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """Top-level command."""
 
     name: str
@@ -30,24 +30,26 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("init", DAILY, "Create a sample project with a training script."),
-    Entry("demo", DAILY, "Run the whole path on real handwritten digits."),
-    Entry("convert", DAILY, "Convert a folder of images or a CSV file to a dataset."),
-    Entry("train", DAILY, "Run a script, notebook or module on one or more workers."),
-    Entry("export", DAILY, "Publish the model of a run as the next version of a name."),
-    Entry("serve", DAILY, "Serve a model over REST and gRPC, as TensorFlow Serving does."),
-    Entry("predict", DAILY, "Get predictions from a model for files or rows."),
-    Entry("runs", LOOK, "List, show and compare runs: parameters, metrics, inputs, outputs."),
-    Entry("lineage", LOOK, "Show which data, runs and models something was made from."),
-    Entry("jobs", LOOK, "List, show, scale, resume and stop jobs."),
-    Entry("models", LOOK, "List, show, add, check, optimize and delete model versions."),
-    Entry("data", LOOK, "Convert, list, show and verify datasets."),
-    Entry("servers", LOOK, "List and stop running servers."),
-    Entry("keys", LOOK, "Create, list and revoke API keys of servers."),
-    Entry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
-    Entry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),
-    Entry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
-    Entry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
+    CommandEntry("init", DAILY, "Create a sample project with a training script."),
+    CommandEntry("demo", DAILY, "Run the whole path on real handwritten digits."),
+    CommandEntry("convert", DAILY, "Convert a folder of images or a CSV file to a dataset."),
+    CommandEntry("train", DAILY, "Run a script, notebook or module on one or more workers."),
+    CommandEntry("export", DAILY, "Publish the model of a run as the next version of a name."),
+    CommandEntry("serve", DAILY, "Serve a model over REST and gRPC, as TensorFlow Serving does."),
+    CommandEntry("predict", DAILY, "Get predictions from a model for files or rows."),
+    CommandEntry(
+        "runs", LOOK, "List, show and compare runs: parameters, metrics, inputs, outputs."
+    ),
+    CommandEntry("lineage", LOOK, "Show which data, runs and models something was made from."),
+    CommandEntry("jobs", LOOK, "List, show, scale, resume and stop jobs."),
+    CommandEntry("models", LOOK, "List, show, add, check, optimize and delete model versions."),
+    CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
+    CommandEntry("servers", LOOK, "List and stop running servers."),
+    CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
+    CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
+    CommandEntry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),
+    CommandEntry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
+    CommandEntry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )
 """All commands, in help order."""
 

@@ -20,7 +20,7 @@ import typer
 
 from timonel._version import __version__
 from timonel.cli.groups import did_you_mean
-from timonel.cli.settings import Settings
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import InputError, Interrupted, JobError, TimonelError, UserCodeError
 
 EXIT_BUG = 1
@@ -128,7 +128,7 @@ def _write_traceback(text: str, args: Sequence[str]) -> Path:
     given = args[1] if len(args) > 1 and args[0] in {"--workspace", "-w"} else None
     # The workspace itself may be the cause of the error.
     with contextlib.suppress(Exception):
-        folder = Settings(given).find().root / "errors"
+        folder = GlobalOptions(given).find().root / "errors"
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(text)
         return folder / name

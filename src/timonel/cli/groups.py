@@ -26,7 +26,7 @@ _HEADING = re.compile(r"^[A-Z][A-Za-z, ]+:", re.MULTILINE)
 _TERM = re.compile(r"^  (-\S+(?:, -\S+)*|[a-z]+)(?=\s)", re.MULTILINE)
 
 
-class Command(TyperCommand):
+class StyledCommand(TyperCommand):
     """Command whose help has option sections, and colours on a terminal."""
 
     def get_help(self, ctx: Any) -> str:

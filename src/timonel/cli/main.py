@@ -18,7 +18,7 @@ from timonel._version import __version__
 from timonel.cli.defaults import CONFIG_NAME, read_defaults
 from timonel.cli.errors import first_rank_reports, print_error, report
 from timonel.cli.groups import CONTEXT, LazyGroup
-from timonel.cli.settings import Settings, hoist
+from timonel.cli.settings import GlobalOptions, hoist
 from timonel.errors import Interrupted
 
 _REPEAT_S = 1.0
@@ -83,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
             args,
             prog_name="timonel",
             standalone_mode=False,
-            obj=Settings(),
+            obj=GlobalOptions(),
         )
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - unexpected ones are bugs
         return report(error, args, debug=debug)
@@ -124,7 +124,7 @@ def options(
     given = read_defaults(ctx, Path(CONFIG_NAME))
     ctx.default_map = dict(given.commands)
     ctx.obj = replace(
-        Settings.of(ctx), workspace=workspace or given.workspace, debug=debug, quiet=quiet
+        GlobalOptions.of(ctx), workspace=workspace or given.workspace, debug=debug, quiet=quiet
     )
     if debug or verbose:
         import logging

@@ -19,7 +19,7 @@ _VALUES = ("--workspace", "-w")
 
 
 @dataclass(frozen=True)
-class Settings:
+class GlobalOptions:
     """Values of the global options."""
 
     workspace: str | None = None
@@ -27,7 +27,7 @@ class Settings:
     quiet: bool = False
 
     @classmethod
-    def of(cls, ctx: typer.Context) -> Settings:
+    def of(cls, ctx: typer.Context) -> GlobalOptions:
         """Return the settings of the command line that ``ctx`` belongs to."""
         found = ctx.find_object(cls)
         return found if found is not None else cls()

@@ -19,19 +19,19 @@ _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
-class VersionState:
+class ReportedVersion:
     """State of a version, such as ``LOADING`` or ``AVAILABLE``, and its error."""
 
     state: str
     error: str = ""
 
 
-States = Mapping[int, VersionState]
+States = Mapping[int, ReportedVersion]
 
 
 def read_states(
     rest_url: str, model: str, caller: Credentials = ANONYMOUS
-) -> dict[int, VersionState]:
+) -> dict[int, ReportedVersion]:
     """Request the states of a model's versions from a server.
 
     Raises:
@@ -41,14 +41,14 @@ def read_states(
     return parse_states(json.loads(_get(f"{rest_url}/v1/models/{model}", caller)))
 
 
-def parse_states(answer: Mapping[str, Any]) -> dict[int, VersionState]:
+def parse_states(answer: Mapping[str, Any]) -> dict[int, ReportedVersion]:
     """Return the states in a ``GetModelStatus`` response."""
     states = {}
     for entry in answer.get("model_version_status", []):
         problem = entry.get("status", {})
         failed = problem.get("error_code", "OK") != "OK"
         error = problem.get("error_message", "") if failed else ""
-        states[int(entry["version"])] = VersionState(entry["state"], error)
+        states[int(entry["version"])] = ReportedVersion(entry["state"], error)
     return states
 
 
@@ -68,7 +68,7 @@ def changes(before: States, after: States) -> list[str]:
     return lines
 
 
-class Watch:
+class VersionWatcher:
     """Background thread that reports changes of a model's versions.
 
     Args:

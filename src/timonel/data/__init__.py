@@ -16,17 +16,17 @@ from timonel.data.preprocessing import (
     TablePreprocessing,
     parse_preprocessing,
 )
-from timonel.data.summary import Report, summarise
+from timonel.data.summary import DatasetSummary, summarise
 
 if TYPE_CHECKING:
     from timonel.data.loader import load
 
 __all__ = [
     "Dataset",
+    "DatasetSummary",
     "ImagePreprocessing",
     "Manifest",
     "Preprocessing",
-    "Report",
     "TablePreprocessing",
     "convert",
     "load",

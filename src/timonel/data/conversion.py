@@ -29,9 +29,9 @@ from timonel.data.manifest import (
     write_manifest,
 )
 from timonel.data.schema import SPLITS, Split, Task, parse_column_type
-from timonel.data.shards import Outcome, Plan, plan_shards, write_shards
+from timonel.data.shards import ConversionPlan, Outcome, plan_shards, write_shards
 from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
-from timonel.data.splits import Assignment, assign, check_fractions, find_duplicates
+from timonel.data.splits import SplitAssignment, assign, check_fractions, find_duplicates
 from timonel.data.summary import warnings_of
 from timonel.errors import AlreadyExistsError, DataError, FormatError, InputError, TimonelError
 from timonel.storage import (
@@ -159,13 +159,13 @@ def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
     return dataset
 
 
-def _plan(request: _Request, scan: Scan) -> tuple[Assignment, Plan]:
+def _plan(request: _Request, scan: Scan) -> tuple[SplitAssignment, ConversionPlan]:
     classes = scan.task == "classification"
     labels = sort_labels({str(entry.label) for entry in scan.entries}) if classes else []
     assignment = assign(scan.entries, labels, request.fractions, request.seed)
     shards = plan_shards(assignment.splits, shard_bytes=request.shard_bytes, shards=request.shards)
     numbers = {label: number for number, label in enumerate(labels)}
-    return assignment, Plan(shards, numbers, skip_bad=request.source.options.skip_bad)
+    return assignment, ConversionPlan(shards, numbers, skip_bad=request.source.options.skip_bad)
 
 
 def sort_labels(labels: set[str]) -> list[str]:
@@ -182,8 +182,8 @@ def _manifest(
     request: _Request,
     scan: Scan,
     outcome: Outcome,
-    plan: Plan,
-    assignment: Assignment,
+    plan: ConversionPlan,
+    assignment: SplitAssignment,
     facts: Description,
     run_id: str,
 ) -> Manifest:
@@ -253,7 +253,7 @@ def _target(train: Sequence[Entry]) -> Target:
     )
 
 
-def _check_outcome(outcome: Outcome, plan: Plan) -> None:
+def _check_outcome(outcome: Outcome, plan: ConversionPlan) -> None:
     present = {str(entry.label) for entry in outcome.written["train"]}
     lost = [label for label in plan.label_numbers if label not in present]
     if lost or not outcome.written["train"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from timonel.data.schema import ColumnRole, Schema, Split, Stored, Task
+from timonel.data.schema import ColumnRole, Schema, Split, StoredValue, Task
 from timonel.errors import CorruptError, NotFoundError
 from timonel.storage.digests import digest_bytes
 from timonel.storage.documents import read_document, write_document
@@ -18,7 +18,7 @@ MANIFEST_NAME = "manifest.json"
 _KIND = "dataset"
 
 
-class Shard(Stored):
+class Shard(StoredValue):
     """File of records."""
 
     name: str
@@ -28,14 +28,14 @@ class Shard(Stored):
     digest: str
 
 
-class Skipped(Stored):
+class Skipped(StoredValue):
     """Unusable raw record."""
 
     key: str
     reason: str
 
 
-class Duplicate(Stored):
+class Duplicate(StoredValue):
     """Group of identical records."""
 
     digest: str
@@ -43,7 +43,7 @@ class Duplicate(Stored):
     labels: tuple[str, ...] = Field(description="Distinct labels of the group.")
 
 
-class SourceInfo(Stored):
+class SourceInfo(StoredValue):
     """Source of the records."""
 
     plugin: str
@@ -68,7 +68,7 @@ class SourceInfo(Stored):
     warnings: tuple[str, ...] = Field(default=(), description="Possible misreadings.")
 
 
-class Target(Stored):
+class Target(StoredValue):
     """Statistics of a regression label over the training split."""
 
     mean: float
@@ -77,7 +77,7 @@ class Target(Stored):
     maximum: float
 
 
-class Manifest(Stored):
+class Manifest(StoredValue):
     """Metadata of a dataset, available without reading its records."""
 
     id: str

@@ -60,13 +60,13 @@ def parse_column_type(word: str) -> ColumnType:
     return found
 
 
-class Stored(BaseModel):
+class StoredValue(BaseModel):
     """Base of values read from files that another release may have written."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
-class Spread(Stored):
+class Spread(StoredValue):
     """Distribution of an integer over the records."""
 
     minimum: int
@@ -74,7 +74,7 @@ class Spread(Stored):
     maximum: int
 
 
-class ImageSchema(Stored):
+class ImageSchema(StoredValue):
     """Schema of records with one encoded image each."""
 
     type: Literal["images"] = "images"
@@ -87,7 +87,7 @@ class ImageSchema(Stored):
     formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
 
 
-class NumericColumn(Stored):
+class NumericColumn(StoredValue):
     """Numeric column; statistics are of the training split, without missing values."""
 
     type: Literal["numeric"] = "numeric"
@@ -104,7 +104,7 @@ class NumericColumn(Stored):
         return COLUMN_PREFIX + self.name
 
 
-class CategoricalColumn(Stored):
+class CategoricalColumn(StoredValue):
     """Categorical column; the vocabulary is that of the training split, sorted."""
 
     type: Literal["categorical"] = "categorical"
@@ -122,7 +122,7 @@ class CategoricalColumn(Stored):
 Column = Annotated[NumericColumn | CategoricalColumn, Field(discriminator="type")]
 
 
-class ColumnRole(Stored):
+class ColumnRole(StoredValue):
     """How a conversion uses one column of its source, with the reason."""
 
     name: str
@@ -131,7 +131,7 @@ class ColumnRole(Stored):
     is_doubtful: bool = Field(default=False, description="This use of the column loses values.")
 
 
-class TableSchema(Stored):
+class TableSchema(StoredValue):
     """Schema of records with one table row each."""
 
     type: Literal["table"] = "table"

@@ -40,7 +40,7 @@ class ShardPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConversionPlan:
     """All shards to write.
 
     Args:
@@ -113,7 +113,9 @@ def plan_shards(
 _Read = tuple[Entry, Raw | UnusableError]
 
 
-def write_shards(plan: Plan, source: Source, folder: Path, tick: Callable[[], None]) -> Outcome:
+def write_shards(
+    plan: ConversionPlan, source: Source, folder: Path, tick: Callable[[], None]
+) -> Outcome:
     """Read every record of ``plan`` once and write the shards into ``folder``.
 
     Args:
@@ -138,7 +140,7 @@ def write_shards(plan: Plan, source: Source, folder: Path, tick: Callable[[], No
 
 def _write_shard(
     shard: ShardPlan,
-    plan: Plan,
+    plan: ConversionPlan,
     records: Iterator[_Read],
     folder: Path,
     outcome: Outcome,
@@ -173,7 +175,7 @@ def _write_shard(
     )
 
 
-def _encode(entry: Entry, raw: Raw, plan: Plan) -> bytes:
+def _encode(entry: Entry, raw: Raw, plan: ConversionPlan) -> bytes:
     label = plan.label_numbers[str(entry.label)] if plan.label_numbers else float(entry.label)
     return encode_example({**raw.features, KEY_FEATURE: entry.key, LABEL_FEATURE: label})
 

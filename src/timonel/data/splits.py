@@ -143,7 +143,7 @@ def _rank(key: str, seed: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class SplitAssignment:
     """Records of each split.
 
     Args:
@@ -164,7 +164,7 @@ def assign(
     labels: Sequence[str],
     fractions: tuple[float, float, float] | None,
     seed: int,
-) -> Assignment:
+) -> SplitAssignment:
     """Assign each record to a split.
 
     Args:
@@ -178,7 +178,7 @@ def assign(
     """
     if fractions is not None or not any(entry.split for entry in entries):
         shares = fractions or DEFAULT_FRACTIONS
-        return Assignment(_divide_entries(entries, labels, shares, seed), shares)
+        return SplitAssignment(_divide_entries(entries, labels, shares, seed), shares)
     kept, left_out = _without_copies(entries)
     splits: dict[Split, list[Entry]] = {
         split: [entry for entry in kept if entry.split == split] for split in SPLITS
@@ -197,7 +197,7 @@ def assign(
         splits["train"], splits["validation"] = divided["train"], divided["validation"]
     train, validation, test = (len(splits[split]) / len(kept) for split in SPLITS)
     ordered = {split: shuffled(records, seed) for split, records in splits.items()}
-    return Assignment(ordered, (train, validation, test), given=given, left_out=left_out)
+    return SplitAssignment(ordered, (train, validation, test), given=given, left_out=left_out)
 
 
 def find_duplicates(entries: Sequence[Entry]) -> list[Duplicate]:

@@ -12,7 +12,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Report:
+class DatasetSummary:
     """Summary of a dataset for display.
 
     Args:
@@ -46,12 +46,12 @@ class Report:
         )
 
 
-def summarise(dataset: Dataset) -> Report:
+def summarise(dataset: Dataset) -> DatasetSummary:
     """Return the summary of a dataset."""
     manifest = dataset.manifest
     what = "images" if isinstance(manifest.record_schema, ImageSchema) else "rows"
     size = format_bytes(sum(shard.bytes for shard in manifest.shards))
-    return Report(
+    return DatasetSummary(
         title=f"{dataset.count():,} {what}, {size} in {len(manifest.shards)} shards",
         header=("label", *SPLITS, "all"),
         rows=_rows(dataset),

@@ -22,7 +22,7 @@ class TaskEntry(TypedDict):
     index: int
 
 
-class Assignment(TypedDict):
+class TaskAssignment(TypedDict):
     """Cluster description of a task, with its generation, attempt and restart reason."""
 
     cluster: dict[str, list[str]]
@@ -34,7 +34,7 @@ class Assignment(TypedDict):
 
 def assign(
     roles: Sequence[RoleSpec], addresses: Mapping[str, str], generation: int
-) -> dict[str, Assignment]:
+) -> dict[str, TaskAssignment]:
     """Return the assignment of each task, by task name.
 
     Args:
@@ -48,7 +48,7 @@ def assign(
         if role.name not in OUTSIDE_CLUSTER
     }
     return {
-        f"{role.name}-{index}": Assignment(
+        f"{role.name}-{index}": TaskAssignment(
             cluster=cluster,
             task=TaskEntry(type=role.name, index=index),
             generation=generation,
@@ -59,6 +59,6 @@ def assign(
     }
 
 
-def encode(assignment: Assignment) -> str:
+def encode(assignment: TaskAssignment) -> str:
     """Encode an assignment as the value of ``TIMONEL_CLUSTER``."""
     return json.dumps(assignment, separators=(",", ":"))

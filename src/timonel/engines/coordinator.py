@@ -25,11 +25,11 @@ from timonel.engines.lifecycle import (
     GONE,
     Action,
     Begin,
+    CoordinatorPhase,
+    CoordinatorState,
     Event,
-    Phase,
     ScaleRequested,
     StartFailed,
-    State,
     Step,
     StopRequested,
     TaskExited,
@@ -44,25 +44,25 @@ from timonel.engines.lifecycle import (
 from timonel.engines.spec import JobSpec
 
 
-def initial(spec: JobSpec, created_at: float) -> State:
+def initial(spec: JobSpec, created_at: float) -> CoordinatorState:
     """Return the initial state of an accepted job."""
-    return State(spec, JobStatus.of(spec, created_at))
+    return CoordinatorState(spec, JobStatus.of(spec, created_at))
 
 
-def advance(state: State, event: Event, now: float) -> Step:
+def advance(state: CoordinatorState, event: Event, now: float) -> Step:
     """Return the state after ``event``, and the actions to carry out."""
-    if state.phase is Phase.ENDED or _is_stale(state, event):
+    if state.phase is CoordinatorPhase.ENDED or _is_stale(state, event):
         return state, ()
     return _HANDLERS[type(event)](state, event, now)
 
 
-def _is_stale(state: State, event: Event) -> bool:
+def _is_stale(state: CoordinatorState, event: Event) -> bool:
     """Whether an event is of an earlier generation, attempt or ended task."""
     if isinstance(event, Begin):
-        return state.phase is not Phase.NEW
+        return state.phase is not CoordinatorPhase.NEW
     if not isinstance(event, TaskStarted | TaskReady | TaskExited | StartFailed):
         return False
-    if event.generation != state.status.generation or state.phase is Phase.WAITING:
+    if event.generation != state.status.generation or state.phase is CoordinatorPhase.WAITING:
         return True
     if isinstance(event, StartFailed):
         return False
@@ -70,16 +70,16 @@ def _is_stale(state: State, event: Event) -> bool:
     return task is None or task.attempt != event.attempt or task.state in {*GONE, "restarting"}
 
 
-def _on_begin(state: State, _event: Begin, now: float) -> Step:
+def _on_begin(state: CoordinatorState, _event: Begin, now: float) -> Step:
     return generations.start(state, now)
 
 
-def _on_started(state: State, event: TaskStarted, _now: float) -> Step:
+def _on_started(state: CoordinatorState, event: TaskStarted, _now: float) -> Step:
     address = event.address
     return with_task(state, event.task_id, state="starting", pid=event.pid, address=address), ()
 
 
-def _on_ready(state: State, event: TaskReady, now: float) -> Step:
+def _on_ready(state: CoordinatorState, event: TaskReady, now: float) -> Step:
     name = event.task_id
     state = with_task(state, name, state="running")
     ready_at = {**state.ready_at, name: now}
@@ -87,8 +87,8 @@ def _on_ready(state: State, event: TaskReady, now: float) -> Step:
     return generations.note_ready(state, now)
 
 
-def _on_exited(state: State, event: TaskExited, now: float) -> Step:
-    draining, task = state.phase is Phase.DRAINING, task_of(state, event.task_id)
+def _on_exited(state: CoordinatorState, event: TaskExited, now: float) -> Step:
+    draining, task = state.phase is CoordinatorPhase.DRAINING, task_of(state, event.task_id)
     if task is None:
         return state, ()
     failure = fail(event.task_id, event.exit, stopping=draining)
@@ -102,49 +102,49 @@ def _on_exited(state: State, event: TaskExited, now: float) -> Step:
     return _continue(state, failure, now)
 
 
-def _on_start_failed(state: State, event: StartFailed, now: float) -> Step:
+def _on_start_failed(state: CoordinatorState, event: StartFailed, now: float) -> Step:
     failure = Failure(state.spec.job_id, FailureCause.ENGINE, event.message)
     return generations.fail(state, now, failure)
 
 
-def _on_stop(state: State, _event: StopRequested, now: float) -> Step:
+def _on_stop(state: CoordinatorState, _event: StopRequested, now: float) -> Step:
     if state.stop_requested:
         return state, ()
     state = replace(state, stop_requested=True)
-    if state.phase in {Phase.NEW, Phase.WAITING}:
+    if state.phase in {CoordinatorPhase.NEW, CoordinatorPhase.WAITING}:
         return generations.conclude(state, now)
     # Also during a drain with a shorter grace period: agents keep the first one.
     return generations.drain(state, now)
 
 
-def _on_scale(state: State, event: ScaleRequested, now: float) -> Step:
+def _on_scale(state: CoordinatorState, event: ScaleRequested, now: float) -> Step:
     slots = elastic.request_sizes(state.spec.roles, state.slots, event.sizes)
     state, actions = generations.resize(replace(state, slots=slots), now)
-    if state.phase is Phase.RUNNING:
+    if state.phase is CoordinatorPhase.RUNNING:
         # Asking for the current size again revives tasks that failed for good.
         state = inplace.revive(state, event.sizes, now)
     return state, actions
 
 
-def _on_tick(state: State, _event: Tick, now: float) -> Step:
+def _on_tick(state: CoordinatorState, _event: Tick, now: float) -> Step:
     actions: tuple[Action, ...] = ()
     for name in inplace.due(state, now):
-        if state.phase not in {Phase.STARTING, Phase.RUNNING}:
+        if state.phase not in {CoordinatorPhase.STARTING, CoordinatorPhase.RUNNING}:
             break
         state, more = _on_timer(state, name, now)
         actions += more
     if state.deadline is None or now < state.deadline:
         state, more = generations.resize(state, now)
-    elif state.phase is Phase.WAITING:
+    elif state.phase is CoordinatorPhase.WAITING:
         state, more = generations.start(state, now)
-    elif state.phase is Phase.DRAINING:
+    elif state.phase is CoordinatorPhase.DRAINING:
         state, more = generations.give_up(state, now)
     else:
         state, more = generations.time_out(state, now)
     return state, actions + more
 
 
-def _on_timer(state: State, name: str, now: float) -> Step:
+def _on_timer(state: CoordinatorState, name: str, now: float) -> Step:
     """Handle a task's timer: start its next attempt, or time it out."""
     task = task_of(state, name)
     if task is None:
@@ -156,7 +156,7 @@ def _on_timer(state: State, name: str, now: float) -> Step:
     return state, (kill, *more)
 
 
-def _continue(state: State, failure: Failure | None, now: float) -> Step:
+def _continue(state: CoordinatorState, failure: Failure | None, now: float) -> Step:
     """Fail, drain or continue the generation after a task ended."""
     if failure is not None:
         return generations.fail(state, now, failure)
@@ -165,7 +165,9 @@ def _continue(state: State, failure: Failure | None, now: float) -> Step:
     return generations.note_ready(state, now)
 
 
-def _with_exit(state: State, event: TaskExited, failure: Failure | None) -> State:
+def _with_exit(
+    state: CoordinatorState, event: TaskExited, failure: Failure | None
+) -> CoordinatorState:
     state = with_task(
         state,
         event.task_id,
@@ -186,7 +188,7 @@ def _final_state(failure: Failure | None) -> TaskState:
     return "stopped" if failure.cause is FailureCause.STOPPED else "failed"
 
 
-_HANDLERS: dict[type, Callable[[State, Any, float], Step]] = {
+_HANDLERS: dict[type, Callable[[CoordinatorState, Any, float], Step]] = {
     Begin: _on_begin,
     TaskStarted: _on_started,
     TaskReady: _on_ready,

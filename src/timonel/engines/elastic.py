@@ -37,7 +37,7 @@ class Rest:
 
 
 @dataclass(frozen=True)
-class Slots:
+class ElasticSlots:
     """State of the slots of elastic roles.
 
     Attributes:
@@ -58,7 +58,7 @@ class Slots:
         return min((rest.until for rest in self.resting), default=None)
 
 
-def sizes(roles: Sequence[RoleSpec], slots: Slots) -> dict[str, int]:
+def sizes(roles: Sequence[RoleSpec], slots: ElasticSlots) -> dict[str, int]:
     """Return the size of each role in the next generation."""
     return {role.name: _size(role, slots) for role in roles}
 
@@ -72,7 +72,9 @@ def resized(roles: Sequence[RoleSpec], sizes: Mapping[str, int]) -> tuple[RoleSp
     )
 
 
-def request_sizes(roles: Sequence[RoleSpec], slots: Slots, requested: Mapping[str, int]) -> Slots:
+def request_sizes(
+    roles: Sequence[RoleSpec], slots: ElasticSlots, requested: Mapping[str, int]
+) -> ElasticSlots:
     """Return the slots with newly requested sizes, clamped to their bounds.
 
     Slots of these roles that were left out return at once.
@@ -107,7 +109,7 @@ def check_sizes(roles: Sequence[RoleSpec], requested: Mapping[str, int]) -> None
 
 def record_loss(  # noqa: PLR0913 - the properties of a loss
     roles: Sequence[RoleSpec],
-    slots: Slots,
+    slots: ElasticSlots,
     role_name: str,
     cause: FailureCause,
     policy: RestartPolicy,
@@ -115,7 +117,7 @@ def record_loss(  # noqa: PLR0913 - the properties of a loss
     count: int = 1,
     ran_s: float,
     now: float,
-) -> Slots:
+) -> ElasticSlots:
     """Return the slots after tasks of a role were lost.
 
     Args:
@@ -140,19 +142,21 @@ def record_loss(  # noqa: PLR0913 - the properties of a loss
     return _rest(slots, role, min(count, _size(role, slots) - role.least), policy.rest_s, now)
 
 
-def recover(slots: Slots, now: float) -> Slots:
+def recover(slots: ElasticSlots, now: float) -> ElasticSlots:
     """Return the slots at time ``now``, including those that have returned."""
     return replace(slots, resting=tuple(rest for rest in slots.resting if rest.until > now))
 
 
-def _size(role: RoleSpec, slots: Slots) -> int:
+def _size(role: RoleSpec, slots: ElasticSlots) -> int:
     if not role.is_elastic:
         return role.replicas
     resting = sum(1 for rest in slots.resting if rest.role == role.name)
     return max(role.least, slots.requested.get(role.name, role.replicas) - resting)
 
 
-def _rest(slots: Slots, role: RoleSpec, count: int, rest_s: float, now: float) -> Slots:
+def _rest(
+    slots: ElasticSlots, role: RoleSpec, count: int, rest_s: float, now: float
+) -> ElasticSlots:
     if count < 1:
         return slots
     before = slots.rests.get(role.name, 0)
@@ -164,7 +168,7 @@ def _rest(slots: Slots, role: RoleSpec, count: int, rest_s: float, now: float) -
     )
 
 
-def _without_losses(slots: Slots, role_name: str) -> Slots:
+def _without_losses(slots: ElasticSlots, role_name: str) -> ElasticSlots:
     return replace(
         slots,
         losses={name: n for name, n in slots.losses.items() if name != role_name},

@@ -8,10 +8,10 @@ from timonel.engines import elastic, inplace
 from timonel.engines.base import FailureCause, JobState, RoleSize, TaskStatus
 from timonel.engines.failures import Failure, root_failure
 from timonel.engines.lifecycle import (
+    CoordinatorPhase,
+    CoordinatorState,
     KillTasks,
-    Phase,
     StartGeneration,
-    State,
     Step,
     StopTasks,
     alive,
@@ -34,7 +34,7 @@ DRAIN_MARGIN_S = 5.0
 """Seconds beyond the grace period after which an agent counts as lost."""
 
 
-def start(state: State, now: float) -> Step:
+def start(state: CoordinatorState, now: float) -> Step:
     """Start the next generation at the largest possible size."""
     generation = state.status.generation + 1
     slots = elastic.recover(state.slots, now)
@@ -47,7 +47,7 @@ def start(state: State, now: float) -> Step:
     state = with_status(state, state=JobState.STARTING, generation=generation, tasks=tasks)
     state = replace(
         state,
-        phase=Phase.STARTING,
+        phase=CoordinatorPhase.STARTING,
         slots=slots,
         failures=(),
         resizing=False,
@@ -61,17 +61,17 @@ def start(state: State, now: float) -> Step:
     return show_sizes(state), (StartGeneration(generation, sizes),)
 
 
-def note_ready(state: State, now: float) -> Step:
+def note_ready(state: CoordinatorState, now: float) -> Step:
     """Mark the generation as running once all tasks are ready."""
-    if state.phase is Phase.STARTING and not not_ready(state):
+    if state.phase is CoordinatorPhase.STARTING and not not_ready(state):
         state = with_status(
             state, state=JobState.RUNNING, started_at=state.status.started_at or now
         )
-        state = replace(state, phase=Phase.RUNNING, deadline=None, running_since=now)
+        state = replace(state, phase=CoordinatorPhase.RUNNING, deadline=None, running_since=now)
     return resize(state, now)
 
 
-def resize(state: State, now: float) -> Step:
+def resize(state: CoordinatorState, now: float) -> Step:
     """Drain a running generation if its size should change.
 
     Not while it starts, when there is nothing to save yet, and not once tasks have succeeded.
@@ -80,14 +80,14 @@ def resize(state: State, now: float) -> Step:
     requested = elastic.sizes(state.spec.roles, state.slots)
     present = sizes_of(state)
     ends = any(task.state == "succeeded" for task in ending(state))
-    if state.phase is not Phase.RUNNING or ends or requested == present:
+    if state.phase is not CoordinatorPhase.RUNNING or ends or requested == present:
         return state, ()
     message = f"continues with {sum(requested.values())} tasks instead of {sum(present.values())}"
     state = with_status(state, cause=None, failed_task=None, message=message)
     return drain(replace(state, resizing=True), now)
 
 
-def time_out(state: State, now: float) -> Step:
+def time_out(state: CoordinatorState, now: float) -> Step:
     """Fail a generation whose tasks were not all ready in time."""
     late = not_ready(state)
     seconds = state.spec.start_timeout_s
@@ -96,12 +96,12 @@ def time_out(state: State, now: float) -> Step:
     return fail(state, now, *failures)
 
 
-def fail(state: State, now: float, *failures: Failure) -> Step:
+def fail(state: CoordinatorState, now: float, *failures: Failure) -> Step:
     """Record failures and drain the generation."""
     return drain(replace(state, failures=(*state.failures, *failures)), now)
 
 
-def drain(state: State, now: float) -> Step:
+def drain(state: CoordinatorState, now: float) -> Step:
     """Stop all remaining tasks.
 
     If tasks have time to save their state, serving tasks stop after the others, which need them.
@@ -117,7 +117,7 @@ def drain(state: State, now: float) -> Step:
     state = with_status(state, state=_drain_state(state, now))
     state = replace(
         state,
-        phase=Phase.DRAINING,
+        phase=CoordinatorPhase.DRAINING,
         draining_since=state.draining_since or now,
         deadline=now + grace_s + DRAIN_MARGIN_S,
     )
@@ -125,7 +125,7 @@ def drain(state: State, now: float) -> Step:
     return state, (StopTasks(state.status.generation, task_ids, grace_s, urgent=not has_time),)
 
 
-def continue_drain(state: State, task: TaskStatus, now: float) -> Step:
+def continue_drain(state: CoordinatorState, task: TaskStatus, now: float) -> Step:
     """Continue a drain after a task exited: serving tasks stop last."""
     names = alive(state)
     if not names:
@@ -137,7 +137,7 @@ def continue_drain(state: State, task: TaskStatus, now: float) -> Step:
     return state, (StopTasks(state.status.generation, names, grace_s, urgent=True),)
 
 
-def give_up(state: State, now: float) -> Step:
+def give_up(state: CoordinatorState, now: float) -> Step:
     """Kill the tasks whose agents did not respond."""
     names = alive(state)
     for name in names:
@@ -146,7 +146,7 @@ def give_up(state: State, now: float) -> Step:
     return state, (KillTasks(state.status.generation, names), *actions)
 
 
-def conclude(state: State, now: float) -> Step:
+def conclude(state: CoordinatorState, now: float) -> Step:
     """End or restart the job after all tasks of a generation exited."""
     if state.stop_requested:
         return _end(state, now, JobState.STOPPED, cause=FailureCause.STOPPED)
@@ -166,7 +166,7 @@ def conclude(state: State, now: float) -> Step:
     state = with_status(state, state=JobState.RESTARTING, restarts=restarts, **explained)
     state = replace(
         state,
-        phase=Phase.WAITING,
+        phase=CoordinatorPhase.WAITING,
         history=decision.history,
         # Time spent draining counts towards the delay.
         deadline=max(now, (state.draining_since or now) + decision.delay_s),
@@ -174,13 +174,13 @@ def conclude(state: State, now: float) -> Step:
     return state, ()
 
 
-def sizes_of(state: State) -> dict[str, int]:
+def sizes_of(state: CoordinatorState) -> dict[str, int]:
     """Return the size of each role when the current generation started."""
     roles = [task.role for task in state.status.tasks]
     return {role.name: roles.count(role.name) for role in state.spec.roles}
 
 
-def show_sizes(state: State) -> State:
+def show_sizes(state: CoordinatorState) -> CoordinatorState:
     """Publish the current and requested sizes of elastic roles."""
     present = sizes_of(state)
     shown = tuple(
@@ -191,19 +191,19 @@ def show_sizes(state: State) -> State:
     return with_status(state, sizes=shown)
 
 
-def _not_serving(state: State) -> tuple[str, ...]:
+def _not_serving(state: CoordinatorState) -> tuple[str, ...]:
     named = {task.task_id: task for task in state.status.tasks}
     return tuple(name for name in alive(state) if not role_of(state, named[name]).is_serving)
 
 
-def _describe_failed_tasks(state: State) -> str | None:
+def _describe_failed_tasks(state: CoordinatorState) -> str | None:
     failed = [task for task in state.status.tasks if task.state == "failed"]
     if not failed:
         return None
     return "; ".join(f"continued without {task.task_id}: {task.message}" for task in failed)
 
 
-def _with_losses(state: State, root: Failure, now: float) -> State:
+def _with_losses(state: CoordinatorState, root: Failure, now: float) -> CoordinatorState:
     """Record the losses of elastic roles in a drained generation."""
     # Several tasks may time out together; otherwise only the root was lost.
     late = root.cause is FailureCause.START_TIMEOUT
@@ -224,7 +224,7 @@ def _with_losses(state: State, root: Failure, now: float) -> State:
     return replace(state, slots=slots)
 
 
-def _drain_state(state: State, now: float) -> JobState:
+def _drain_state(state: CoordinatorState, now: float) -> JobState:
     root = root_failure(state.failures)
     if state.stop_requested:
         return JobState.STOPPING
@@ -234,7 +234,7 @@ def _drain_state(state: State, now: float) -> JobState:
     return JobState.RESTARTING if decision.retry else JobState.STOPPING
 
 
-def _decide(state: State, root: Failure, now: float) -> Decision:
+def _decide(state: CoordinatorState, root: Failure, now: float) -> Decision:
     if root.is_final:
         return Decision(retry=False, history=state.history)
     loss = Loss(
@@ -247,11 +247,11 @@ def _decide(state: State, root: Failure, now: float) -> Decision:
     return decide(state.spec.restart, state.history, loss)
 
 
-def _ran_s(state: State, now: float) -> float:
+def _ran_s(state: CoordinatorState, now: float) -> float:
     return 0.0 if state.running_since is None else now - state.running_since
 
 
-def _end(state: State, now: float, job_state: JobState, **explained: object) -> Step:
+def _end(state: CoordinatorState, now: float, job_state: JobState, **explained: object) -> Step:
     cleared: dict[str, object] = {"cause": None, "message": None, "failed_task": None}
     state = with_status(state, **{**cleared, **explained, "state": job_state, "ended_at": now})
-    return replace(state, phase=Phase.ENDED, deadline=None, timers={}), ()
+    return replace(state, phase=CoordinatorPhase.ENDED, deadline=None, timers={}), ()

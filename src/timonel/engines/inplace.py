@@ -14,9 +14,9 @@ from timonel.engines.base import FailureCause, TaskStatus
 from timonel.engines.failures import Failure
 from timonel.engines.lifecycle import (
     Action,
+    CoordinatorState,
     KillTasks,
     StartTask,
-    State,
     Step,
     ending,
     role_of,
@@ -28,8 +28,12 @@ from timonel.engines.spec import RoleSpec
 
 
 def record_loss(
-    state: State, task: TaskStatus, failure: Failure, now: float, progress: float | None = None
-) -> tuple[State, Failure | None]:
+    state: CoordinatorState,
+    task: TaskStatus,
+    failure: Failure,
+    now: float,
+    progress: float | None = None,
+) -> tuple[CoordinatorState, Failure | None]:
     """Return the state after a loss, and the job's failure, if any.
 
     Args:
@@ -64,12 +68,12 @@ def record_loss(
     return state, replace(failure, message=message, is_final=True)
 
 
-def due(state: State, now: float) -> tuple[str, ...]:
+def due(state: CoordinatorState, now: float) -> tuple[str, ...]:
     """Return the tasks whose timers have expired."""
     return tuple(name for name, time in state.timers.items() if time <= now)
 
 
-def begin(state: State, task: TaskStatus, now: float) -> Step:
+def begin(state: CoordinatorState, task: TaskStatus, now: float) -> Step:
     """Start a task's next attempt."""
     attempt = task.attempt + 1
     fresh = TaskStatus(
@@ -89,7 +93,7 @@ def begin(state: State, task: TaskStatus, now: float) -> Step:
     return state, (StartTask(task.generation, task.task_id, attempt),)
 
 
-def revive(state: State, role_names: Collection[str], now: float) -> State:
+def revive(state: CoordinatorState, role_names: Collection[str], now: float) -> CoordinatorState:
     """Restart tasks that failed for good, with new restart budgets."""
     for task in state.status.tasks:
         name, role = task.task_id, role_of(state, task)
@@ -101,7 +105,9 @@ def revive(state: State, role_names: Collection[str], now: float) -> State:
     return state
 
 
-def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action, Failure | None]:
+def time_out(
+    state: CoordinatorState, task: TaskStatus, now: float
+) -> tuple[CoordinatorState, Action, Failure | None]:
     """Handle a task whose attempt was not ready in time as lost."""
     seconds = state.spec.start_timeout_s
     message = f"{task.task_id} did not report ready within {seconds:g} s"
@@ -111,7 +117,7 @@ def time_out(state: State, task: TaskStatus, now: float) -> tuple[State, Action,
     return state, KillTasks(task.generation, (task.task_id,)), of_job
 
 
-def cancel_restarts(state: State) -> State:
+def cancel_restarts(state: CoordinatorState) -> CoordinatorState:
     """Stop tasks that wait for their next attempt."""
     for name in state.timers:
         task = task_of(state, name)
@@ -125,7 +131,7 @@ def without(times: Mapping[str, float], name: str) -> dict[str, float]:
     return {task: time for task, time in times.items() if task != name}
 
 
-def _can_continue_without(state: State, role: RoleSpec) -> bool:
+def _can_continue_without(state: CoordinatorState, role: RoleSpec) -> bool:
     if not any(task.state != "failed" for task in ending(state)):
         return False
     if not role.essential:

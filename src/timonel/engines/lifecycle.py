@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from timonel.engines.base import JobStatus, TaskStatus
-from timonel.engines.elastic import Slots
+from timonel.engines.elastic import ElasticSlots
 from timonel.engines.failures import Failure, TaskExit
 from timonel.engines.restarts import RestartHistory
 from timonel.engines.spec import JobSpec, RoleSpec
 
 
-class Phase(StrEnum):
+class CoordinatorPhase(StrEnum):
     """Phase of the coordinator; finer than `JobState`."""
 
     NEW = "new"
@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
-class State:
+class CoordinatorState:
     """State of the coordinator.
 
     Attributes:
@@ -49,12 +49,12 @@ class State:
 
     spec: JobSpec
     status: JobStatus
-    phase: Phase = Phase.NEW
+    phase: CoordinatorPhase = CoordinatorPhase.NEW
     history: RestartHistory = field(default_factory=RestartHistory)
     task_histories: Mapping[str, RestartHistory] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     progress: float | None = None
-    slots: Slots = field(default_factory=Slots)
+    slots: ElasticSlots = field(default_factory=ElasticSlots)
     stop_requested: bool = False
     resizing: bool = False
     running_since: float | None = None
@@ -66,10 +66,10 @@ class State:
     @property
     def wake_at(self) -> float | None:
         """Latest time at which the coordinator needs a `Tick`."""
-        if self.phase is Phase.ENDED:
+        if self.phase is CoordinatorPhase.ENDED:
             return None
         times = [self.deadline, *self.timers.values()]
-        if self.phase is Phase.RUNNING:
+        if self.phase is CoordinatorPhase.RUNNING:
             times.append(self.slots.wake_at)
         return min((time for time in times if time is not None), default=None)
 
@@ -187,23 +187,23 @@ class KillTasks:
 
 
 Action = StartGeneration | StartTask | StopTasks | KillTasks
-Step = tuple[State, tuple[Action, ...]]
+Step = tuple[CoordinatorState, tuple[Action, ...]]
 
 GONE = frozenset({"succeeded", "failed", "stopped"})
 """States of tasks that have ended for good in their generation."""
 
 
-def task_of(state: State, task_id: str) -> TaskStatus | None:
+def task_of(state: CoordinatorState, task_id: str) -> TaskStatus | None:
     """Return a task of the current generation, or None."""
     return next((task for task in state.status.tasks if task.task_id == task_id), None)
 
 
-def role_of(state: State, task: TaskStatus) -> RoleSpec:
+def role_of(state: CoordinatorState, task: TaskStatus) -> RoleSpec:
     """Return the role of a task."""
     return next(role for role in state.spec.roles if role.name == task.role)
 
 
-def with_task(state: State, task_id: str, /, **update: object) -> State:
+def with_task(state: CoordinatorState, task_id: str, /, **update: object) -> CoordinatorState:
     """Return the state with fields of a task updated."""
     tasks = tuple(
         task.model_copy(update=update) if task.task_id == task_id else task
@@ -212,25 +212,25 @@ def with_task(state: State, task_id: str, /, **update: object) -> State:
     return with_status(state, tasks=tasks)
 
 
-def with_status(state: State, /, **update: object) -> State:
+def with_status(state: CoordinatorState, /, **update: object) -> CoordinatorState:
     """Return the state with fields of its status updated."""
     return replace(state, status=state.status.model_copy(update=update))
 
 
-def alive(state: State) -> tuple[str, ...]:
+def alive(state: CoordinatorState) -> tuple[str, ...]:
     """Return the tasks that have a process or are being started."""
     return tuple(
         task.task_id for task in state.status.tasks if task.state not in {*GONE, "restarting"}
     )
 
 
-def not_ready(state: State) -> tuple[str, ...]:
+def not_ready(state: CoordinatorState) -> tuple[str, ...]:
     """Return the tasks that have not reported ready."""
     waited_for = {"pending", "starting", "restarting"}
     return tuple(task.task_id for task in state.status.tasks if task.state in waited_for)
 
 
-def is_done(state: State) -> bool:
+def is_done(state: CoordinatorState) -> bool:
     """Whether all tasks that end by themselves have ended.
 
     In a running generation, the job continues without failed tasks.
@@ -238,7 +238,7 @@ def is_done(state: State) -> bool:
     return all(task.state in {"succeeded", "failed"} for task in ending(state))
 
 
-def ending(state: State) -> tuple[TaskStatus, ...]:
+def ending(state: CoordinatorState) -> tuple[TaskStatus, ...]:
     """Return the tasks whose end is the end of the job.
 
     The leader if its success suffices, else all tasks that do not serve others.

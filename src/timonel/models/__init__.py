@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from timonel.models.inspection import signatures_of
 from timonel.models.publish import check_version, export
 from timonel.models.repository import ModelRepository
-from timonel.models.schema import CheckResult, Export, Signature, TensorInfo
+from timonel.models.schema import CheckResult, Export, StoredSignature, TensorInfo
 from timonel.models.versions import ModelVersion
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = [
     "Export",
     "ModelRepository",
     "ModelVersion",
-    "Signature",
+    "StoredSignature",
     "TensorInfo",
     "check_version",
     "export",

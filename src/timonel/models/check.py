@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.errors import ModelError, TimonelError
-from timonel.models.check_process import CheckRequest, Prediction, Predictions
+from timonel.models.check_process import CheckRequest, ExportPrediction, Predictions
 from timonel.models.child import ChildProcess
 from timonel.models.evaluation import accuracy, confusion_matrix
 from timonel.models.exports import ReferenceExample
@@ -151,7 +151,10 @@ def _skip_reason(export: Export, examples: Sequence[ReferenceExample]) -> str | 
 
 
 def _agrees(
-    example: ReferenceExample, answer: Prediction, labels: Sequence[str] | None, precision: str
+    example: ReferenceExample,
+    answer: ExportPrediction,
+    labels: Sequence[str] | None,
+    precision: str,
 ) -> bool:
     absolute, relative = _TOLERANCES[precision]
     if len(example.scores) != len(answer.scores):
@@ -169,14 +172,14 @@ def _agrees(
     return answer.label in ties
 
 
-def _difference(example: ReferenceExample, answer: Prediction) -> float:
+def _difference(example: ReferenceExample, answer: ExportPrediction) -> float:
     if len(example.scores) != len(answer.scores):
         return math.inf
     return max(abs(a - b) for a, b in zip(answer.scores, example.scores, strict=True))
 
 
 def _class_metrics(
-    pairs: Sequence[tuple[ReferenceExample, Prediction]], labels: Sequence[str]
+    pairs: Sequence[tuple[ReferenceExample, ExportPrediction]], labels: Sequence[str]
 ) -> dict[str, Any]:
     equal = [labels[_best(example.scores)] == answer.label for example, answer in pairs]
     known = [
@@ -193,7 +196,7 @@ def _class_metrics(
     }
 
 
-def _value_metrics(pairs: Sequence[tuple[ReferenceExample, Prediction]]) -> dict[str, Any]:
+def _value_metrics(pairs: Sequence[tuple[ReferenceExample, ExportPrediction]]) -> dict[str, Any]:
     errors = [
         answer.scores[0] - example.label for example, answer in pairs if example.label is not None
     ]

@@ -19,7 +19,7 @@ from pydantic import Field
 from timonel.errors import ModelError
 from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import ReferenceExample, read_reference
-from timonel.models.schema import Stored
+from timonel.models.schema import StoredDocument
 
 _BATCH = 32
 _DT_STRING = 7  # tensorflow/core/framework/types.proto
@@ -27,7 +27,7 @@ _SPLIT_ORDER = ("validation", "test", "train")
 """Order to search a dataset's splits in: ``train`` hardly ever holds held-out examples."""
 
 
-class CheckRequest(Stored):
+class CheckRequest(StoredDocument):
     """Request to the process of the check."""
 
     saved_model: Path = Field(description="Folder of the SavedModel.")
@@ -40,17 +40,17 @@ class CheckRequest(Stored):
     )
 
 
-class Prediction(Stored):
+class ExportPrediction(StoredDocument):
     """Prediction of the exported model for a held-out example."""
 
     scores: tuple[float, ...] = Field(description="Probabilities by class, or the value.")
     label: str | None = Field(default=None, description="The predicted label.")
 
 
-class Predictions(Stored):
+class Predictions(StoredDocument):
     """Predictions of the exported model."""
 
-    by_key: Mapping[str, Prediction] = Field(
+    by_key: Mapping[str, ExportPrediction] = Field(
         description="Predictions by key; examples without a raw input are left out."
     )
     from_records: int = Field(default=0, description="Inputs read from the dataset's records.")
@@ -70,7 +70,7 @@ def answer(request: CheckRequest) -> Predictions:
     inputs, from_records = _raw_inputs(request, read_reference(request.reference))
     keys = list(inputs)
     started = time.perf_counter()
-    answers: dict[str, Prediction] = {}
+    answers: dict[str, ExportPrediction] = {}
     with _as_model_errors(tf), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         serve = _load(request, session)
         loaded = time.perf_counter()
@@ -165,12 +165,12 @@ def _cell(value: Any, dtype: int) -> Any:
     return float("nan") if value in {None, ""} else float(value)
 
 
-def _answers(request: CheckRequest, outputs: Mapping[str, Any]) -> Iterator[Prediction]:
+def _answers(request: CheckRequest, outputs: Mapping[str, Any]) -> Iterator[ExportPrediction]:
     values = outputs[request.output]
     labels = outputs["label"] if "label" in outputs else [None] * len(values)
     for value, label in zip(values, labels, strict=True):
         scores = tuple(float(each) for each in value.reshape(-1))
-        yield Prediction(scores=scores, label=None if label is None else label.decode())
+        yield ExportPrediction(scores=scores, label=None if label is None else label.decode())
 
 
 def main(arguments: Sequence[str]) -> int:

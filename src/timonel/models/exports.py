@@ -15,14 +15,14 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from timonel.errors import CorruptError
-from timonel.models.schema import EXPORT_FILE, SAVED_MODEL_DIR, Export, Stored
+from timonel.models.schema import EXPORT_FILE, SAVED_MODEL_DIR, Export, StoredDocument
 from timonel.storage import digest_bytes, digest_tree, verify_file, write_text
 
 MAX_EXAMPLES = 256
 """Limit on held-out examples: enough to detect an error of a few per cent, within a second."""
 
 
-class ReferenceExample(Stored):
+class ReferenceExample(StoredDocument):
     """A held-out example, and the training pipeline's prediction for it."""
 
     key: str = Field(description="Key of the record: the file's path relative to its source.")

@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from timonel.errors import ModelError
-from timonel.models.schema import Signature, TensorInfo
+from timonel.models.schema import StoredSignature, TensorInfo
 
 PYTHON_MODEL_FILE = "model.py"
 PYTHON_MODEL_CLASS = "PythonModel"
@@ -60,7 +60,7 @@ _INIT_OP = "__saved_model_init_op"
 _SERVE_TAG = "serve"
 
 
-def signatures_of(folder: Path) -> dict[str, Signature]:
+def signatures_of(folder: Path) -> dict[str, StoredSignature]:
     """Return the signatures of the SavedModel in ``folder``, by name.
 
     Raises:
@@ -139,12 +139,12 @@ def _broken(path: Path, reason: str) -> ModelError:
     )
 
 
-def _signature(value: Any) -> Signature:
+def _signature(value: Any) -> StoredSignature:
     inputs, outputs = (
         {entry.key: _tensor(entry.value) for entry in sorted(entries, key=lambda e: str(e.key))}
         for entries in (value.inputs, value.outputs)
     )
-    return Signature(inputs=inputs, outputs=outputs, method=value.method_name)
+    return StoredSignature(inputs=inputs, outputs=outputs, method=value.method_name)
 
 
 def _tensor(value: Any) -> TensorInfo:

@@ -26,7 +26,7 @@ from pydantic import Field
 from timonel.errors import ModelError, NotFoundError, TimonelError
 from timonel.models.child import ChildProcess
 from timonel.models.exports import ReferenceExample, reference_of
-from timonel.models.schema import WARMUP_FILE, Export, Stored
+from timonel.models.schema import WARMUP_FILE, Export, StoredDocument
 from timonel.models.versions import ModelVersion
 from timonel.storage import digest_file, local_path, write_json
 from timonel.storage.atomic import write_bytes
@@ -47,7 +47,7 @@ Choice = Literal["tensorflow", "frozen", "litert"]
 """Runtimes for a version; ``frozen`` is TensorFlow on the SavedModel without variables."""
 
 
-class Measurement(Stored):
+class Measurement(StoredDocument):
     """Time of a runtime for one batch size."""
 
     runtime: Choice = Field(description="The measured runtime.")
@@ -57,7 +57,7 @@ class Measurement(Stored):
     milliseconds: float = Field(description="Time per request: the median of several rounds.")
 
 
-class Evidence(Stored):
+class Evidence(StoredDocument):
     """Content of ``assets.extra/timonel-runtime.json``."""
 
     runtime: Choice = Field(description="The chosen runtime.")
@@ -78,7 +78,7 @@ class Evidence(Stored):
     cores: int = Field(default=0, description="Processors of the machine.")
 
 
-class MeasuringRequest(Stored):
+class MeasuringRequest(StoredDocument):
     """Request to the measuring process, answered by an `Evidence` or an error."""
 
     saved_model: Path = Field(description="Folder of the SavedModel.")

@@ -28,7 +28,7 @@ KEPT_REFERENCE = f"assets.extra/{REFERENCE_FILE}"
 PREDICT_METHOD = "tensorflow/serving/predict"
 
 
-class Stored(BaseModel):
+class StoredDocument(BaseModel):
     """Base of documents read from disk; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
@@ -54,7 +54,7 @@ class Stored(BaseModel):
             ) from error
 
 
-class TensorInfo(Stored):
+class TensorInfo(StoredDocument):
     """Named input or output of a signature."""
 
     dtype: str = Field(description="Data type, such as float32.")
@@ -63,7 +63,7 @@ class TensorInfo(Stored):
     )
 
 
-class Signature(Stored):
+class StoredSignature(StoredDocument):
     """Inputs and outputs of a SavedModel's signature, by name."""
 
     inputs: Mapping[str, TensorInfo] = Field(description="Input tensors by name.")
@@ -71,7 +71,7 @@ class Signature(Stored):
     method: str = Field(default=PREDICT_METHOD, description="Method name of TensorFlow Serving.")
 
 
-class OutputKind(Stored):
+class OutputKind(StoredDocument):
     """Kind of the model's output, and its conversion in the exported graph."""
 
     task: Task = Field(description="What the serving signature returns.")
@@ -85,7 +85,7 @@ class OutputKind(Stored):
     )
 
 
-class Preparation(Stored):
+class Preparation(StoredDocument):
     """Input sent by clients, and its conversion to the model's input."""
 
     input_kind: InputKind = Field(
@@ -99,7 +99,7 @@ class Preparation(Stored):
     )
 
 
-class ModelSummary(Stored):
+class ModelSummary(StoredDocument):
     """Summary of the exported Keras model."""
 
     name: str = Field(description="Name of the model.")
@@ -111,13 +111,13 @@ class ModelSummary(Stored):
     )
 
 
-class Export(Stored):
+class Export(StoredDocument):
     """Content of ``export.json``: a job's exported SavedModel, not yet a version."""
 
     created_at: float = Field(description="Creation, in Unix seconds.")
     digest: str = Field(description="Digest of the SavedModel.")
     size_bytes: int = Field(description="Size of the SavedModel.")
-    signatures: Mapping[str, Signature] = Field(description="Signatures by name.")
+    signatures: Mapping[str, StoredSignature] = Field(description="Signatures by name.")
     labels: tuple[str, ...] | None = Field(
         default=None, description="Labels in the order of the scores."
     )
@@ -134,7 +134,7 @@ class Export(Stored):
     )
 
 
-class CheckResult(Stored):
+class CheckResult(StoredDocument):
     """Comparison of the exported model with training on held-out raw inputs."""
 
     status: CheckStatus = Field(description="Result of the comparison.")
@@ -160,7 +160,7 @@ class CheckResult(Stored):
     load_seconds: float = Field(default=0.0, description="Seconds spent loading the model.")
 
 
-class VersionDocument(Stored):
+class VersionDocument(StoredDocument):
     """Content of ``assets.extra/timonel.json``: the origin of a published version."""
 
     name: str = Field(description="Name of the model when published.")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
 from timonel.models.inspection import is_python_model, is_saved_model, signatures_of
-from timonel.models.schema import VERSION_FILE, CheckResult, Signature, VersionDocument
+from timonel.models.schema import VERSION_FILE, CheckResult, StoredSignature, VersionDocument
 
 _logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ModelVersion(BaseModel):
         return is_python_model(self.path)
 
     @cached_property
-    def signatures(self) -> Mapping[str, Signature]:
+    def signatures(self) -> Mapping[str, StoredSignature]:
         """Signatures of the SavedModel; empty for a Python model.
 
         Raises:

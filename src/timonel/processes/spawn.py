@@ -21,7 +21,7 @@ EXIT_CANNOT_START = 127
 
 
 @dataclass(frozen=True)
-class Command:
+class ProcessCommand:
     """Command ``python -m <module> <args>`` with its environment and streams.
 
     Attributes:
@@ -41,10 +41,10 @@ class Command:
     niceness: int = 0
 
 
-Runner = Callable[[Command], int]
+Runner = Callable[[ProcessCommand], int]
 
 
-def spawn(command: Command, run: Runner | None = None) -> int:
+def spawn(command: ProcessCommand, run: Runner | None = None) -> int:
     """Start a child and return its PID.
 
     Args:
@@ -111,7 +111,7 @@ def _redirect(output: Path) -> None:
     os.close(nothing)
 
 
-def _be_child(command: Command, run: Runner | None, parent_pid: int) -> NoReturn:
+def _be_child(command: ProcessCommand, run: Runner | None, parent_pid: int) -> NoReturn:
     code = EXIT_CANNOT_START
     try:
         os.setsid()
@@ -131,7 +131,7 @@ def _be_child(command: Command, run: Runner | None, parent_pid: int) -> NoReturn
     os._exit(code)
 
 
-def _execute(command: Command) -> NoReturn:
+def _execute(command: ProcessCommand) -> NoReturn:
     # Python ignores these, and ignored signals stay ignored across exec.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

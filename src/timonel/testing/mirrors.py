@@ -24,7 +24,7 @@ from timonel.storage import Workspace
 from timonel.tracking import Artifact, RunRecord, read_run, start_run
 from timonel.tracking.events import FINISH, Event, decode_number
 from timonel.tracking.mirrors.base import Mirror
-from timonel.tracking.mirrors.feed import Feed, rebuild, sync_pending, sync_run
+from timonel.tracking.mirrors.feed import MirrorFeed, rebuild, sync_pending, sync_run
 
 
 @dataclass
@@ -63,7 +63,7 @@ class MirrorContract(abc.ABC):
 
     def test_a_run_is_followed_while_it_goes_on(self, workspace: Workspace) -> None:
         with start_run(workspace, "train", params={"lr": 0.5}) as run:
-            feed = Feed(workspace, run.run_id, self.make(workspace))
+            feed = MirrorFeed(workspace, run.run_id, self.make(workspace))
             assert not feed.sync().is_complete
             assert self._only(workspace, run.run_id).status == "running"
             for step in range(3):

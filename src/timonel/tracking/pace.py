@@ -45,7 +45,7 @@ class TaskPace:
 
 
 @dataclass(frozen=True)
-class Slowest:
+class Straggler:
     """Task that slows down the others.
 
     Attributes:
@@ -88,10 +88,10 @@ class Paces:
         return tuple(sorted(fresh, key=lambda pace: _order(pace.task)))
 
     @property
-    def slowest(self) -> Slowest | None:
+    def slowest(self) -> Straggler | None:
         """Task that has been clearly slower for a while, or None."""
         found = [
-            Slowest(pace.task, pace.step_ms, others)
+            Straggler(pace.task, pace.step_ms, others)
             for pace in self.tasks
             if pace.step_ms is not None
             and (others := self._others_ms(pace)) is not None

@@ -22,7 +22,7 @@ from timonel.training.settings import Settings
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterMember:
     """This process's task within its cluster.
 
     Attributes:
@@ -40,7 +40,7 @@ def find_place(
     task_type: str | None,
     task_index: int | None,
     environ: Mapping[str, str],
-) -> Place | None:
+) -> ClusterMember | None:
     """Return this process's task; None if a new job should be started.
 
     Raises:
@@ -63,10 +63,12 @@ def find_place(
             "The cluster has an evaluator, but --evaluator is missing",
             hint="give --evaluator to every task",
         )
-    return Place(found, _sized(settings, found))
+    return ClusterMember(found, _sized(settings, found))
 
 
-def train_here(request: Request, workspace: Workspace, options: JobOptions, place: Place) -> Run:
+def train_here(
+    request: Request, workspace: Workspace, options: JobOptions, place: ClusterMember
+) -> Run:
     """Run this process's task to its end.
 
     Raises:
@@ -91,7 +93,7 @@ def train_here(request: Request, workspace: Workspace, options: JobOptions, plac
     return _run(request, workspace, cluster, told.write(folder), told.run_id)
 
 
-def _rank(settings: Settings, environ: Mapping[str, str]) -> Place:
+def _rank(settings: Settings, environ: Mapping[str, str]) -> ClusterMember:
     """Return the place of an MPI rank; joining MPI later completes it.
 
     Raises:
@@ -99,12 +101,12 @@ def _rank(settings: Settings, environ: Mapping[str, str]) -> Place:
     """
     asked, count = settings.distribution.workers, ranks.rank_count(environ)
     if count is None:
-        return Place(None, settings)
+        return ClusterMember(None, settings)
     if asked not in {1, count}:
         raise SpecError(
             f"mpirun started {count} ranks, but --workers is {asked}", hint="omit --workers"
         )
-    return Place(None, _with_workers(settings, count))
+    return ClusterMember(None, _with_workers(settings, count))
 
 
 def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timonel.engines import FailureCause, JobState, JobStatus
-from timonel.engines.cluster import Assignment, TaskEntry, encode
+from timonel.engines.cluster import TaskAssignment, TaskEntry, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report
 from timonel.errors import JobError
 from timonel.storage import Workspace, write_text
@@ -134,7 +134,7 @@ def _environment(task: ForegroundTask) -> dict[str, str]:
     for name in ("ready", "report.json", "progress", "alive"):
         (task.task_dir / name).unlink(missing_ok=True)
     cluster = task.cluster
-    assignment = Assignment(
+    assignment = TaskAssignment(
         cluster={role: list(found) for role, found in cluster.tasks.items()},
         task=TaskEntry(type=cluster.role, index=cluster.index),
         generation=_next_generation(task.task_dir / "generation"),

@@ -24,7 +24,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """A function call in a task: by name with keywords, or pickled.
 
     Attributes:
@@ -38,7 +38,7 @@ class Call:
     pickled: bytes | None
 
 
-def call_of(function: Function, keywords: Mapping[str, Any]) -> Call:
+def call_of(function: Function, keywords: Mapping[str, Any]) -> FunctionCall:
     """Return how another process calls ``function``.
 
     Raises:
@@ -46,8 +46,8 @@ def call_of(function: Function, keywords: Mapping[str, Any]) -> Call:
     """
     target = reference(function)
     if target is not None and is_json(keywords):
-        return Call(target, dict(keywords), None)
-    return Call(None, {}, by_value(function, keywords))
+        return FunctionCall(target, dict(keywords), None)
+    return FunctionCall(None, {}, by_value(function, keywords))
 
 
 def described(function: Function) -> str:

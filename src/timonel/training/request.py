@@ -91,7 +91,7 @@ class Request:
     settings: Settings
     params: Mapping[str, Any]
     args: tuple[str, ...]
-    call: functions.Call | None = None
+    call: functions.FunctionCall | None = None
 
 
 def check_request(

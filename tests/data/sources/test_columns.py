@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.data.sources.columns import Kinds, Numbers, infer, is_missing, parse_number
+from timonel.data.sources.columns import Kinds, NumberColumn, infer, is_missing, parse_number
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,16 @@ TEXTS = [
 
 def test_a_cell_is_read_as_its_column_is() -> None:
     kinds = Kinds.of(pa.array(TEXTS))
-    np.testing.assert_array_equal([parse_number(text) for text in TEXTS], Numbers.of(kinds).values)
+    np.testing.assert_array_equal(
+        [parse_number(text) for text in TEXTS], NumberColumn.of(kinds).values
+    )
     assert [is_missing(text) for text in TEXTS] == kinds.missing.to_pylist()
 
 
 @given(st.text(alphabet="0123456789+-.eE ?,naif", max_size=8))
 def test_any_text_is_read_as_in_a_column(text: str) -> None:
-    found, expected = parse_number(text), float(Numbers.of(Kinds.of(pa.array([text]))).values[0])
+    found, expected = (
+        parse_number(text),
+        float(NumberColumn.of(Kinds.of(pa.array([text]))).values[0]),
+    )
     assert found == expected or (math.isnan(found) and math.isnan(expected))

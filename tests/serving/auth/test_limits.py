@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
-from timonel.serving.auth.limits import Slots, Throttle, take
+from timonel.serving.auth.limits import ConcurrencyLimit, Throttle, take
 from timonel.serving.settings.auth import Rate, parse_rate
 
 
@@ -70,8 +70,8 @@ def test_names_have_buckets_of_their_own_and_few_are_kept():
 
 
 def test_slots():
-    slots = Slots(2)
+    slots = ConcurrencyLimit(2)
     assert [slots.take() for _ in range(3)] == [True, True, False]
     slots.give()
     assert slots.take()
-    assert all(Slots(None).take() for _ in range(5))
+    assert all(ConcurrencyLimit(None).take() for _ in range(5))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tests.serving.auth.tokens import CLAIMS, NOW, elliptic, jwks, rsa, token
 from timonel.errors import CorruptError, ServingError
-from timonel.serving.auth.control import Authenticator, Credentials
+from timonel.serving.auth.control import Authenticator, RequestCredentials
 from timonel.serving.auth.policy import Principal
 from timonel.serving.auth.tokens import (
     RETRY_S,
@@ -327,7 +327,9 @@ def test_a_token_is_remembered_but_not_beyond_its_time_or_its_key(tmp_path):
     async def run():
         async def ask(shown=None):
             try:
-                return await authenticator.authenticate(shown or Credentials(text), "address")
+                return await authenticator.authenticate(
+                    shown or RequestCredentials(text), "address"
+                )
             except StatusError as error:
                 return error.code
 
@@ -343,12 +345,12 @@ def test_a_token_is_remembered_but_not_beyond_its_time_or_its_key(tmp_path):
         clock["mono"] = 5.0
         assert await ask() is Code.UNAUTHENTICATED
         for shown in (
-            Credentials(),
-            Credentials(""),
-            Credentials(text, is_ambiguous=True),
-            Credentials("tml_x_y"),
-            Credentials("\udc80..é"),
-            Credentials(certificate=("alice",)),
+            RequestCredentials(),
+            RequestCredentials(""),
+            RequestCredentials(text, is_ambiguous=True),
+            RequestCredentials("tml_x_y"),
+            RequestCredentials("\udc80..é"),
+            RequestCredentials(certificate=("alice",)),
         ):
             assert await ask(shown) is Code.UNAUTHENTICATED
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.client.connection import ClientSignature, Input, Kind
+from timonel.serving.client.connection import ClientSignature, Input, InstanceKind
 from timonel.serving.client.instances import check_files, instances
 
 
@@ -27,9 +27,13 @@ def values(inputs, model):
 
 
 def test_kinds():
-    assert [each.kind for each in (IMAGE, TABLE, TENSOR)] == [Kind.IMAGE, Kind.ROW, Kind.TENSOR]
-    assert wanted(("text", "DT_STRING", (-1,))).kind is Kind.ROW
-    assert wanted(("x", "DT_FLOAT", None)).kind is Kind.TENSOR
+    assert [each.kind for each in (IMAGE, TABLE, TENSOR)] == [
+        InstanceKind.IMAGE,
+        InstanceKind.ROW,
+        InstanceKind.TENSOR,
+    ]
+    assert wanted(("text", "DT_STRING", (-1,))).kind is InstanceKind.ROW
+    assert wanted(("x", "DT_FLOAT", None)).kind is InstanceKind.TENSOR
 
 
 def test_images(png, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from timonel.serving.inference import classification
-from timonel.serving.inference.classification import Classes, Task, serialized
+from timonel.serving.inference.classification import Classes, MultiInferenceTask, serialized
 from timonel.serving.signature import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -190,14 +190,14 @@ def heads():
 
 
 def test_several_tasks_on_the_same_examples():
-    tasks = [Task("m", "r", REGRESS), Task("m", "", CLASSIFY)]
+    tasks = [MultiInferenceTask("m", "r", REGRESS), MultiInferenceTask("m", "", CLASSIFY)]
     values, classes = infer(heads(), tasks, [b"1", b"2"], b"c")
     assert values.tolist() == [0, 0]
     assert classes.rows()[0][0] == ("cat", 0.75)
 
 
 def test_every_input_tensor_is_fed_the_same_examples():
-    tasks = [Task("m", "r", REGRESS), Task("m", "elsewhere", REGRESS)]
+    tasks = [MultiInferenceTask("m", "r", REGRESS), MultiInferenceTask("m", "elsewhere", REGRESS)]
     first, second = infer(heads(), tasks, [b"1", b"2"])
     assert first.tolist() == second.tolist() == [0, 0]
 
@@ -231,11 +231,16 @@ def test_every_input_tensor_is_fed_the_same_examples():
 )
 def test_tasks_that_do_not_go_together(tasks, code, message):
     model = heads()
-    found_code, found = refusal(lambda: infer(model, [Task(*t) for t in tasks], [b"1", b"2"]))
+    found_code, found = refusal(
+        lambda: infer(model, [MultiInferenceTask(*t) for t in tasks], [b"1", b"2"])
+    )
     assert found_code.name == code
     assert message in (None, found)
     assert not model.asked
 
 
 def test_an_empty_input_is_told_after_the_tasks():
-    assert refusal(lambda: infer(heads(), [Task("m", "r", REGRESS)], []))[1] == "Input is empty."
+    assert (
+        refusal(lambda: infer(heads(), [MultiInferenceTask("m", "r", REGRESS)], []))[1]
+        == "Input is empty."
+    )

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.serving.freeing import freed_by_reference_counts
 from timonel.serving.isolation.child import _RequestLoop
-from timonel.serving.isolation.packets import Kind, Message
+from timonel.serving.isolation.packets import FrameKind, Message
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.threaded import ThreadedModel
 from timonel.serving.signature import Signature, TensorSpec
@@ -37,7 +37,7 @@ def test_a_refused_request_is_freed_without_garbage_collection():
     link, model = Connection(), ThreadedModel(Refusing(), threads=1)
     requests = _RequestLoop(link, model)
     with freed_by_reference_counts(np.ones(3, np.float32)) as inputs:
-        requests._handle(Message(Kind.REQUEST, 7, ["s", None, None], dict(inputs)))
+        requests._handle(Message(FrameKind.REQUEST, 7, ["s", None, None], dict(inputs)))
         requests._submit_received()
         model.close()
-    assert [(kind, number) for kind, number, _ in link.posted] == [(Kind.ERROR, 7)]
+    assert [(kind, number) for kind, number, _ in link.posted] == [(FrameKind.ERROR, 7)]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.waiting import until
 from timonel.serving.isolation.connection import MAX_QUEUED, Connection
 from timonel.serving.isolation.messages import ProtocolError
-from timonel.serving.isolation.packets import INLINE_BYTES, Kind, read_frames
+from timonel.serving.isolation.packets import INLINE_BYTES, FrameKind, read_frames
 from timonel.serving.isolation.shared_memory import Arena, SharedSegment, new_segment
 from timonel.serving.status import Code, StatusError
 
@@ -60,10 +60,10 @@ class Pair:
         self.answers[message.number] = message
 
     def _echo(self, message):
-        self.back.post(Kind.ANSWER, message.number, message.fields, message.arrays)
+        self.back.post(FrameKind.ANSWER, message.number, message.fields, message.arrays)
 
     def ask(self, number, **arrays):
-        self.front.post(Kind.REQUEST, number, ["f"], arrays)
+        self.front.post(FrameKind.REQUEST, number, ["f"], arrays)
         until(lambda: number in self.answers)
         return self.answers.pop(number).arrays
 
@@ -159,7 +159,7 @@ def until_blocked():
     front = Connection(left, limit_bytes=MIB)
     count = 0
     while not front._sender.is_blocked:
-        front.post(Kind.REQUEST, count, [], {"x": np.zeros(INLINE_BYTES // 2, np.uint8)})
+        front.post(FrameKind.REQUEST, count, [], {"x": np.zeros(INLINE_BYTES // 2, np.uint8)})
         count += 1
     front.close()
     right.close()
@@ -173,7 +173,7 @@ def test_a_side_that_does_not_listen_holds_nobody_up(waiting):
     x = np.zeros(INLINE_BYTES // 2, np.uint8)
     count = until_blocked() + waiting - 1
     for number in range(count):
-        front.post(Kind.REQUEST, number, [], {"x": x})
+        front.post(FrameKind.REQUEST, number, [], {"x": x})
     heard = []
     threads = [
         threading.Thread(target=front.serve, args=(heard.append,)),
@@ -186,7 +186,7 @@ def test_a_side_that_does_not_listen_holds_nobody_up(waiting):
     front.shut()
     for thread in threads:
         thread.join()
-    front.post(Kind.REQUEST, 1)
+    front.post(FrameKind.REQUEST, 1)
     with pytest.raises(StatusError, match="has ended"):
         front.allocate((1,), "DT_INT8", 1.0)
     front.close()
@@ -216,7 +216,7 @@ def half():
 
 def post_some(link, count, size=3136):
     for number in range(count):
-        link.post(Kind.REQUEST, number, [], {"x": np.zeros(size, np.uint8)}, turn=True)
+        link.post(FrameKind.REQUEST, number, [], {"x": np.zeros(size, np.uint8)}, turn=True)
 
 
 def test_what_is_asked_in_a_turn_goes_in_one_packet(half):
@@ -228,7 +228,7 @@ def test_what_is_asked_in_a_turn_goes_in_one_packet(half):
         await asyncio.sleep(0)
         assert packets_of(right) == [list(range(16))]
         post_some(link, 2)
-        link.post(Kind.CANCEL, 7)
+        link.post(FrameKind.CANCEL, 7)
         assert packets_of(right) == [[0, 1, 7]], "what is urgent takes along what waits"
 
     asyncio.run(turns())
@@ -269,7 +269,7 @@ def test_the_end_of_each_packet_is_told(half):
     heard = []
     for packet in ((1, 2), (3,)):
         for number in packet:
-            link.post(Kind.REQUEST, number, later=True)
+            link.post(FrameKind.REQUEST, number, later=True)
         link.flush()
     link.shut()
     back.serve(lambda message: heard.append(message.number), finish=lambda: heard.append("end"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from timonel.serving.isolation.messages import (
-    Place,
+    ArrayLocation,
     ProtocolError,
     pack,
     pack_signatures,
@@ -16,7 +16,7 @@ from timonel.serving.isolation.messages import (
     unpack_signatures,
 )
 from timonel.serving.isolation.packets import (
-    Kind,
+    FrameKind,
     by_reference,
     inline,
     read_frames,
@@ -81,7 +81,7 @@ def test_what_is_packed_is_unpacked(fields, given_arrays, in_memory):
 
 @given(arrays().filter(lambda array: array.dtype != object))
 def test_arrays_that_are_elsewhere_are_named_by_their_place(array):
-    content = pack([1], {"x": array, "y": np.array(7)}, {"x": Place(3, 128)})
+    content = pack([1], {"x": array, "y": np.array(7)}, {"x": ArrayLocation(3, 128)})
 
     def find(segment, offset, length):
         assert (segment, offset) == (3, 128)
@@ -132,13 +132,15 @@ def test_views_need_no_copy():
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(list(Kind)), st.integers(0, 2**64 - 1), st.binary(max_size=99)),
+        st.tuples(
+            st.sampled_from(list(FrameKind)), st.integers(0, 2**64 - 1), st.binary(max_size=99)
+        ),
         max_size=5,
     )
 )
 def test_frames_are_read_as_they_were_written(given_frames):
     packet = b"".join(inline(kind, number, content) for kind, number, content in given_frames)
-    packet += by_reference(Kind.ANSWER, 5, 2, 64, 2**40)
+    packet += by_reference(FrameKind.ANSWER, 5, 2, 64, 2**40)
     *frames, last = read_frames(packet)
     assert [(f.kind, f.number, f.content.tobytes()) for f in frames] == given_frames
     assert (last.segment, last.offset, last.length) == (2, 64, 2**40)
@@ -161,7 +163,7 @@ def test_blocks_are_given_back_by_place(places):
 
 
 def test_released_places_come_in_pairs():
-    (frame,) = read_frames(inline(Kind.RELEASE, 0, bytes(24)))
+    (frame,) = read_frames(inline(FrameKind.RELEASE, 0, bytes(24)))
     with pytest.raises(ProtocolError):
         released(frame)
 

@@ -14,7 +14,7 @@ from timonel.errors import ServingError
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
-from timonel.serving.manager.plan import State
+from timonel.serving.manager.plan import VersionState
 from timonel.serving.manager.sources import PUBLISHED_MARK
 from timonel.serving.settings import Latest, LoadSettings, ModelSettings, RuntimeSettings
 from timonel.serving.status import Code, StatusError
@@ -92,10 +92,10 @@ def test_the_newest_is_loaded_then_swapped_then_rolled_back(base):
         rig.loader.wait_until_settled()
         assert rig.ask() == (2, 2.0)
         publish(base, 3)
-        rig.until(lambda: rig.states() == {2: State.END, 3: State.AVAILABLE})
+        rig.until(lambda: rig.states() == {2: VersionState.END, 3: VersionState.AVAILABLE})
         assert rig.ask() == (3, 3.0)
         shutil.rmtree(base / "3")
-        rig.until(lambda: rig.states() == {2: State.AVAILABLE, 3: State.END})
+        rig.until(lambda: rig.states() == {2: VersionState.AVAILABLE, 3: VersionState.END})
         assert rig.ask() == (2, 2.0)
     assert all(model.closed.is_set() for model in rig.runtime.loaded)
 
@@ -153,12 +153,14 @@ def test_an_old_version_stays_until_its_last_request_has_ended(base):
         rig.loader.wait_until_settled()
         with rig.plane.call(SPEC) as call:
             publish(base, 2)
-            rig.until(lambda: rig.states() == {1: State.UNLOADING, 2: State.AVAILABLE})
+            rig.until(
+                lambda: rig.states() == {1: VersionState.UNLOADING, 2: VersionState.AVAILABLE}
+            )
             assert rig.ask() == (2, 2.0)
             assert not rig.runtime.loaded[0].closed.is_set()
             outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
             assert outputs["y"] == [1.0]
-        rig.until(lambda: rig.states()[1] is State.END)
+        rig.until(lambda: rig.states()[1] is VersionState.END)
         assert rig.runtime.loaded[0].closed.is_set()
 
 
@@ -167,7 +169,7 @@ def test_a_broken_version_is_told_once_and_the_older_one_keeps_serving(base, cap
     with Rig(base) as rig, caplog.at_level(logging.ERROR):
         rig.loader.wait_until_settled()
         broken = publish(base, 2, "no number")
-        rig.until(lambda: rig.states().get(2) is State.END)
+        rig.until(lambda: rig.states().get(2) is VersionState.END)
         time.sleep(0.1)
         assert rig.ask() == (1, 1.0)
         told = [record.getMessage() for record in caplog.records]
@@ -252,7 +254,7 @@ def test_an_emptied_folder_unloads(base):
     with Rig(base) as rig:
         rig.loader.wait_until_settled()
         shutil.rmtree(base / "1")
-        rig.until(lambda: rig.states() == {1: State.END})
+        rig.until(lambda: rig.states() == {1: VersionState.END})
         assert rig.plane.unready() == ["m"]
 
 
@@ -261,7 +263,7 @@ def test_a_version_that_comes_back_is_loaded_again(base):
     with Rig(base) as rig:
         rig.loader.wait_until_settled()
         shutil.rmtree(base / "1")
-        rig.until(lambda: rig.states() == {1: State.END})
+        rig.until(lambda: rig.states() == {1: VersionState.END})
         publish(base, 1, 5)
         rig.until(lambda: rig.serving() == [1])
         assert rig.ask() == (1, 5.0)

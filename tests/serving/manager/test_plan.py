@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from timonel.serving.manager.plan import (
     Candidate,
-    Plan,
     Rule,
-    State,
     Tracked,
+    VersionPlan,
+    VersionState,
     VersionStatus,
     after_failure,
     may_yet_serve,
@@ -21,7 +21,7 @@ from timonel.serving.settings import Every, Latest, Specific, Transition
 from timonel.serving.status import Code, StatusError
 
 BROKEN = StatusError(Code.DATA_LOSS, "damaged")
-SERVING = Tracked(State.AVAILABLE, "a")
+SERVING = Tracked(VersionState.AVAILABLE, "a")
 LATEST = Rule(Latest())
 STRICT = Rule(Latest(), fall_back=False)
 RESOURCE = Rule(Latest(), Transition.RESOURCE_PRESERVING)
@@ -40,7 +40,7 @@ def decide(rule, candidates, tracked, now=0.0):
 
 
 def failed(retry_at=None):
-    return Tracked(State.END, "a", 1, BROKEN, retry_at)
+    return Tracked(VersionState.END, "a", 1, BROKEN, retry_at)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def failed(retry_at=None):
         pytest.param({3: SERVING}, on_disk(3), ([], []), id="nothing to do"),
         pytest.param({1: SERVING}, on_disk(1, 2), ([2], []), id="new before old"),
         pytest.param(
-            {1: SERVING, 2: Tracked(State.LOADING, "a")},
+            {1: SERVING, 2: Tracked(VersionState.LOADING, "a")},
             on_disk(1, 2),
             ([], []),
             id="the old one stays while the new one loads",
@@ -65,7 +65,10 @@ def failed(retry_at=None):
         ),
         pytest.param({2: failed()}, on_disk(1, 2), ([1], []), id="start beside a broken newest"),
         pytest.param(
-            {1: Tracked(State.END), 2: SERVING}, on_disk(1), ([1], []), id="roll back loads first"
+            {1: Tracked(VersionState.END), 2: SERVING},
+            on_disk(1),
+            ([1], []),
+            id="roll back loads first",
         ),
         pytest.param({1: SERVING, 2: SERVING}, on_disk(1), ([], [2]), id="roll back then unloads"),
         pytest.param(
@@ -73,7 +76,10 @@ def failed(retry_at=None):
         ),
         pytest.param({2: SERVING}, [], ([], [2]), id="an emptied folder unloads"),
         pytest.param(
-            {2: Tracked(State.UNLOADING, "a")}, on_disk(2), ([], []), id="unloads before it reloads"
+            {2: Tracked(VersionState.UNLOADING, "a")},
+            on_disk(2),
+            ([], []),
+            id="unloads before it reloads",
         ),
     ],
 )
@@ -102,18 +108,18 @@ def test_old_versions_behind_the_serving_one_are_not_looked_at():
 
 
 def test_failures_are_counted_against_the_retries():
-    record = Tracked(State.LOADING, "a", attempts=2)
+    record = Tracked(VersionState.LOADING, "a", attempts=2)
     again = after_failure(record, BROKEN, retries=2, retry_at=5.0, transient=True)
-    assert (again.state, again.retry_at, again.attempts) == (State.END, 5.0, 2)
-    record = Tracked(State.LOADING, "a", attempts=3)
+    assert (again.state, again.retry_at, again.attempts) == (VersionState.END, 5.0, 2)
+    record = Tracked(VersionState.LOADING, "a", attempts=3)
     assert after_failure(record, BROKEN, retries=2, retry_at=5.0, transient=True).retry_at is None
     assert after_failure(again, BROKEN, retries=9, retry_at=5.0, transient=False).retry_at is None
 
 
 def test_statuses_are_ascending_and_carry_the_error():
     assert statuses({2: failed(), 1: SERVING}) == (
-        VersionStatus(1, State.AVAILABLE),
-        VersionStatus(2, State.END, Code.DATA_LOSS, "damaged"),
+        VersionStatus(1, VersionState.AVAILABLE),
+        VersionStatus(2, VersionState.END, Code.DATA_LOSS, "damaged"),
     )
 
 
@@ -126,7 +132,7 @@ def test_statuses_are_ascending_and_carry_the_error():
         (on_disk(1), {1: failed(retry_at=9.0)}, True),
         (on_disk(1, changed={1}), {1: failed()}, True),
         (on_disk(1, incomplete={1}), {1: failed()}, True),
-        (on_disk(1), {1: Tracked(State.LOADING, "a")}, True),
+        (on_disk(1), {1: Tracked(VersionState.LOADING, "a")}, True),
     ],
 )
 def test_hope(candidates, tracked, expected):
@@ -135,7 +141,9 @@ def test_hope(candidates, tracked, expected):
 
 records = st.builds(
     Tracked,
-    state=st.sampled_from([State.LOADING, State.AVAILABLE, State.UNLOADING, State.END]),
+    state=st.sampled_from(
+        [VersionState.LOADING, VersionState.AVAILABLE, VersionState.UNLOADING, VersionState.END]
+    ),
     fingerprint=st.sampled_from(["a", "b"]),
     error=st.sampled_from([None, BROKEN]),
     retry_at=st.sampled_from([None, 0.0, 9.0]),
@@ -155,7 +163,7 @@ def test_a_plan_never_takes_down_the_last_serving_version_for_nothing(
     chosen = of_interest(Rule(policy), numbers, tracked)
     candidates = on_disk(*chosen, incomplete=incomplete)
     todo = plan(Rule(policy), candidates, tracked, now=5.0)
-    serving = {n for n, record in tracked.items() if record.state is State.AVAILABLE}
+    serving = {n for n, record in tracked.items() if record.state is VersionState.AVAILABLE}
     assert set(todo.unload) <= serving
     if candidates and serving:
         assert serving - set(todo.unload)
@@ -171,23 +179,23 @@ def simulate(rule, numbers, tracked):
     tracked = dict(tracked)
     for _ in range(50):
         todo = plan(rule, on_disk(*of_interest(rule, numbers, tracked)), tracked, 0.0)
-        if todo == Plan():
+        if todo == VersionPlan():
             return tracked
         for candidate in todo.load:
             tracked[candidate.number] = SERVING
         for number in todo.unload:
-            tracked[number] = Tracked(State.END)
+            tracked[number] = Tracked(VersionState.END)
     raise AssertionError("plans go on for ever")
 
 
 @given(
     st.integers(1, 3),
     st.sets(st.integers(1, 8), min_size=1),
-    st.dictionaries(st.integers(1, 8), st.sampled_from([SERVING, Tracked(State.END)])),
+    st.dictionaries(st.integers(1, 8), st.sampled_from([SERVING, Tracked(VersionState.END)])),
 )
 def test_plans_end_with_exactly_the_latest_versions(count, numbers, tracked):
     end = simulate(Rule(Latest(count=count)), numbers, tracked)
-    serving = {n for n, record in end.items() if record.state is State.AVAILABLE}
+    serving = {n for n, record in end.items() if record.state is VersionState.AVAILABLE}
     assert serving == set(sorted(numbers)[-count:])
 
 
@@ -196,9 +204,12 @@ def test_plans_end_with_exactly_the_latest_versions(count, numbers, tracked):
     [
         pytest.param({1: SERVING}, on_disk(1, 2), ([], [1]), id="unloads first"),
         pytest.param(
-            {1: Tracked(State.UNLOADING, "a")}, on_disk(1, 2), ([], []), id="waits for the unload"
+            {1: Tracked(VersionState.UNLOADING, "a")},
+            on_disk(1, 2),
+            ([], []),
+            id="waits for the unload",
         ),
-        pytest.param({1: Tracked(State.END)}, on_disk(1, 2), ([2], []), id="then loads"),
+        pytest.param({1: Tracked(VersionState.END)}, on_disk(1, 2), ([2], []), id="then loads"),
         pytest.param({2: failed()}, on_disk(1, 2), ([1], []), id="goes back if that fails"),
         pytest.param({2: failed(0.0)}, on_disk(1, 2), ([1], []), id="goes back before it retries"),
         pytest.param(
@@ -258,7 +269,7 @@ def test_versions_with_a_label_are_kept():
 def test_a_failure_is_not_told_while_there_are_attempts_left():
     tracked = {1: failed(retry_at=9.0), 2: failed()}
     assert [s.state for s in statuses(tracked, retrying_is_loading=True)] == [
-        State.LOADING,
-        State.END,
+        VersionState.LOADING,
+        VersionState.END,
     ]
     assert statuses(tracked)[0].code is Code.DATA_LOSS

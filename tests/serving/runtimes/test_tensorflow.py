@@ -12,7 +12,7 @@ import weakref
 import numpy as np
 import pytest
 
-from timonel.serving.inference.classification import Task, infer
+from timonel.serving.inference.classification import MultiInferenceTask, infer
 from timonel.serving.runtimes import _private, tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 from timonel.serving.settings import RuntimeSettings
@@ -235,7 +235,10 @@ def test_multi_inference_feeds_every_signature_of_tensorflow_2(tmp_path):
     example = tf.train.Example()
     example.features.feature["x"].float_list.value.append(1.5)
     plane = types.SimpleNamespace(find=model.signatures.get)
-    tasks = [Task("m", "regress", REGRESS), Task("m", "classify", CLASSIFY)]
+    tasks = [
+        MultiInferenceTask("m", "regress", REGRESS),
+        MultiInferenceTask("m", "classify", CLASSIFY),
+    ]
     values, classes = (
         question.read(model.run(question.signature.name, question.inputs, question.outputs))
         for question in infer(plane, tasks, [example.SerializeToString()])

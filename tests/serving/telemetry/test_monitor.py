@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from timonel.serving.inference import DataPlane, RequestContext
 from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import (
@@ -217,7 +217,7 @@ def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
 
     catalogue = Catalogue({"m": {}})
     catalogue.publish(
-        "m", {3: Servable("m", 3, FakeModel(2.0))}, (VersionStatus(3, State.AVAILABLE),)
+        "m", {3: Servable("m", 3, FakeModel(2.0))}, (VersionStatus(3, VersionState.AVAILABLE),)
     )
     plane, monitor = DataPlane(catalogue), Monitor()
     observation = monitor.begin("REST", "predict", "m")

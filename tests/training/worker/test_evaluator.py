@@ -10,7 +10,7 @@ import pytest
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
 from timonel.training.evaluations import CheckpointEvaluation
-from timonel.training.worker.evaluator import Report
+from timonel.training.worker.evaluator import EvaluationReport
 from timonel.training.worker.fit.checkpoints import Checkpoint, FitState, Progress
 
 
@@ -51,7 +51,7 @@ def final(epochs: int) -> Checkpoint:
 def test_each_result_is_told_once_also_by_a_process_that_goes_on(run: RunWriter) -> None:
     summaries = Summaries()
     for _ in range(2):
-        report = Report(run, "evaluator-0", summaries)  # type: ignore[arg-type] # a fake
+        report = EvaluationReport(run, "evaluator-0", summaries)  # type: ignore[arg-type] # a fake
         report.fit_begins(is_shared=False)
         for _ in range(2):
             report.tell(0, found("epoch-0002", 1))
@@ -64,7 +64,7 @@ def test_each_result_is_told_once_also_by_a_process_that_goes_on(run: RunWriter)
 
 
 def test_epochs_of_later_calls_are_counted_on(run: RunWriter) -> None:
-    report = Report(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
+    report = EvaluationReport(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
     report.fit_begins(is_shared=False)
     report.fit_ends(final(4))
     report.tell(1, found("epoch-0001", 0))
@@ -73,7 +73,7 @@ def test_epochs_of_later_calls_are_counted_on(run: RunWriter) -> None:
 
 
 def test_what_the_trainers_tell_themselves_is_not_told_again(run: RunWriter) -> None:
-    report = Report(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
+    report = EvaluationReport(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
     report.fit_begins(is_shared=True)
     report.tell(0, found("epoch-0001", 0))
     report.tell(0, found("epoch-0001-step-0000003", 1, whole=False))
@@ -81,7 +81,7 @@ def test_what_the_trainers_tell_themselves_is_not_told_again(run: RunWriter) -> 
 
 
 def test_checkpoints_that_were_saved_are_known_by_name(run: RunWriter) -> None:
-    report = Report(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
+    report = EvaluationReport(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
     assert report.saved(0) == set()
     run.event("checkpoint", fit=0, epochs=1, path="/job/checkpoints/fit-000/epoch-0001")
     run.event("checkpoint", fit=1, epochs=1, path="/job/checkpoints/fit-001/final")

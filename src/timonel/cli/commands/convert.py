@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from timonel.cli.groups import Command, Json, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 from timonel.data.schema import parse_column_type
 from timonel.errors import SpecError
 
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def convert(
     ctx: typer.Context,
     source: Annotated[
@@ -79,7 +79,7 @@ def convert(
     from timonel.cli.render.progress import Counter
     from timonel.data import summarise
 
-    settings = Settings.of(ctx)
+    settings = GlobalOptions.of(ctx)
     # The dataset page shows the warnings, which convert() logs for scripts.
     logging.getLogger("timonel.data.conversion").addHandler(logging.NullHandler())
     with Counter(settings.remarks(stderr=json), "converting", "records") as progress:

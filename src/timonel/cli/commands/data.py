@@ -7,23 +7,23 @@ from typing import Annotated
 import typer
 
 from timonel.cli.commands.convert import convert
-from timonel.cli.groups import Command, Json, noun
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
 
 app = noun("Convert, list, show and verify datasets.")
-app.command("convert", cls=Command)(convert)
+app.command("convert", cls=StyledCommand)(convert)
 
 DATASET = typer.Argument(help="Folder of the dataset.")
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=StyledCommand)
 def list_(ctx: typer.Context, json: Json = False) -> None:
     """List datasets made by runs of this workspace."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
     from timonel.tracking import list_runs
 
-    runs = list_runs(Settings.of(ctx).find(), kind="convert")
+    runs = list_runs(GlobalOptions.of(ctx).find(), kind="convert")
     made = {
         item.uri: (run, item) for run in reversed(runs) for item in run.outputs
     }  # the latest run that wrote to a URI counts
@@ -51,7 +51,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
     console().print(table(("NAME", "RECORDS", "DIGEST", "MADE", "WHERE"), rows, wide=4))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
     """Show a dataset: schema, labels and splits."""
     from timonel.cli.render import datasets as render
@@ -65,7 +65,7 @@ def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
         console(whole=True).print(render.dataset_page(summarise(opened)))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def verify(dataset: Annotated[str, DATASET], json: Json = False) -> None:
     """Verify the digest of every shard."""
     from timonel.cli.render.output import print_json

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import StyledCommand, single
 
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def demo(
     folder: Annotated[
         Path, typer.Option(help="Working folder; an earlier demo there continues.")

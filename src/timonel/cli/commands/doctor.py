@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 
 if TYPE_CHECKING:
     from timonel.cli.doctor.check import Check
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def doctor(
     ctx: typer.Context,
     timeout: Annotated[
@@ -34,7 +34,7 @@ def doctor(
 
     checks: list[Check] = []
     out = console()
-    for check in examine(Settings.of(ctx).workspace, timeout_s=timeout):
+    for check in examine(GlobalOptions.of(ctx).workspace, timeout_s=timeout):
         if not json:
             if not checks or checks[-1].area != check.area:
                 out.print(f"[bold]{check.area}[/bold]")

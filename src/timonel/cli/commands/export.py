@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def export(
     ctx: typer.Context,
     run: Annotated[
@@ -48,7 +48,7 @@ def export(
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.progress import Steps
 
-    settings = Settings.of(ctx)
+    settings = GlobalOptions.of(ctx)
     with Steps(settings.remarks(stderr=json)) as steps:
         version = timonel.export(
             run,

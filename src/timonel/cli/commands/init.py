@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 
 app = single()
 
 
-class Kind(StrEnum):
+class ProjectType(StrEnum):
     """Type of project."""
 
     IMAGE = "image"
@@ -22,18 +22,21 @@ class Kind(StrEnum):
 
 
 _SOURCES = {
-    (Kind.IMAGE, True): "digits data/digits",
-    (Kind.IMAGE, False): "IMAGES data/images    # IMAGES: your folder, with a folder per label",
-    (Kind.TABLE, True): "patients.csv data/patients --label progression",
-    (Kind.TABLE, False): "ROWS.csv data/rows --label COLUMN    # your file and its label",
+    (ProjectType.IMAGE, True): "digits data/digits",
+    (
+        ProjectType.IMAGE,
+        False,
+    ): "IMAGES data/images    # IMAGES: your folder, with a folder per label",
+    (ProjectType.TABLE, True): "patients.csv data/patients --label progression",
+    (ProjectType.TABLE, False): "ROWS.csv data/rows --label COLUMN    # your file and its label",
 }
 """Arguments of the suggested ``timonel convert``, with and without sample data."""
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def init(
     ctx: typer.Context,
-    kind: Annotated[Kind, typer.Argument(help="Type of data.", metavar="image|table")],
+    kind: Annotated[ProjectType, typer.Argument(help="Type of data.", metavar="image|table")],
     folder: Annotated[Path, typer.Argument(help="Folder of the project.")] = Path(),
     data: Annotated[
         bool, typer.Option("--data/--no-data", help="Write sample data beside the script.")
@@ -46,7 +49,7 @@ def init(
     from timonel.cli.project import write_project
     from timonel.storage.workspace import FOLDER_NAME, find_workspace
 
-    settings = Settings.of(ctx)
+    settings = GlobalOptions.of(ctx)
     shared = settings.shared_workspace(folder)
     written = write_project(kind.value, folder, with_data=data)
     for path in written:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timonel.cli.groups import Command, Json, noun
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import JobError, NotFoundError, SpecError, TimonelError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _STOP_S = 120.0
 _POLL_S = 0.2
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=StyledCommand)
 def list_(
     ctx: typer.Context,
     limit: Annotated[
@@ -37,7 +37,7 @@ def list_(
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
 
-    found = engine_of(Settings.of(ctx).find()).jobs()
+    found = engine_of(GlobalOptions.of(ctx).find()).jobs()
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"jobs": [render.job_json(job) for job in shown]})
@@ -47,7 +47,7 @@ def list_(
         typer.echo("no jobs yet: 'timonel train' starts one")
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     """Show a job: state, settings and tasks."""
     from timonel.cli.render import jobs as render
@@ -55,7 +55,7 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     from timonel.cli.render.runs import pace_json, paces_of
     from timonel.training.display import progress_lines
 
-    workspace = Settings.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find()
     status = engine_of(workspace).status(find_job(workspace, job))
     events = _run_events(workspace, status.job_id)
     if json:
@@ -65,7 +65,7 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     out.print(render.job_page(status, progress_lines(status, events, out.width)))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def scale(
     ctx: typer.Context,
     job: JobRef,
@@ -79,7 +79,7 @@ def scale(
     """
     from timonel.training.handles import scale_workers
 
-    workspace = Settings.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find()
     job_id = find_job(workspace, job)
     scale_workers(engine_of(workspace), job_id, workers)
     if json:
@@ -88,7 +88,7 @@ def scale(
         typer.echo(f"{job_id} restarts with {workers} worker{'s' * (workers != 1)}")
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     """Restart a failed or stopped job from its checkpoints.
 
@@ -96,7 +96,7 @@ def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None
     """
     from timonel.training.handles import resume_job
 
-    workspace = Settings.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find()
     job_id = find_job(workspace, job)
     resume_job(workspace, engine_of(workspace), job_id)
     if json:
@@ -105,7 +105,7 @@ def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None
         typer.echo(f"{job_id} resumes: see 'timonel logs {job_id} --follow'")
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def logs(
     ctx: typer.Context,
     job: JobRef = "last",
@@ -122,7 +122,7 @@ def logs(
     """Print the output of a job's tasks."""
     from timonel.training.terminal import says_no_gpu
 
-    workspace = Settings.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find()
     job_id = find_job(workspace, job)
     engine = engine_of(workspace)
     names = [found.task_id for found in engine.status(job_id).tasks]
@@ -137,7 +137,7 @@ def logs(
         typer.echo(f"{line.task_id:<{width}}  {line.text}" if several else line.text)
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def stop(
     ctx: typer.Context,
     job: JobRef = "last",
@@ -150,7 +150,7 @@ def stop(
 
     Has no effect on a job that has ended.
     """
-    workspace = Settings.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find()
     job_id = find_job(workspace, job)
     engine = engine_of(workspace)
     had_ended = engine.status(job_id).state.is_final

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, noun
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import NotFoundError, SpecError
 
 app = noun("Create, list and revoke API keys of servers.")
@@ -17,7 +17,7 @@ app = noun("Create, list and revoke API keys of servers.")
 FILE = typer.Option("--file", help="File of keys. [default: api-keys.json of the workspace]")
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the client in logs and limits.")],
@@ -75,7 +75,7 @@ def create(
     )
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=StyledCommand)
 def list_(
     ctx: typer.Context,
     file: Annotated[Path | None, FILE] = None,
@@ -125,7 +125,7 @@ def list_(
     console().print(table(("ID", "NAME", "ALLOWS", "CREATED", "EXPIRES"), rows, wide=2))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def revoke(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(help="Key ID, or a name that only one key has.")],
@@ -134,13 +134,13 @@ def revoke(
 ) -> None:
     """Revoke a key; running servers refuse it within a second."""
     from timonel.cli.render.output import print_json
-    from timonel.serving.auth.keys import Entry, change_entries, read_entries
+    from timonel.serving.auth.keys import KeyRecord, change_entries, read_entries
 
     path = _path(ctx, file)
     read_entries(path)  # fails if the file is missing, instead of creating it
-    revoked: list[Entry] = []
+    revoked: list[KeyRecord] = []
 
-    def without(entries: tuple[Entry, ...]) -> list[Entry]:
+    def without(entries: tuple[KeyRecord, ...]) -> list[KeyRecord]:
         found = [e for e in entries if e.id == key] or [e for e in entries if e.name == key]
         if not found:
             raise NotFoundError(f"{path} has no key {key!r}", hint="'timonel keys list' lists them")
@@ -160,4 +160,4 @@ def revoke(
 def _path(ctx: typer.Context, file: Path | None) -> Path:
     if file is not None:
         return file
-    return Settings.of(ctx).find(create=True).root / "api-keys.json"
+    return GlobalOptions.of(ctx).find(create=True).root / "api-keys.json"

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from timonel.cli.groups import Command, Json, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def lineage(
     ctx: typer.Context,
     ref: Annotated[
@@ -30,7 +30,7 @@ def lineage(
     from timonel.tracking import as_json, as_rich
     from timonel.tracking import lineage as find_lineage
 
-    graph = find_lineage(Settings.of(ctx).find(), ref, direction=direction)
+    graph = find_lineage(GlobalOptions.of(ctx).find(), ref, direction=direction)
     if json:
         print_json(as_json(graph))
     else:

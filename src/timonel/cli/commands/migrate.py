@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from timonel.cli.groups import Command, Json, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def migrate(
     ctx: typer.Context,
     json: Json = False,
@@ -22,7 +22,7 @@ def migrate(
     from timonel.cli.render.output import print_json
     from timonel.storage.documents import migrate_workspace
 
-    root = Settings.of(ctx).find().root
+    root = GlobalOptions.of(ctx).find().root
     upgraded = migrate_workspace(root)
     if json:
         documents = [

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, noun
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ app = noun("List, show, add, check, optimize and delete model versions.")
 MODEL = typer.Argument(help="Model, model/version, or folder of a SavedModel.")
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=StyledCommand)
 def list_(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Only versions of this model.")] = None,
@@ -43,7 +43,7 @@ def list_(
         typer.echo("no models yet: 'timonel export' publishes one")
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def show(ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False) -> None:
     """Show a version: signatures, check results and source."""
     from timonel.cli.render import models as render
@@ -56,7 +56,7 @@ def show(ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False) -
         console().print(render.version_page(version))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Model name.")],
@@ -69,7 +69,7 @@ def add(
     from timonel.models import ModelRepository
     from timonel.storage import local_path
 
-    settings = Settings.of(ctx)
+    settings = GlobalOptions.of(ctx)
     version = ModelRepository(settings.find(create=True).models).add(name, local_path(folder))
     settings.mention_shared_workspace()
     if json:
@@ -80,7 +80,7 @@ def add(
     settings.remarks().print(f"next: timonel serve {name}{option}", style="dim", soft_wrap=True)
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def check(
     ctx: typer.Context,
     model: Annotated[str, MODEL],
@@ -103,7 +103,7 @@ def check(
         raise typer.Exit(ModelError.exit_code)
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def optimize(
     ctx: typer.Context,
     model: Annotated[str, MODEL],
@@ -128,7 +128,7 @@ def optimize(
     # A folder can be opened without a workspace.
     version = open_version(Path(model)) if Path(model).is_dir() else None
     version = version or _repository(ctx).resolve(model)
-    with Steps(Settings.of(ctx).remarks(stderr=json)) as steps:
+    with Steps(GlobalOptions.of(ctx).remarks(stderr=json)) as steps:
         steps(f"measuring runtimes for {version}")
         evidence = measure(version, samples)
     if json:
@@ -137,7 +137,7 @@ def optimize(
         console().print(render.evidence_page(evidence))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def delete(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="Version to delete, such as digits/2.")],
@@ -186,4 +186,4 @@ def _is_confirmed(version: ModelVersion) -> bool:
 def _repository(ctx: typer.Context) -> ModelRepository:
     from timonel.models import ModelRepository
 
-    return ModelRepository(Settings.of(ctx).find().models)
+    return ModelRepository(GlobalOptions.of(ctx).find().models)

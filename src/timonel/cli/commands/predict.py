@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, single
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import InputError
 
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def predict(
     ctx: typer.Context,
     model: Annotated[
@@ -48,11 +48,11 @@ def predict(
     from timonel.cli.render import predictions as render
     from timonel.cli.render.output import console, print_json
 
-    remarks = Settings.of(ctx).remarks(stderr=True)
+    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
     answers = timonel.predict(
         model,
         inputs[0] if len(inputs) == 1 else inputs,
-        workspace=Settings.of(ctx).workspace,
+        workspace=GlobalOptions.of(ctx).workspace,
         version=version,
         api_key=None if api_key_file is None else _key_in(api_key_file),
         tls_ca=tls_ca,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, noun
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
 from timonel.units import parse_seconds
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = noun("List, show and compare runs: parameters, metrics, inputs, outputs.")
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=StyledCommand)
 def list_(
     ctx: typer.Context,
     *,
@@ -55,7 +55,7 @@ def list_(
     from timonel.tracking import list_runs
 
     earliest = _parse_since(since)
-    every = list_runs(Settings.of(ctx).find())
+    every = list_runs(GlobalOptions.of(ctx).find())
     models = models_of(every)
     found = [
         run
@@ -80,7 +80,7 @@ def list_(
         typer.echo("no runs yet: 'timonel convert' and 'timonel train' create them")
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def show(
     ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="Run ID, ID prefix, name, or 'last'.")] = "last",
@@ -91,14 +91,14 @@ def show(
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import read_run
 
-    record = read_run(Settings.of(ctx).find(), run)
+    record = read_run(GlobalOptions.of(ctx).find(), run)
     if json:
         print_json(render.run_json(record, full=True))
     else:
         console().print(render.run_page(record))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def compare(
     ctx: typer.Context,
     runs: Annotated[list[str], typer.Argument(help="Two or more runs: IDs, ID prefixes or names.")],
@@ -111,7 +111,7 @@ def compare(
 
     if len(runs) == 1:
         raise SpecError("a comparison needs two or more runs", hint="'timonel runs' lists them")
-    workspace = Settings.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find()
     records = [read_run(workspace, run) for run in runs]
     if json:
         print_json(render.comparison_json(records))

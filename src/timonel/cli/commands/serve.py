@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
-from timonel.cli.settings import Settings
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import ServingError, TimonelError
 from timonel.serving.options import ServeOptions
 from timonel.styles import from_here
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = single()
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 @takes(ServeOptions)
 def serve(
     ctx: typer.Context,
@@ -41,7 +41,7 @@ def serve(
     """
     import timonel
 
-    settings, detach = Settings.of(ctx), options["detach"]
+    settings, detach = GlobalOptions.of(ctx), options["detach"]
     # A server that requires client certificates cannot be asked from here.
     can_ask = options["tls_client_ca"] is None or options["tls_client_optional"]
     with contextlib.ExitStack() as watches:
@@ -49,11 +49,13 @@ def serve(
         def announce(server: Server) -> None:
             # Import nothing after announcing Ctrl-C: if a KeyboardInterrupt comes while a dataclass
             # is created, Python ends the process by SIGINT even if the exception is caught.
-            from timonel.cli.watch import Watch
+            from timonel.cli.watch import VersionWatcher
 
             _announce(server, settings, detach=detach, can_ask=can_ask, page=options["page"])
             for name in server.models if can_ask and not detach and not settings.quiet else ():
-                watches.enter_context(Watch(server.rest_url, name, _print_change, server.caller))
+                watches.enter_context(
+                    VersionWatcher(server.rest_url, name, _print_change, server.caller)
+                )
 
         timonel.serve(
             model or (),
@@ -66,7 +68,7 @@ def serve(
 
 
 def _announce(
-    server: Server, settings: Settings, *, detach: bool, can_ask: bool, page: bool
+    server: Server, settings: GlobalOptions, *, detach: bool, can_ask: bool, page: bool
 ) -> None:
     """Print the server's addresses and an example request."""
     from timonel.cli.render.output import console
@@ -92,7 +94,7 @@ def _print_change(line: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
-def _example_request(server: Server, settings: Settings, name: str) -> str:
+def _example_request(server: Server, settings: GlobalOptions, name: str) -> str:
     from timonel.models import ModelRepository
     from timonel.serving import curl_example
 

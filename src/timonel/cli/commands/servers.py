@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from timonel.cli.groups import Command, Json, noun
-from timonel.cli.settings import Settings
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import NotFoundError, ServingError
 
 app = noun("List and stop running servers.")
@@ -18,7 +18,7 @@ app = noun("List and stop running servers.")
 POLL_S = 0.1
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=StyledCommand)
 def list_(
     ctx: typer.Context,
     json: Json = False,
@@ -28,7 +28,7 @@ def list_(
     from timonel.cli.render.tables import table
     from timonel.serving.registry import running_servers
 
-    found = running_servers(Settings.of(ctx).find().servers)
+    found = running_servers(GlobalOptions.of(ctx).find().servers)
     if json:
         print_json(
             {
@@ -55,7 +55,7 @@ def list_(
     console().print(table(("PID", "MODELS", "REST", "GRPC", "SINCE"), rows, wide=1))
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 def stop(
     ctx: typer.Context,
     server: Annotated[
@@ -68,7 +68,7 @@ def stop(
     from timonel.cli.render.output import print_json
     from timonel.serving.registry import running_servers
 
-    found = running_servers(Settings.of(ctx).find().servers)
+    found = running_servers(GlobalOptions.of(ctx).find().servers)
     chosen = [each for each in found if server == str(each.pid) or server in each.models]
     if not chosen:
         raise NotFoundError(

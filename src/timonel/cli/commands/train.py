@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timonel.cli.groups import Command, single
+from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
-from timonel.cli.settings import Settings
+from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
 from timonel.training.options import JOB, PROGRAM, TrainOptions
 
@@ -30,7 +30,7 @@ _PIPE_INTERVAL_S = 30.0
 """Interval of progress lines in a long epoch, outside terminals."""
 
 
-@app.command(cls=Command)
+@app.command(cls=StyledCommand)
 @takes(TrainOptions)
 def train(
     ctx: typer.Context,
@@ -92,7 +92,7 @@ def train(
     from timonel.training.finish import interruption
     from timonel.training.mpi import is_rank
 
-    settings = Settings.of(ctx)
+    settings = GlobalOptions.of(ctx)
     workspace = settings.find(create=True)
     remarks = settings.remarks(stderr=json)
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.

@@ -10,12 +10,12 @@ from rich.text import Text
 from timonel.cli.render.tables import pairs, table
 
 if TYPE_CHECKING:
-    from timonel.data import Dataset, Report
+    from timonel.data import Dataset, DatasetSummary
 
 _MOST_ROWS = 24
 
 
-def dataset_page(report: Report) -> RenderableType:
+def dataset_page(report: DatasetSummary) -> RenderableType:
     """Render a dataset's report, shortened if it has many labels."""
     rows = list(report.rows)
     if len(rows) > _MOST_ROWS:

@@ -84,7 +84,7 @@ def _bar(console: Console, unit: str) -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    class Rate(TextColumn):
+    class RateColumn(TextColumn):
         def render(self, task: Any) -> Any:
             from rich.text import Text
 
@@ -95,7 +95,7 @@ def _bar(console: Console, unit: str) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        Rate(""),
+        RateColumn(""),
         Remaining(compact=True),
         console=console,
         transient=True,

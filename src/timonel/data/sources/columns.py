@@ -108,7 +108,7 @@ class Kinds:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberColumn:
     """Column of numbers; missing values are NaN."""
 
     values: npt.NDArray[np.float64]
@@ -174,7 +174,7 @@ class Words:
         )
 
 
-Values = Numbers | Words
+Values = NumberColumn | Words
 
 
 def infer(kinds: Kinds, name: str = "") -> Inference:

@@ -24,7 +24,7 @@ from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, Unu
 from timonel.data.sources.columns import (
     Inference,
     Kinds,
-    Numbers,
+    NumberColumn,
     Values,
     Words,
     as_numeric,
@@ -69,7 +69,7 @@ class CsvSource(Source):
             kinds = Kinds.of(file.table[name])
             roles[name] = self._role(name, kinds)
             if roles[name].role == "numeric":
-                self._columns[name] = Numbers.of(kinds)
+                self._columns[name] = NumberColumn.of(kinds)
                 if name not in self.options.columns and is_row_id(kinds, name):
                     row_ids.add(name)
             elif roles[name].role == "categorical":
@@ -212,7 +212,7 @@ class CsvSource(Source):
         if not numeric:
             self._check_words(kinds, name)
             return "classification", list(Words.of(kinds.texts).texts())
-        numbers = Numbers.of(kinds).values
+        numbers = NumberColumn.of(kinds).values
         known = numbers[~np.isnan(numbers)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))

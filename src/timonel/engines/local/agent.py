@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from timonel.engines.local.heartbeat import ALIVE, PROGRESS, Heartbeat, read_beat, read_progress
 from timonel.processes.loop import Channel, Loop
 from timonel.processes.memory import SAMPLE_INTERVAL_S, OomWatch
-from timonel.processes.spawn import Command, Runner, close_inherited, spawn
+from timonel.processes.spawn import ProcessCommand, Runner, close_inherited, spawn
 from timonel.processes.tree import (
     adopt_orphans,
     cpu_s,
@@ -127,7 +127,7 @@ class Agent:
             self._prepare(order)
             os.umask(order["umask"])
             name_process(f"agent {order['task_id']}")
-            command = Command(
+            command = ProcessCommand(
                 module=order["module"],
                 args=order["args"],
                 env=self._scratch.renew(order["env"]),

@@ -13,7 +13,7 @@ from timonel.engines.local.environment import OUTCOME, job_environment
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.spec import CommandSpec, JobSpec
 from timonel.processes.loop import Loop
-from timonel.processes.spawn import Command, spawn
+from timonel.processes.spawn import ProcessCommand, spawn
 from timonel.processes.tree import kill_all, marked, reap
 
 SIDECAR_NICENESS = 19
@@ -76,7 +76,7 @@ class Commands:
         output = self.folder.command_log(name)
         output.parent.mkdir(parents=True, exist_ok=True)
         return spawn(
-            Command(
+            ProcessCommand(
                 module=command.module,
                 args=command.args,
                 env=env,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from timonel.engines.cluster import Assignment, encode
+from timonel.engines.cluster import TaskAssignment, encode
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.processes.tree import MARKER, RESERVED
 
@@ -40,7 +40,7 @@ def role_environment(spec: JobSpec, role: RoleSpec) -> dict[str, str]:
 
 
 def task_environment(
-    base: Mapping[str, str], task_dir: Path, assignment: Assignment, token: str
+    base: Mapping[str, str], task_dir: Path, assignment: TaskAssignment, token: str
 ) -> dict[str, str]:
     """Return the environment of a task in a generation.
 

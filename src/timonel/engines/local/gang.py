@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from timonel.engines.cluster import Assignment, assign
+from timonel.engines.cluster import TaskAssignment, assign
 from timonel.engines.elastic import resized
 from timonel.engines.failures import TaskExit, parse_report
 from timonel.engines.lifecycle import (
@@ -72,7 +72,7 @@ class Gang:
     _agents: dict[str, _Agent] = field(default_factory=dict)
     _ports: PortReservation | None = None
     _addresses: dict[str, str] = field(default_factory=dict)
-    _assignments: dict[str, Assignment] = field(default_factory=dict)
+    _assignments: dict[str, TaskAssignment] = field(default_factory=dict)
 
     def start(self, action: StartGeneration, reason: str | None = None) -> None:
         """Start every task with new addresses.

@@ -18,12 +18,12 @@ import tempfile
 import threading
 
 from timonel.engines.local.environment import TASK_DIR
-from timonel.processes.spawn import Command
+from timonel.processes.spawn import ProcessCommand
 from timonel.processes.tree import MARKER, mark_process, name_process
 from timonel.processes.zygote import renew_random_state, restore_blas_threads
 
 
-def run_module(command: Command) -> int:
+def run_module(command: ProcessCommand) -> int:
     """Run a module as the main program; return its exit code.
 
     Does all that an interpreter does at its end, except that the process then exits by `os._exit`:
@@ -34,7 +34,7 @@ def run_module(command: Command) -> int:
     return _finish(code)
 
 
-def _become(command: Command) -> None:
+def _become(command: ProcessCommand) -> None:
     os.environ.clear()
     os.environ.update(command.env)
     tempfile.tempdir = None  # computed anew in this environment
@@ -52,7 +52,7 @@ def _become(command: Command) -> None:
     gc.enable()
 
 
-def _run(command: Command) -> int:
+def _run(command: ProcessCommand) -> int:
     try:
         runpy.run_module(command.module, run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -18,13 +18,13 @@ from timonel.engines.coordinator import advance
 from timonel.engines.lifecycle import (
     Action,
     Begin,
+    CoordinatorPhase,
+    CoordinatorState,
     Event,
     KillTasks,
-    Phase,
     ScaleRequested,
     StartGeneration,
     StartTask,
-    State,
     StopRequested,
     StopTasks,
     Tick,
@@ -67,7 +67,7 @@ class Supervisor:
         name_process(f"job {spec.job_id}")
         self._record = replace(record, owner=guard, supervisor=identity)
         # A resumed job keeps its generation number.
-        self._state = State(spec, record.status)
+        self._state = CoordinatorState(spec, record.status)
         self._gang = Gang(spec, folder, self._loop, str(identity), self._events.append)
         self._commands = Commands(spec, folder, self._loop, str(identity))
 
@@ -84,7 +84,7 @@ class Supervisor:
         self._read_requested_sizes()
         self._events.append(Begin())
         self._process_events()
-        while self._state.phase is not Phase.ENDED:
+        while self._state.phase is not CoordinatorPhase.ENDED:
             self._wait()
             self._process_events()
         self._end()
@@ -115,7 +115,10 @@ class Supervisor:
             self._state, actions = advance(before, event, self._now())
             for action in actions:
                 self._carry_out(action)
-            if self._state.status != before.status and self._state.phase is not Phase.ENDED:
+            if (
+                self._state.status != before.status
+                and self._state.phase is not CoordinatorPhase.ENDED
+            ):
                 logger.info("%s -> %s", event, self._state.status.state)
                 self._publish(self._state.status)
 

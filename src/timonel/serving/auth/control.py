@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timonel.serving.auth.keys import LONGEST, PREFIX, Keyring, watched_keys
-from timonel.serving.auth.limits import Slots, Throttle
+from timonel.serving.auth.limits import ConcurrencyLimit, Throttle
 from timonel.serving.auth.policy import (
     PRINCIPAL,
     VIEWER,
@@ -83,7 +83,7 @@ class AccessControl:
         """Whether all requests are admitted without checks."""
         self._principals = Throttle(_rate(limits.principal_rate))
         self._models = Throttle(_rate(limits.model_rate))
-        self._slots = Slots(limits.max_requests)
+        self._slots = ConcurrencyLimit(limits.max_requests)
 
     def enter(self) -> None:
         """Take a request slot. The caller must `leave` afterwards.
@@ -106,7 +106,7 @@ class AccessControl:
             self.settings.open_health or not self.settings.is_closed
         )
 
-    async def identify(self, shown: Credentials, address: str) -> Principal:
+    async def identify(self, shown: RequestCredentials, address: str) -> Principal:
         """Authenticate the sender of a request and apply its rate limit.
 
         Raises:
@@ -150,7 +150,7 @@ It may read status and metadata, to report on the server.
 
 
 @dataclass(frozen=True)
-class Credentials:
+class RequestCredentials:
     """Credentials of a request.
 
     Args:
@@ -166,7 +166,7 @@ class Credentials:
 
 def credentials(
     headers: Iterable[tuple[str | bytes, str | bytes]], certificate: tuple[str, ...] = ()
-) -> Credentials:
+) -> RequestCredentials:
     """Read credentials from HTTP headers or gRPC metadata with lower-case names."""
     secrets = []
     for name, value in headers:
@@ -178,7 +178,9 @@ def credentials(
             scheme, _, rest = text.strip().partition(" ")
             text = rest.strip() if scheme.lower() == "bearer" else ""
         secrets.append(text)
-    return Credentials(secrets[0] if len(secrets) == 1 else None, certificate, len(secrets) > 1)
+    return RequestCredentials(
+        secrets[0] if len(secrets) == 1 else None, certificate, len(secrets) > 1
+    )
 
 
 class Authenticator:
@@ -208,7 +210,7 @@ class Authenticator:
             self._keys = watched_keys(Path(settings.api_keys))
         self._tokens = None if settings.jwt is None else _recogniser(settings.jwt, clock)
 
-    async def authenticate(self, shown: Credentials, address: str) -> Principal:
+    async def authenticate(self, shown: RequestCredentials, address: str) -> Principal:
         """Return the principal with these credentials.
 
         Args:
@@ -226,7 +228,7 @@ class Authenticator:
             raise unauthenticated()
         return principal
 
-    async def _recognise(self, shown: Credentials) -> Principal | None:
+    async def _recognise(self, shown: RequestCredentials) -> Principal | None:
         now = self._wall()
         if shown.secret is None:
             if self._keys is None or not shown.certificate:

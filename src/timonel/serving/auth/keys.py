@@ -34,7 +34,7 @@ _NOBODY_SALT, _NOBODY_DIGEST = "00" * _SALT_BYTES, "00" * 32
 
 
 @dataclass(frozen=True)
-class Entry:
+class KeyRecord:
     """Stored record of an API key or an authorized client certificate.
 
     Args:
@@ -69,7 +69,7 @@ class Entry:
 
 def new_key(
     name: str, grants: Sequence[Grant], *, now: float, expires: float | None = None
-) -> tuple[str, Entry]:
+) -> tuple[str, KeyRecord]:
     """Create an API key and its entry.
 
     Returns:
@@ -78,7 +78,7 @@ def new_key(
     identity = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_hex(_SALT_BYTES)
-    entry = Entry(identity, name, tuple(grants), now, expires, salt, _digest(salt, secret))
+    entry = KeyRecord(identity, name, tuple(grants), now, expires, salt, _digest(salt, secret))
     return f"{PREFIX}{identity}_{secret}", entry
 
 
@@ -89,10 +89,10 @@ def new_certificate(
     *,
     now: float,
     expires: float | None = None,
-) -> Entry:
+) -> KeyRecord:
     """Create an entry for client certificates with the name ``certificate``."""
     identity = secrets.token_hex(_ID_BYTES)
-    return Entry(identity, name, tuple(grants), now, expires, certificate=certificate)
+    return KeyRecord(identity, name, tuple(grants), now, expires, certificate=certificate)
 
 
 class Keyring:
@@ -102,7 +102,7 @@ class Keyring:
         entries: Entries with distinct ids.
     """
 
-    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, entries: Sequence[KeyRecord] = ()) -> None:
         self.entries = tuple(entries)
         self._by_id = {entry.id: entry for entry in entries}
 
@@ -126,7 +126,7 @@ class Keyring:
         return None
 
 
-def to_body(entries: Sequence[Entry]) -> dict[str, Any]:
+def to_body(entries: Sequence[KeyRecord]) -> dict[str, Any]:
     """Return the entries as a document body."""
     return {
         "keys": [
@@ -145,7 +145,7 @@ def to_body(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def from_body(body: Mapping[str, Any], origin: str) -> tuple[Entry, ...]:
+def from_body(body: Mapping[str, Any], origin: str) -> tuple[KeyRecord, ...]:
     """Parse the entries in a document body.
 
     Raises:
@@ -160,8 +160,8 @@ def from_body(body: Mapping[str, Any], origin: str) -> tuple[Entry, ...]:
     return entries
 
 
-def _entry(item: Mapping[str, Any]) -> Entry:
-    entry = Entry(
+def _entry(item: Mapping[str, Any]) -> KeyRecord:
+    entry = KeyRecord(
         id=_text(item["id"]),
         name=_text(item["name"]),
         grants=tuple(parse_grant(text) for text in item["permissions"]),
@@ -196,7 +196,7 @@ KIND = "api-keys"
 _LOG = logging.getLogger(__name__)
 
 
-def read_entries(path: Path) -> tuple[Entry, ...]:
+def read_entries(path: Path) -> tuple[KeyRecord, ...]:
     """Read the entries of a key file.
 
     Raises:
@@ -208,8 +208,8 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
 
 
 def change_entries(
-    path: Path, change: Callable[[tuple[Entry, ...]], Sequence[Entry]]
-) -> tuple[Entry, ...]:
+    path: Path, change: Callable[[tuple[KeyRecord, ...]], Sequence[KeyRecord]]
+) -> tuple[KeyRecord, ...]:
     """Change the entries of a key file under a lock.
 
     A missing file is created.

@@ -11,14 +11,14 @@ _MOST_BUCKETS = 10_000
 
 
 @dataclass(frozen=True)
-class Bucket:
+class TokenBucket:
     """Tokens left in a bucket at a time of a monotonic clock."""
 
     tokens: float
     at: float
 
 
-def take(rate: Rate, bucket: Bucket | None, now: float) -> tuple[Bucket, float]:
+def take(rate: Rate, bucket: TokenBucket | None, now: float) -> tuple[TokenBucket, float]:
     """Take a token from a bucket.
 
     Args:
@@ -35,8 +35,8 @@ def take(rate: Rate, bucket: Bucket | None, now: float) -> tuple[Bucket, float]:
         grown = max(0.0, now - bucket.at) * rate.per_s
         tokens = min(float(rate.burst), bucket.tokens + grown)
     if tokens >= 1.0:
-        return Bucket(tokens - 1.0, now), 0.0
-    return Bucket(tokens, now), (1.0 - tokens) / rate.per_s
+        return TokenBucket(tokens - 1.0, now), 0.0
+    return TokenBucket(tokens, now), (1.0 - tokens) / rate.per_s
 
 
 class Throttle:
@@ -52,7 +52,7 @@ class Throttle:
     def __init__(self, rate: Rate | None, most: int = _MOST_BUCKETS) -> None:
         self._rate = rate
         self._most = most
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def take(self, name: str, now: float) -> float:
         """Take a token for ``name``.
@@ -69,7 +69,7 @@ class Throttle:
         return wait_s
 
 
-class Slots:
+class ConcurrencyLimit:
     """Limit on concurrent requests of all protocols together. Not thread-safe.
 
     Args:

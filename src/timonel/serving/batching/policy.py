@@ -98,7 +98,7 @@ def _bucket(rows: int) -> int:
     return min((rows - 1).bit_length(), _BUCKETS - 1)
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Place of a request in the queues.
 
     Args:
@@ -126,7 +126,7 @@ class BatchingPolicy(abc.ABC):
     """Whether callers wait for the response even after their deadline."""
 
     @abc.abstractmethod
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place:
+    def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:
         """Return the place of a request.
 
         Raises:
@@ -187,21 +187,21 @@ class AdaptivePolicy(BatchingPolicy):
                 found = prove_independence(model, signature, samples[name])
             self._states[name] = _SignatureState(found)
 
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place:
+    def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:
         """Return a queue for the same shapes; `APART` if not proven batchable."""
         if self._states[signature].independence is not Independence.INDEPENDENT:
-            return Place(1, APART)
+            return QueuePosition(1, APART)
         try:
             rows = rows_of(inputs)
         except StatusError:
             # If the request is invalid, the model reports the error.
-            return Place(1, APART)
+            return QueuePosition(1, APART)
         specs = self._model.signatures[signature].inputs
         # Inputs of an undeclared rank are not covered by the proof.
         if rows == 0 or any(a.ndim != len(specs[n].shape or ()) for n, a in inputs.items()):
-            return Place(1, APART)
+            return QueuePosition(1, APART)
         shapes = tuple((array.dtype, array.shape[1:]) for array in inputs.values())
-        return Place(rows, (tuple(inputs), shapes))
+        return QueuePosition(rows, (tuple(inputs), shapes))
 
     def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:
         """Return a queue without added delay."""
@@ -266,9 +266,9 @@ class ParameterPolicy(BatchingPolicy):
             split=split,
         )
 
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> Place:  # noqa: ARG002
+    def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:  # noqa: ARG002
         """Return the only queue of the signature and outputs."""
-        return Place(rows_of(inputs), ())
+        return QueuePosition(rows_of(inputs), ())
 
     def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:  # noqa: ARG002
         """Return a queue with the parameters' limits."""

@@ -31,7 +31,7 @@ class HttpError(ServingError):
         self.status = status
 
 
-class Connection:
+class HttpConnection:
     """A connection that is kept open between requests. Not thread-safe.
 
     Args:
@@ -122,7 +122,7 @@ def _reason(error: Exception) -> str:
 _IMAGE_NAMES = ("_bytes", "image")
 
 
-class Kind(Enum):
+class InstanceKind(Enum):
     """Kind of instance that a model expects."""
 
     IMAGE = "an encoded image"
@@ -161,14 +161,16 @@ class ClientSignature:
     outputs: tuple[str, ...]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> InstanceKind:
         """Kind of instance that the model expects."""
         if len(self.inputs) > 1:
-            return Kind.ROW
+            return InstanceKind.ROW
         only = self.inputs[0]
         if is_image(only.name, only.dtype):
-            return Kind.IMAGE
-        return Kind.TENSOR if only.shape is None or len(only.shape) > 1 else Kind.ROW
+            return InstanceKind.IMAGE
+        return (
+            InstanceKind.TENSOR if only.shape is None or len(only.shape) > 1 else InstanceKind.ROW
+        )
 
     @property
     def description(self) -> str:

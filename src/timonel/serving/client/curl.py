@@ -9,9 +9,9 @@ from typing import Any
 
 from timonel.serving.client.connection import (
     ClientSignature,
-    Connection,
+    HttpConnection,
     Input,
-    Kind,
+    InstanceKind,
     model_path,
     parse_signature,
 )
@@ -43,7 +43,7 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
         url, caller = server, Credentials.of()
     else:
         url, caller = server.rest_url, server.caller
-    with Connection(url, caller) as connection:
+    with HttpConnection(url, caller) as connection:
         signature = parse_signature(connection.get(f"{model_path(model)}/metadata"))
     target = f"{url}{model_path(model)}:predict"
     return curl_line(target, signature, image=image, options=caller.curl_options)
@@ -56,14 +56,14 @@ def curl_line(
 
     ``options`` are options of curl.
     """
-    if signature.kind is Kind.IMAGE:
+    if signature.kind is InstanceKind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.
         file = shlex.quote(image)
         return (
             """(printf '{"instances": [{"b64": "'; base64 -w0 < """
             f"""{file}; printf '"}}]}}') | curl -s {options}-d @- {shlex.quote(url)}"""
         )
-    if signature.kind is Kind.TENSOR:
+    if signature.kind is InstanceKind.TENSOR:
         only = signature.inputs[0]
         if math.prod(_sizes(only)) > _INLINE_VALUES:
             return _large_tensor(url, only, options)

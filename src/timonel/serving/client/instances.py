@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from timonel.errors import DataError, InputError, NotFoundError
-from timonel.serving.client.connection import ClientSignature, Input, Kind
+from timonel.serving.client.connection import ClientSignature, Input, InstanceKind
 from timonel.serving.signature import STRING
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
@@ -53,9 +53,9 @@ def instances(
         DataError: A file is not an image, CSV or JSON.
         InputError: The model takes another kind of input, or other columns.
     """
-    if signature.kind is Kind.IMAGE:
+    if signature.kind is InstanceKind.IMAGE:
         found = [_image(item, signature) for item in _as_list(inputs)]
-    elif signature.kind is Kind.ROW:
+    elif signature.kind is InstanceKind.ROW:
         found = list(_rows(inputs, signature, notify))
     else:
         found = _tensors(inputs, signature)
@@ -93,7 +93,7 @@ def _image(item: object, signature: ClientSignature) -> Instance:
     if not is_webp and not content.startswith(_IMAGE_STARTS):
         raise DataError(
             f"{source} is not a PNG, JPEG, GIF, BMP or WebP image",
-            hint=f"{signature.model} takes {Kind.IMAGE.value}",
+            hint=f"{signature.model} takes {InstanceKind.IMAGE.value}",
         )
     return Instance(source, {"b64": base64.b64encode(content).decode()})
 
@@ -308,8 +308,8 @@ def _mismatch(item: object, signature: ClientSignature) -> InputError:
 
 
 def _hint(signature: ClientSignature) -> str:
-    if signature.kind is Kind.IMAGE:
+    if signature.kind is InstanceKind.IMAGE:
         return "give image files"
-    if signature.kind is Kind.ROW:
+    if signature.kind is InstanceKind.ROW:
         return f"give a CSV, JSON or dicts with {', '.join(i.name for i in signature.inputs)}"
     return f"give an array or nested lists for {signature.description}"

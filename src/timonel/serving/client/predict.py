@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from timonel.errors import NotFoundError, ServingError
 from timonel.serving.client.connection import (
     ClientSignature,
-    Connection,
+    HttpConnection,
     HttpError,
     model_path,
     parse_signature,
@@ -114,7 +114,7 @@ def predict(
 
     caller = Credentials.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
     place = _target(model_or_url, workspace, version, before_loading, caller)
-    with place as target, Connection(target.url, caller) as connection:
+    with place as target, HttpConnection(target.url, caller) as connection:
         # Missing values are worth a warning in a script, which has no `notify`.
         return _ask(connection, target, inputs, notify or (lambda line: _LOG.warning("%s", line)))
 
@@ -148,7 +148,7 @@ def _target(
 
 def _serves(url: str, model: str, version: int | None, caller: Credentials) -> bool:
     try:
-        with Connection(url, caller) as connection:
+        with HttpConnection(url, caller) as connection:
             connection.get(f"{model_path(model, version)}/metadata")
     except ServingError as error:
         if isinstance(error, HttpError) and error.status in {401, 403}:
@@ -174,7 +174,7 @@ def _from_url(url: str, version: int | None, caller: Credentials) -> _Target:
 
 
 def _only_model(server: str, caller: Credentials) -> str:
-    with Connection(server, caller) as connection:
+    with HttpConnection(server, caller) as connection:
         try:
             names = [model["name"] for model in connection.get("/v1/models")["models"]]
         except HttpError as error:
@@ -192,7 +192,7 @@ def _only_model(server: str, caller: Credentials) -> str:
 
 
 def _ask(
-    connection: Connection, target: _Target, inputs: object, notify: Notify
+    connection: HttpConnection, target: _Target, inputs: object, notify: Notify
 ) -> list[Prediction]:
     for attempt in range(_SWAPS):
         signature = _signature_of(connection, target)
@@ -212,7 +212,7 @@ def _ask(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _signature_of(connection: Connection, target: _Target) -> ClientSignature:
+def _signature_of(connection: HttpConnection, target: _Target) -> ClientSignature:
     try:
         return parse_signature(
             connection.get(f"{model_path(target.model, target.version)}/metadata")
@@ -228,7 +228,7 @@ def _signature_of(connection: Connection, target: _Target) -> ClientSignature:
 
 
 def _post(
-    connection: Connection, signature: ClientSignature, items: Sequence[Instance]
+    connection: HttpConnection, signature: ClientSignature, items: Sequence[Instance]
 ) -> list[Any]:
     path = f"{model_path(signature.model, signature.version)}:predict"
     rows: list[Any] = []
@@ -243,7 +243,7 @@ def _post(
     return rows
 
 
-def _labels(connection: Connection, signature: ClientSignature) -> Sequence[str]:
+def _labels(connection: HttpConnection, signature: ClientSignature) -> Sequence[str]:
     """Return the class names; none from TensorFlow Serving, which lacks them."""
     try:
         models = connection.get("/v1/models")["models"]

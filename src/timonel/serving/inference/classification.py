@@ -131,7 +131,7 @@ class PreparedRun(Generic[R_co]):
 
 
 @dataclass(frozen=True)
-class Task:
+class MultiInferenceTask:
     """One task of a MultiInference request.
 
     Args:
@@ -210,7 +210,7 @@ def regress(
 
 def infer(
     call: Call,
-    tasks: Sequence[Task],
+    tasks: Sequence[MultiInferenceTask],
     examples: Sequence[bytes],
     context: bytes = b"",
     *,
@@ -221,7 +221,7 @@ def infer(
     Raises:
         StatusError: The tasks cannot be combined, or a task's signature does not match its method.
     """
-    plans: list[tuple[Task, Signature, list[str]]] = []
+    plans: list[tuple[MultiInferenceTask, Signature, list[str]]] = []
     for task in tasks:
         signature = _joined(call, task, [(seen.model, plan.name) for seen, plan, _ in plans])
         if check_method:
@@ -263,7 +263,7 @@ def _check_method(signature: Signature, method: str) -> None:
         )
 
 
-def _joined(call: Call, task: Task, before: Sequence[tuple[str, str]]) -> Signature:
+def _joined(call: Call, task: MultiInferenceTask, before: Sequence[tuple[str, str]]) -> Signature:
     if not task.model:
         raise invalid_argument("Found ModelSpec with an empty model name.")
     if any(task.model != name for name, _ in before):

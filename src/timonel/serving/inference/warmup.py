@@ -173,7 +173,9 @@ def _regress(call: Call, request: Any) -> None:
 
 def _infer(call: Call, request: Any) -> None:
     tasks = [
-        classification.Task(task.model_spec.name, task.model_spec.signature_name, task.method_name)
+        classification.MultiInferenceTask(
+            task.model_spec.name, task.model_spec.signature_name, task.method_name
+        )
         for task in request.tasks
     ]
     if not tasks:

@@ -14,7 +14,7 @@ from timonel.serving.batching.request import BatchObservation
 from timonel.serving.batching.runtime import batched
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import pack_signatures
-from timonel.serving.isolation.packets import Kind, Message
+from timonel.serving.isolation.packets import FrameKind, Message
 from timonel.serving.memory import give_back, return_large_blocks, share_arenas, start_trimming
 from timonel.serving.runtimes.base import Asked, Runtime, ScheduledModel
 from timonel.serving.runtimes.python.hooks import HookedModel, Hooks
@@ -62,7 +62,7 @@ def compute(
             model = HookedModel(model, hooks, threads)
         give_back()
         fields, defaults = pack_signatures(model.signatures, model.platform)
-        link.post(Kind.LOADED, 0, fields, defaults)
+        link.post(FrameKind.LOADED, 0, fields, defaults)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
         _post_error(link, 0, error, otherwise=Code.UNKNOWN)
         return
@@ -91,13 +91,13 @@ class _RequestLoop:
         return self._is_closing
 
     def _handle(self, message: Message) -> None:
-        if message.kind is Kind.REQUEST:
+        if message.kind is FrameKind.REQUEST:
             self._add(message)
-        elif message.kind is Kind.CANCEL:
+        elif message.kind is FrameKind.CANCEL:
             self._submit_received()
             if (future := self._running.get(message.number)) is not None:
                 future.cancel()
-        elif message.kind is Kind.CLOSE:
+        elif message.kind is FrameKind.CLOSE:
             self._is_closing = True
             self._link.stop()
 
@@ -137,7 +137,7 @@ class _RequestLoop:
             # packet. The same goes for requests answered while their packet is still being
             # received.
             later = bool(self._running) or self._submitting
-            self._link.post(Kind.ANSWER, number, [_compute_s(future)], outputs, later=later)
+            self._link.post(FrameKind.ANSWER, number, [_compute_s(future)], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the response
             _post_error(self._link, number, error, compute_s=_compute_s(future))
 
@@ -153,7 +153,7 @@ def _post_observation(link: Connection, observation: BatchObservation) -> None:
             observation.signature,
             observation.failed,
         ]
-        link.post(Kind.BATCH, 0, fields, later=True)
+        link.post(FrameKind.BATCH, 0, fields, later=True)
 
 
 def _compute_s(future: Future[Outputs]) -> float | None:
@@ -180,4 +180,4 @@ def _post_error(
         code, text = otherwise, f"{type(error).__name__}: {error}"
     fields: list[Any] = [int(code), text.encode("utf-8", "replace").decode(), compute_s]
     with contextlib.suppress(StatusError):  # the connection has ended
-        link.post(Kind.ERROR, number, fields)
+        link.post(FrameKind.ERROR, number, fields)

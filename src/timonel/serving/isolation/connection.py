@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from timonel.serving.isolation.messages import Place, pack
+from timonel.serving.isolation.messages import ArrayLocation, pack
 from timonel.serving.isolation.packets import (
     INLINE_BYTES,
-    Kind,
+    FrameKind,
     Message,
     Receiver,
     Sender,
@@ -81,7 +81,7 @@ class Connection:
 
     def post(
         self,
-        kind: Kind,
+        kind: FrameKind,
         number: int,
         fields: Sequence[Any] = (),
         arrays: Mapping[str, Array] | None = None,
@@ -216,7 +216,7 @@ class Connection:
             self._sender.add_unused(number, offset)
             self.flush()
 
-    def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Place]]:
+    def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, ArrayLocation]]:
         """Share the arrays in this side's shared memory; yield their places."""
         for name, each in arrays.items():
             hold = hold_of(each)
@@ -225,13 +225,13 @@ class Connection:
             # A block is released by its first byte, so the array must start there.
             if each.ctypes.data == hold.segment.address + hold.offset:
                 self._arena.share(hold)
-                yield name, Place(hold.number, hold.offset)
+                yield name, ArrayLocation(hold.number, hold.offset)
 
     def _announce(self, number: int, descriptor: int, size: int) -> None:
-        self._sender.add(inline(Kind.SEGMENT, number, offset=size), descriptor)
+        self._sender.add(inline(FrameKind.SEGMENT, number, offset=size), descriptor)
 
     def _retire(self, number: int) -> None:
-        self._sender.add(inline(Kind.RETIRE, number))
+        self._sender.add(inline(FrameKind.RETIRE, number))
         self.flush()
 
 

@@ -46,7 +46,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayLocation:
     """Place of an array in shared memory."""
 
     segment: int
@@ -93,7 +93,7 @@ class Content:
 def pack(
     fields: Sequence[Any],
     arrays: Mapping[str, Array] | None = None,
-    places: Mapping[str, Place] | None = None,
+    places: Mapping[str, ArrayLocation] | None = None,
 ) -> Content:
     """Prepare fields and arrays for sending.
 

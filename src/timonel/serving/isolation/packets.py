@@ -40,7 +40,7 @@ Packet = tuple[bytes, int | None]
 """Content, and a descriptor to send with it."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kind of a frame."""
 
     SEGMENT = 1  # carries a descriptor of shared memory: number and size
@@ -55,7 +55,7 @@ class Kind(IntEnum):
     BATCH = 10  # [values of a BatchObservation]
 
 
-_MEMORY_KINDS = frozenset({Kind.SEGMENT, Kind.RETIRE, Kind.RELEASE})
+_MEMORY_KINDS = frozenset({FrameKind.SEGMENT, FrameKind.RETIRE, FrameKind.RELEASE})
 
 
 class Frame(NamedTuple):
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
         content: The content, if inline.
     """
 
-    kind: Kind
+    kind: FrameKind
     number: int
     segment: int
     offset: int
@@ -78,13 +78,13 @@ class Frame(NamedTuple):
     content: Bytes
 
 
-def inline(kind: Kind, number: int, content: bytes = b"", *, offset: int = 0) -> bytes:
+def inline(kind: FrameKind, number: int, content: bytes = b"", *, offset: int = 0) -> bytes:
     """Return a frame with inline content."""
     head = _FRAME.pack(kind, HERE, number, offset, len(content))
     return b"".join((head, content, bytes(-len(content) % _PADDING)))
 
 
-def by_reference(kind: Kind, number: int, segment: int, offset: int, length: int) -> bytes:
+def by_reference(kind: FrameKind, number: int, segment: int, offset: int, length: int) -> bytes:
     """Return a frame whose content is in shared memory."""
     return _FRAME.pack(kind, segment, number, offset, length)
 
@@ -105,7 +105,7 @@ def read_frames(packet: bytes) -> Iterator[Frame]:
             content = whole[at : at + here]
             if len(content) != here:
                 raise ProtocolError("truncated frame")
-            yield Frame(Kind(kind), number, segment, offset, length, content)
+            yield Frame(FrameKind(kind), number, segment, offset, length, content)
         except (struct.error, ValueError) as error:
             raise ProtocolError(f"invalid frame: {error}") from error
         at += here + -here % _PADDING
@@ -113,7 +113,7 @@ def read_frames(packet: bytes) -> Iterator[Frame]:
 
 def release(places: Iterable[tuple[int, int]]) -> bytes:
     """Return a frame that releases blocks."""
-    return inline(Kind.RELEASE, 0, np.array(list(places), np.uint64).tobytes())
+    return inline(FrameKind.RELEASE, 0, np.array(list(places), np.uint64).tobytes())
 
 
 def released(frame: Frame) -> list[tuple[int, int]]:
@@ -237,7 +237,7 @@ class Message(NamedTuple):
         arrays: The message's arrays; those in shared memory stay there while in use.
     """
 
-    kind: Kind
+    kind: FrameKind
     number: int
     fields: list[Any]
     arrays: dict[str, Array]
@@ -289,10 +289,10 @@ class Receiver:
         return bool(packet)
 
     def _update_memory(self, frame: Frame, descriptors: Sequence[int]) -> None:
-        if frame.kind is Kind.RELEASE:
+        if frame.kind is FrameKind.RELEASE:
             for number, offset in released(frame):
                 self._arena.release(number, offset)
-        elif frame.kind is Kind.RETIRE:
+        elif frame.kind is FrameKind.RETIRE:
             self.segments.pop(frame.number, None)
         elif descriptors:
             try:

@@ -17,7 +17,7 @@ from timonel.serving.batching.request import BatchObservation, Observer
 from timonel.serving.futures import await_settled
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import ProtocolError, unpack_signatures
-from timonel.serving.isolation.packets import Kind, Message
+from timonel.serving.isolation.packets import FrameKind, Message
 from timonel.serving.isolation.zygote_client import ForkOrder, ZygoteClient
 from timonel.serving.runtimes.base import Pending
 from timonel.serving.signature import Array, Signature
@@ -130,7 +130,7 @@ class ComputeProcess:
         try:
             fields = [signature, outputs if outputs is None else list(outputs), deadline]
             # Submitting never blocks, not even for memory.
-            self._link.post(Kind.REQUEST, number, fields, inputs, timeout_s=0.0, turn=others)
+            self._link.post(FrameKind.REQUEST, number, fields, inputs, timeout_s=0.0, turn=others)
         except StatusError as error:
             self._unanswered.pop(number, None)
             self._complete(number, error)
@@ -157,7 +157,7 @@ class ComputeProcess:
         await_settled(list(self._pending.values()), timeout_s)
         self._closing = True
         with contextlib.suppress(StatusError):
-            self._link.post(Kind.CLOSE, 0)
+            self._link.post(FrameKind.CLOSE, 0)
         self._thread.join(max(0.1, deadline - time.monotonic()))
         if self._thread.is_alive():
             self.kill()
@@ -211,17 +211,17 @@ class ComputeProcess:
     def _handle(self, message: Message) -> None:
         self._last_message_at = time.monotonic()
         self._unanswered.pop(message.number, None)
-        if message.kind is Kind.ANSWER:
+        if message.kind is FrameKind.ANSWER:
             self._complete(message.number, message.arrays, _parse_seconds(message.fields))
-        elif message.kind is Kind.ERROR:
+        elif message.kind is FrameKind.ERROR:
             error = _parse_error(message.fields)
             if self._loaded.done():
                 self._complete(message.number, error, _parse_seconds(message.fields[2:]))
             else:
                 self._loaded.set_exception(error)
-        elif message.kind is Kind.LOADED and not self._loaded.done():
+        elif message.kind is FrameKind.LOADED and not self._loaded.done():
             self._loaded.set_result(unpack_signatures(message.fields, message.arrays))
-        elif message.kind is Kind.BATCH:
+        elif message.kind is FrameKind.BATCH:
             self._observe(message.fields)
         else:
             raise ProtocolError(f"unexpected message of type {message.kind.name}")
@@ -244,7 +244,7 @@ class ComputeProcess:
     def _cancel(self, number: int) -> None:
         if self._pending.pop(number, None) is not None:
             with contextlib.suppress(StatusError):
-                self._link.post(Kind.CANCEL, number)
+                self._link.post(FrameKind.CANCEL, number)
 
     def _watch(self) -> float | None:
         """Fail expired requests and detect hangs; return the maximum wait."""
@@ -261,7 +261,7 @@ class ComputeProcess:
                 self._pending.pop(response.number, None)
                 response.complete(StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
                 with contextlib.suppress(StatusError):
-                    self._link.post(Kind.CANCEL, response.number)
+                    self._link.post(FrameKind.CANCEL, response.number)
         limit = self._hang_timeout_s
         if limit is not None and self._unanswered and now - self._last_message_at > limit:
             self._kill_because(f"did not respond for {limit:g} s")

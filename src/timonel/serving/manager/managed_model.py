@@ -11,17 +11,17 @@ from timonel.serving.manager.buckets.listing import BucketError
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import (
     Candidate,
-    Plan,
     Rule,
-    State,
     Tracked,
+    VersionPlan,
+    VersionState,
     after_failure,
     may_yet_serve,
     of_interest,
     plan,
     statuses,
 )
-from timonel.serving.manager.sources import FolderLease, Source
+from timonel.serving.manager.sources import FolderLease, VersionSource
 from timonel.serving.settings import Latest, LoadSettings, ModelSettings, Specific
 from timonel.serving.status import TRANSIENT, StatusError, not_found
 
@@ -64,7 +64,7 @@ class ManagedModel:
         model: ModelSettings,
         settings: LoadSettings,
         catalogue: Catalogue,
-        make_source: Callable[[str], Source],
+        make_source: Callable[[str], VersionSource],
     ) -> None:
         self.model = model
         self.configured = True
@@ -115,7 +115,7 @@ class ManagedModel:
             self._problem = None
         self.may_serve = True
 
-    def look(self, now: float, *, relist: bool) -> Plan:
+    def look(self, now: float, *, relist: bool) -> VersionPlan:
         """Look at the source and return the versions to load and unload.
 
         Args:
@@ -133,9 +133,9 @@ class ManagedModel:
             self._warn(f"cannot read {self.model.base_path}: {error.strerror}")
             self._candidates = []
             self.may_serve = self._waits
-            return Plan()
+            return VersionPlan()
         if numbers is None:
-            return Plan()
+            return VersionPlan()
         self._forget(numbers)
         rule = self._rule()
         interesting = of_interest(rule, numbers, self._tracked)
@@ -164,14 +164,18 @@ class ManagedModel:
         before = self._tracked.get(candidate.number)
         same = before is not None and before.fingerprint == candidate.fingerprint
         attempts = before.attempts if before is not None and same else 0
-        self._track(candidate.number, Tracked(State.LOADING, candidate.fingerprint, attempts + 1))
+        self._track(
+            candidate.number, Tracked(VersionState.LOADING, candidate.fingerprint, attempts + 1)
+        )
 
     def end_load(self, servable: Servable, lease: FolderLease) -> None:
         """Publish a loaded version, and keep its folder until it is unloaded."""
         number = servable.version
         self.servables[number] = servable
         self._leases[servable] = lease
-        self._track(number, replace(self._tracked[number], state=State.AVAILABLE, attempts=0))
+        self._track(
+            number, replace(self._tracked[number], state=VersionState.AVAILABLE, attempts=0)
+        )
         _LOG.info("Loaded version %d of model %s.", number, self.name)
 
     def fail(self, number: int, error: StatusError) -> None:
@@ -204,13 +208,13 @@ class ManagedModel:
     def begin_unload(self, number: int) -> Servable:
         """Withdraw a version from the catalogue, and return it."""
         servable = self.servables.pop(number)
-        self._track(number, replace(self._tracked[number], state=State.UNLOADING))
+        self._track(number, replace(self._tracked[number], state=VersionState.UNLOADING))
         return servable
 
     def end_unload(self, servable: Servable) -> None:
         """Record that a version is unloaded."""
         self.release(servable)
-        self._track(servable.version, Tracked(State.END))
+        self._track(servable.version, Tracked(VersionState.END))
         _LOG.info("Unloaded version %d of model %s.", servable.version, self.name)
 
     def release(self, servable: Servable) -> None:
@@ -265,7 +269,7 @@ class ManagedModel:
 
     def _forget(self, numbers: Collection[int]) -> None:
         """Reset removed versions, so that they load again if they return."""
-        ended = [n for n, record in self._tracked.items() if record.state is State.END]
+        ended = [n for n, record in self._tracked.items() if record.state is VersionState.END]
         removed = [number for number in sorted(ended) if number not in numbers]
         before = dict(self._tracked)
         for number in removed:

@@ -14,7 +14,7 @@ from timonel.serving.settings import Latest, Specific, Transition, VersionPolicy
 from timonel.serving.status import Code, StatusError
 
 
-class State(StrEnum):
+class VersionState(StrEnum):
     """State of a version, named as in TensorFlow Serving."""
 
     START = "START"
@@ -53,7 +53,7 @@ class Tracked:
         retry_at: Time to retry the same content; None for never.
     """
 
-    state: State = State.START
+    state: VersionState = VersionState.START
     fingerprint: str = ""
     attempts: int = 0
     error: StatusError | None = None
@@ -62,7 +62,7 @@ class Tracked:
     @property
     def in_memory(self) -> bool:
         """Whether the version uses memory, or is about to."""
-        return self.state in {State.LOADING, State.AVAILABLE, State.UNLOADING}
+        return self.state in {VersionState.LOADING, VersionState.AVAILABLE, VersionState.UNLOADING}
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class VersionStatus:
     """Status of a version, as reported to clients."""
 
     number: int
-    state: State
+    state: VersionState
     code: Code = Code.OK
     message: str = ""
 
 
 @dataclass(frozen=True)
-class Plan:
+class VersionPlan:
     """Versions to load and unload now."""
 
     load: tuple[Candidate, ...] = ()
@@ -117,7 +117,7 @@ def of_interest(
         enough = isinstance(rule.policy, Latest) and serving >= rule.policy.count
         if not enough or number in rule.keep:
             chosen.append(number)
-            serving += _state(tracked, number) is State.AVAILABLE
+            serving += _state(tracked, number) is VersionState.AVAILABLE
     return tuple(chosen)
 
 
@@ -126,7 +126,7 @@ def plan(
     candidates: Sequence[Candidate],
     tracked: Mapping[int, Tracked],
     now: float,
-) -> Plan:
+) -> VersionPlan:
     """Return the versions to load and unload.
 
     A version that is still being written is skipped in favour of the next older one. So is one
@@ -149,7 +149,7 @@ def plan(
     )
     if rule.transition is Transition.RESOURCE_PRESERVING:
         return _one_at_a_time(load, aspired, candidates, tracked)
-    return Plan(load=load, unload=_superseded(aspired, candidates, tracked))
+    return VersionPlan(load=load, unload=_superseded(aspired, candidates, tracked))
 
 
 def after_failure(
@@ -157,7 +157,9 @@ def after_failure(
 ) -> Tracked:
     """Return the record of a version whose load has just failed."""
     again = transient and record.attempts <= retries
-    return replace(record, state=State.END, error=error, retry_at=retry_at if again else None)
+    return replace(
+        record, state=VersionState.END, error=error, retry_at=retry_at if again else None
+    )
 
 
 def may_yet_serve(
@@ -185,7 +187,7 @@ def statuses(
         retrying_is_loading: Report LOADING instead of a failure while retries are left.
     """
     return tuple(
-        VersionStatus(number, State.LOADING)
+        VersionStatus(number, VersionState.LOADING)
         if retrying_is_loading and record.retry_at is not None
         else VersionStatus(
             number,
@@ -244,7 +246,7 @@ def _one_at_a_time(
     aspired: Sequence[Candidate],
     candidates: Sequence[Candidate],
     tracked: Mapping[int, Tracked],
-) -> Plan:
+) -> VersionPlan:
     """Unload unselected versions, and load only once they have left memory."""
     numbers = {c.number for c in aspired}
     fresh = tuple(c for c in load if c.number in numbers)
@@ -253,10 +255,10 @@ def _one_at_a_time(
     if others:
         # Unload nothing for candidates of which none can be loaded.
         replaceable = fresh or present or not candidates
-        leaving = (n for n in others if _state(tracked, n) is State.AVAILABLE)
-        return Plan(unload=tuple(leaving) if replaceable else ())
+        leaving = (n for n in others if _state(tracked, n) is VersionState.AVAILABLE)
+        return VersionPlan(unload=tuple(leaving) if replaceable else ())
     # Retry a failed version only if nothing serves.
-    return Plan(load=fresh or (() if present else load[:1]))
+    return VersionPlan(load=fresh or (() if present else load[:1]))
 
 
 def _superseded(
@@ -268,9 +270,9 @@ def _superseded(
     surplus = sorted(
         number
         for number, record in tracked.items()
-        if record.state is State.AVAILABLE and number not in numbers
+        if record.state is VersionState.AVAILABLE and number not in numbers
     )
-    replaced = any(_state(tracked, number) is State.AVAILABLE for number in numbers)
+    replaced = any(_state(tracked, number) is VersionState.AVAILABLE for number in numbers)
     # If no candidate can be loaded, keep the serving versions; if the versions were removed, unload
     # them.
     return tuple(surplus) if replaced or not candidates else ()
@@ -280,6 +282,6 @@ def _is_in_memory(record: Tracked | None) -> bool:
     return record is not None and record.in_memory
 
 
-def _state(tracked: Mapping[int, Tracked], number: int) -> State:
+def _state(tracked: Mapping[int, Tracked], number: int) -> VersionState:
     record = tracked.get(number)
-    return record.state if record else State.START
+    return record.state if record else VersionState.START

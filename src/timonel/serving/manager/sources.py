@@ -51,7 +51,7 @@ class FolderLease:
         callback()
 
 
-class Source(abc.ABC):
+class VersionSource(abc.ABC):
     """Versions below a base path. Non-blocking; owned by the loader's thread."""
 
     @abc.abstractmethod
@@ -90,7 +90,7 @@ class Source(abc.ABC):
         """Stop listing and fetching."""
 
 
-class FolderSource(Source):
+class FolderSource(VersionSource):
     """Versions in a local folder.
 
     A version that timonel published is complete when it is visible. Any other must stay unchanged

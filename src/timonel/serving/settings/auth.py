@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from timonel.errors import SpecError
-from timonel.serving.settings.base import EVERY_MODEL, Settings
+from timonel.serving.settings.base import EVERY_MODEL, SettingsModel
 from timonel.units import ByteSize, Seconds
 
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "Ed25519")
@@ -41,7 +41,7 @@ RateText = Annotated[str, BeforeValidator(_checked_rate)]
 GrantText = Annotated[str, BeforeValidator(_checked_grant)]
 
 
-class TlsSettings(Settings):
+class TlsSettings(SettingsModel):
     """Certificates as PEM files, reloaded when they change."""
 
     certificate: str = Field(description="File with the server's certificate and its chain.")
@@ -56,7 +56,7 @@ class TlsSettings(Settings):
     )
 
 
-class JwtSettings(Settings):
+class JwtSettings(SettingsModel):
     """JSON Web Tokens of an issuer such as an OpenID provider."""
 
     issuer: str = Field(min_length=1, description="Required value of 'iss'.")
@@ -99,7 +99,7 @@ class JwtSettings(Settings):
         return self
 
 
-class LimitSettings(Settings):
+class LimitSettings(SettingsModel):
     """Request limits and rates; None for no limit."""
 
     max_body: ByteSize | None = Field(
@@ -129,7 +129,7 @@ class LimitSettings(Settings):
     )
 
 
-class AccessSettings(Settings):
+class AccessSettings(SettingsModel):
     """Access to a server: authentication, limits and TLS."""
 
     api_keys: str | None = Field(

@@ -10,7 +10,7 @@ EVERY_MODEL = "*"
 """Key for all models in per-model settings."""
 
 
-class Settings(BaseModel):
+class SettingsModel(BaseModel):
     """Immutable settings that reject unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

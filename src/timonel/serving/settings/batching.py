@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from timonel.serving.settings.base import Settings
+from timonel.serving.settings.base import SettingsModel
 
 
 def cores() -> int:
@@ -15,13 +15,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class NoBatching(Settings):
+class NoBatching(SettingsModel):
     """No batching: each request is computed alone, in the calling thread."""
 
     kind: Literal["none"] = "none"
 
 
-class AdaptiveBatching(Settings):
+class AdaptiveBatching(SettingsModel):
     """Batch the requests that arrive while the model computes, without added delay."""
 
     kind: Literal["adaptive"] = "adaptive"
@@ -36,7 +36,7 @@ class AdaptiveBatching(Settings):
     )
 
 
-class BatchingParameters(Settings):
+class BatchingParameters(SettingsModel):
     """TensorFlow Serving's BatchingParameters, with its names and defaults.
 
     TensorFlow Serving rejects some values only when it starts threads or loads a model. These are

@@ -8,27 +8,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from timonel.serving.settings.base import EVERY_MODEL, Settings
+from timonel.serving.settings.base import EVERY_MODEL, SettingsModel
 from timonel.units import Seconds
 
 TENSORFLOW = "tensorflow"
 """The only platform that models may name."""
 
 
-class Latest(Settings):
+class Latest(SettingsModel):
     """Serve the newest versions."""
 
     kind: Literal["latest"] = "latest"
     count: int = Field(default=1, ge=1, description="Number of newest versions.")
 
 
-class Every(Settings):
+class Every(SettingsModel):
     """Serve every available version."""
 
     kind: Literal["every"] = "every"
 
 
-class Specific(Settings):
+class Specific(SettingsModel):
     """Serve the named versions only."""
 
     kind: Literal["specific"] = "specific"
@@ -38,7 +38,7 @@ class Specific(Settings):
 VersionPolicy = Annotated[Latest | Every | Specific, Field(discriminator="kind")]
 
 
-class RequestLogSettings(Settings):
+class RequestLogSettings(SettingsModel):
     """Settings for logging a sample of a model's requests, as TFRecords.
 
     Each record is a PredictionLog with a request and its response.
@@ -54,7 +54,7 @@ class RequestLogSettings(Settings):
     )
 
 
-class ModelSettings(Settings):
+class ModelSettings(SettingsModel):
     """Settings of a served model."""
 
     name: str = Field(min_length=1, description="Name in requests.")
@@ -78,7 +78,7 @@ class Transition(StrEnum):
     """Unload the old version first: one in memory, but downtime while loading."""
 
 
-class LoadSettings(Settings):
+class LoadSettings(SettingsModel):
     """Settings for finding and loading versions.
 
     TensorFlow Serving's behaviour differs from the defaults of ``retry_all``, ``fall_back``,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from timonel.errors import SpecError
-from timonel.serving.settings.base import EVERY_MODEL, Settings
+from timonel.serving.settings.base import EVERY_MODEL, SettingsModel
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingSettings, cores
 from timonel.units import Seconds
 
@@ -30,7 +30,7 @@ def default_op_threads() -> int:
     return 1 if cores() <= _FEW_CORES and _TENSORFLOWS_OWN not in os.environ else 0
 
 
-class RuntimeSettings(Settings):
+class RuntimeSettings(SettingsModel):
     """Settings of runtimes, which compute models."""
 
     name: str = Field(
@@ -97,7 +97,7 @@ class RuntimeSettings(Settings):
 Isolation = Literal["process", "none"]
 
 
-class ComputeSettings(Settings):
+class ComputeSettings(SettingsModel):
     """Settings of processes that each hold one version."""
 
     hang_timeout_s: Seconds | None = Field(
@@ -114,7 +114,7 @@ class ComputeSettings(Settings):
     )
 
 
-class PythonSettings(Settings):
+class PythonSettings(SettingsModel):
     """Python code of models. It has all permissions of the server's user."""
 
     allow: tuple[str, ...] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from timonel.serving.settings.auth import AccessSettings
-from timonel.serving.settings.base import Settings
+from timonel.serving.settings.base import SettingsModel
 from timonel.serving.settings.dialect import DialectName
 from timonel.serving.settings.models import LoadSettings, ModelSettings
 from timonel.serving.settings.runtime import (
@@ -20,7 +20,7 @@ METRICS_PATH = "/monitoring/prometheus/metrics"
 """TensorFlow Serving's default metrics path."""
 
 
-class MonitoringSettings(Settings):
+class MonitoringSettings(SettingsModel):
     """Metrics and traces."""
 
     metrics_path: str | None = Field(
@@ -32,7 +32,7 @@ class MonitoringSettings(Settings):
     )
 
 
-class RestSettings(Settings):
+class RestSettings(SettingsModel):
     """REST settings other than the port."""
 
     page: bool = Field(default=True, description="Whether to serve a web page at '/'.")
@@ -47,7 +47,7 @@ class RestSettings(Settings):
     )
 
 
-class GrpcSettings(Settings):
+class GrpcSettings(SettingsModel):
     """gRPC settings other than the port."""
 
     socket_path: str | None = Field(
@@ -66,7 +66,7 @@ class GrpcSettings(Settings):
     )
 
 
-class ServerSettings(Settings):
+class ServerSettings(SettingsModel):
     """All settings of a server process."""
 
     models: tuple[ModelSettings, ...] = Field(description="Models to serve at the start.")

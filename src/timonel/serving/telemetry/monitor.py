@@ -20,7 +20,7 @@ from timonel.serving.status import Code
 from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families
 from timonel.serving.telemetry.prometheus import encode
 from timonel.serving.telemetry.series import (
-    Batches,
+    BatchCounts,
     BatchKey,
     Counts,
     PathKey,
@@ -84,7 +84,7 @@ class Monitor:
         self._tracer = tracer
         self._clock = clock
         self._requests: Table[RequestKey, Requests] = Table(Requests)
-        self._batches: Table[BatchKey, Batches] = Table(Batches)
+        self._batches: Table[BatchKey, BatchCounts] = Table(BatchCounts)
         self._loads: Table[PathKey, Times] = Table(Times)
         self._warmups: Table[PathKey, Times] = Table(Times)
         self._logged: collections.Counter[tuple[str, str]] = collections.Counter()

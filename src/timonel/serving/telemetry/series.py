@@ -123,7 +123,7 @@ class Requests:
                 self.rows.observe(rows)
 
 
-class Batches:
+class BatchCounts:
     """Batches of one key: rows, padding and times.
 
     ``padded`` holds the padding by the padded batch size.
@@ -209,7 +209,7 @@ class Counts:
     """
 
     requests: Mapping[RequestKey, Requests] = field(default_factory=dict)
-    batches: Mapping[BatchKey, Batches] = field(default_factory=dict)
+    batches: Mapping[BatchKey, BatchCounts] = field(default_factory=dict)
     loads: Mapping[PathKey, Times] = field(default_factory=dict)
     warmups: Mapping[PathKey, Times] = field(default_factory=dict)
     logged: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class _Position:
     is_complete: bool = False
 
 
-class Feed:
+class MirrorFeed:
     """Feeds a run to a mirror from the saved position on.
 
     The position is shared between processes.
@@ -151,7 +151,7 @@ def sync_run(
         raise NotFoundError(f"no run {run_id} in {workspace.runs}")
     chosen = installed_mirrors(workspace) if mirrors is None else mirrors
     run = read_run(workspace, run_id)
-    return [Feed(workspace, run_id, mirror).sync() for mirror in chosen if mirror.wants(run)]
+    return [MirrorFeed(workspace, run_id, mirror).sync() for mirror in chosen if mirror.wants(run)]
 
 
 def sync_pending(
@@ -170,7 +170,7 @@ def sync_pending(
     results = []
     for run in reversed(list_runs(workspace) if chosen else []):
         for mirror in chosen if run.is_finished else ():
-            feed = Feed(workspace, run.id, mirror)
+            feed = MirrorFeed(workspace, run.id, mirror)
             if mirror.wants(run) and feed.is_behind() and not stop():
                 results.append(feed.sync())
     return results
@@ -194,7 +194,7 @@ def rebuild(
     results = []
     for run in reversed(list_runs(workspace)):
         for mirror in filter(lambda mirror: mirror.wants(run), chosen):
-            feed = Feed(workspace, run.id, mirror)
+            feed = MirrorFeed(workspace, run.id, mirror)
             feed.restart()
             results.append(feed.sync())
             if progress is not None:

@@ -24,7 +24,7 @@ from timonel.storage.locks import LockedError, exclusive
 from timonel.storage.workspace import Workspace, find_workspace
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader, is_over
 from timonel.tracking.mirrors.base import Mirror, installed_mirrors
-from timonel.tracking.mirrors.feed import Feed, SyncResult, sync_pending
+from timonel.tracking.mirrors.feed import MirrorFeed, SyncResult, sync_pending
 from timonel.tracking.reading import read_run
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def follow(
     # Feed explicitly requested mirrors first: imports are slow on a busy machine.
     interested = [mirror for mirror in mirrors if mirror.wants(run)]
     interested.sort(key=lambda mirror: mirror.wants_all)
-    feeds = [Feed(workspace, run_id, mirror) for mirror in interested]
+    feeds = [MirrorFeed(workspace, run_id, mirror) for mirror in interested]
     end = _EndWatcher(workspace, run_id)
     attempts = 0
     while True:

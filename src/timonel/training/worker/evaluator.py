@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Report:
+class EvaluationReport:
     """Reports evaluations to a run, each once.
 
     Args:
@@ -133,7 +133,7 @@ class EvaluatorFits:
     """
 
     def __init__(
-        self, keras: Any, follower: Follower, records: EvaluationRecords, report: Report
+        self, keras: Any, follower: Follower, records: EvaluationRecords, report: EvaluationReport
     ) -> None:
         self._keras = keras
         self._follower = follower
@@ -206,7 +206,7 @@ def run(task: Task, termination: Termination) -> None:
     enter(context)
     load_registry.configure(load_registry.InputShard())
     run_ = open_run(find_workspace(task.spec.workspace, create=False), task.spec.run_id)
-    report = Report(run_, task.cluster.task_id, Summaries(context.tensorboard_dir))
+    report = EvaluationReport(run_, task.cluster.task_id, Summaries(context.tensorboard_dir))
     records = EvaluationRecords(task.job_dir)
     progress = task.task_dir / "progress"
     follower = Follower(

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
-from timonel.engines.cluster import Assignment, encode
+from timonel.engines.cluster import TaskAssignment, encode
 from timonel.engines.failures import Failure, TaskExit, fail, parse_report, root_failure
 from timonel.storage import write_text
 from timonel.training import mpi as ranks
@@ -60,9 +60,9 @@ def run_rank(spec: Path) -> int:
         return run(spec, os.environ)
 
 
-def _assignment(cluster: Cluster) -> Assignment:
+def _assignment(cluster: Cluster) -> TaskAssignment:
     """Return the engine's assignment with the ranks as its cluster."""
-    told: Assignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
+    told: TaskAssignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
     told["cluster"] = {role: list(found) for role, found in cluster.tasks.items()}
     told["task"] = {"type": cluster.role, "index": cluster.index}
     return told

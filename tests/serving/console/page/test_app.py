@@ -15,10 +15,10 @@ from timonel.serving.auth.url_rights import resource_of
 from timonel.serving.console.openapi.document import Facts
 from timonel.serving.console.page.app import PageApp, static_files, with_page
 from timonel.serving.console.page.history import LINGER_S, Sampler
-from timonel.serving.console.page.views import Description
+from timonel.serving.console.page.views import ServerDescription
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import RestSettings, ServerSettings
 from timonel.serving.settings.auth import parse_grant
@@ -57,16 +57,16 @@ class Rig:
     def __init__(self, page=True, closed=False):
         catalogue = Catalogue({"cats": {"best": 3}, "a/b": {}, "none": {}})
         self.model = Model(IMAGE)
-        bad = VersionStatus(4, State.END, Code.DATA_LOSS, "damaged <b>")
+        bad = VersionStatus(4, VersionState.END, Code.DATA_LOSS, "damaged <b>")
         catalogue.publish(
             "cats",
             {3: Servable("cats", 3, self.model, ("cat", "dog"))},
-            (VersionStatus(3, State.AVAILABLE), bad),
+            (VersionStatus(3, VersionState.AVAILABLE), bad),
         )
         catalogue.publish(
             "a/b",
             {1: Servable("a/b", 1, Model(LARGE)), 2: Servable("a/b", 2, Model(HUGE))},
-            (VersionStatus(1, State.AVAILABLE), VersionStatus(2, State.AVAILABLE)),
+            (VersionStatus(1, VersionState.AVAILABLE), VersionStatus(2, VersionState.AVAILABLE)),
         )
         self.monitor = Monitor()
         self.now = 0.0
@@ -74,7 +74,7 @@ class Rig:
         facts = Facts("1.2.3", is_closed=closed, metrics_path="/metrics")
         self.pool = ThreadPoolExecutor(1)
         self.app = PageApp(
-            self.other, Description(DataPlane(catalogue), facts), self.pool, self.sampler
+            self.other, ServerDescription(DataPlane(catalogue), facts), self.pool, self.sampler
         )
 
     async def other(self, scope, receive, send):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.manager.buckets.conftest import Place, Rig
 from tests.serving.manager.buckets.gcs import Store
-from timonel.serving.manager.plan import State
+from timonel.serving.manager.plan import VersionState
 
 
 @pytest.fixture
@@ -37,4 +37,4 @@ def test_versions_come_from_google_cloud_storage(gcs, cache):
         (found,) = rig.runtime.attempts
         assert (found / "variables/variables.data-00000-of-00001").read_bytes() == content
         gcs.put("b", "models/m/3/saved_model.pb", b"3")
-        rig.until(lambda: rig.states() == {2: State.END, 3: State.AVAILABLE})
+        rig.until(lambda: rig.states() == {2: VersionState.END, 3: VersionState.AVAILABLE})

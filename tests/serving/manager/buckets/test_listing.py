@@ -8,7 +8,7 @@ import google_crc32c
 import pytest
 
 from timonel.serving.manager.buckets.listing import Blob, blobs_from, fingerprint, is_complete
-from timonel.serving.manager.buckets.source import VersionState, VersionStates
+from timonel.serving.manager.buckets.source import BucketVersion, VersionStates
 
 S3 = {"size": 3, "ETag": '"900150983cd24fb0d6963f7d28e17f72"', "LastModified": "today"}
 GCS = {
@@ -94,4 +94,4 @@ def test_a_version_settles_over_two_looks_that_agree():
     states.cached(2, "f")
     assert states[2].complete
     states.keep([2])
-    assert states[1] == VersionState()
+    assert states[1] == BucketVersion()

@@ -14,8 +14,8 @@ from tests.serving.manager.test_manager import Rig as FolderRig
 from tests.serving.manager.test_manager import publish
 from tests.waiting import until
 from timonel.errors import ServingError
-from timonel.serving.manager.buckets.listing import Bucket, BucketError
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.buckets.listing import BucketError, ModelBucket
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.status import Code
 from timonel.storage import digest_tree
 
@@ -26,7 +26,7 @@ def entries(cache):
 
 def told(rig, number):
     known = {status.number: status for status in rig.catalogue.known("m")}
-    return known.get(number, VersionStatus(number, State.START))
+    return known.get(number, VersionStatus(number, VersionState.START))
 
 
 def test_versions_come_and_go_with_the_bucket(s3, cache):
@@ -37,11 +37,11 @@ def test_versions_come_and_go_with_the_bucket(s3, cache):
         assert rig.ask() == (2, 2.0)
         assert entries(cache) == ["2"], "what is not wanted is not downloaded"
         s3.version(3)
-        rig.until(lambda: rig.states() == {2: State.END, 3: State.AVAILABLE})
+        rig.until(lambda: rig.states() == {2: VersionState.END, 3: VersionState.AVAILABLE})
         assert rig.ask() == (3, 3.0)
         reads = len(s3.proxy.reads())
         s3.drop(3)
-        rig.until(lambda: rig.states() == {2: State.AVAILABLE, 3: State.END})
+        rig.until(lambda: rig.states() == {2: VersionState.AVAILABLE, 3: VersionState.END})
         assert rig.ask() == (2, 2.0)
         assert len(s3.proxy.reads()) == reads, "it was in the cache"
     assert rig.runtime.attempts[-1].parts[-2:] == ("m", "2")
@@ -69,7 +69,7 @@ def test_a_half_uploaded_version_is_waited_for(s3, cache):
         s3.version(2)
         looks = len(s3.proxy.lists())
         until(lambda: len(s3.proxy.lists()) > looks + 6)
-        assert rig.states() == {1: State.AVAILABLE}
+        assert rig.states() == {1: VersionState.AVAILABLE}
         assert s3.proxy.reads()[-1][1].endswith("/1/saved_model.pb")
         s3.put(2, "variables/variables.data-00000-of-00002", b"0")
         rig.serves(2)
@@ -86,7 +86,7 @@ def test_a_download_that_is_cut_off_goes_on_where_it_ended(s3, cache):
 
         s3.proxy.fault = cut
         s3.version(2, blob=content)
-        rig.until(lambda: rig.states().get(2) == State.END)
+        rig.until(lambda: rig.states().get(2) == VersionState.END)
         assert told(rig, 2).code is Code.UNAVAILABLE
         assert rig.ask() == (1, 1.0)
         s3.proxy.fault = lambda *_: None
@@ -184,14 +184,14 @@ def test_without_its_bucket_a_server_starts_from_the_cache_and_says_so(
 def test_what_the_cache_has_of_the_last_listing_is_served_without_the_bucket(
     memory, cache, caplog, monkeypatch
 ):
-    listed, gone = Bucket.versions, []
+    listed, gone = ModelBucket.versions, []
 
     def versions(bucket):
         if gone:
             raise BucketError(Code.UNAVAILABLE, f"Cannot list {bucket.uri}: gone")
         return listed(bucket)
 
-    monkeypatch.setattr(Bucket, "versions", versions)
+    monkeypatch.setattr(ModelBucket, "versions", versions)
     memory.version(1)
     memory.version(2)
     with Rig(memory, cache) as rig:
@@ -260,7 +260,7 @@ def test_a_full_disk_keeps_what_serves_and_goes_on_when_there_is_room(memory, sm
     with Rig(memory, small_disk) as rig:
         rig.loader.wait_until_settled()
         memory.version(2, blob=os.urandom(100_000))
-        rig.until(lambda: rig.states().get(2) is State.END)
+        rig.until(lambda: rig.states().get(2) is VersionState.END)
         assert told(rig, 2).code is Code.RESOURCE_EXHAUSTED
         assert "has no room for" in told(rig, 2).message
         assert rig.ask() == (1, 1.0)
@@ -290,7 +290,7 @@ def test_a_version_that_another_server_has_just_finished_is_not_fetched_again(me
     before = entry.stat().st_ino
     with Rig(memory, cache) as rig:
         until((entry.parent / "part-1").is_dir)
-        assert rig.states() == {1: State.LOADING}
+        assert rig.states() == {1: VersionState.LOADING}
         os.close(lock)
         rig.serves(1)
     assert entry.stat().st_ino == before
@@ -334,7 +334,7 @@ def test_a_stop_does_not_wait_for_a_bucket(s3, cache):
     with Rig(s3, cache) as rig:
         until(lambda: hung, 60)
         rig.loader.stop()
-        assert rig.states()[2] in {State.LOADING, State.END}
+        assert rig.states()[2] in {VersionState.LOADING, VersionState.END}
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protos.messages import (
     classification_pb2,
@@ -111,7 +111,7 @@ class Lengths(LoadedModel):
 def catalogue_of(model):
     catalogue = Catalogue({"m": {"stable": 3, "gone": 9}})
     servables = {version: Servable("m", version, model) for version in (3, 4)}
-    statuses = tuple(VersionStatus(version, State.AVAILABLE) for version in (3, 4))
+    statuses = tuple(VersionStatus(version, VersionState.AVAILABLE) for version in (3, 4))
     catalogue.publish("m", servables, statuses)
     return catalogue
 

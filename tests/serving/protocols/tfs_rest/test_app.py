@@ -14,7 +14,7 @@ from tests.serving.protocols.tfs_rest.options import rest_options
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.model_config import first_models, parse_model_config
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.protocols.tfs_rest import http, predict
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.http import HTTP_STATUS
@@ -69,7 +69,7 @@ class Client:
         self.model = Model()
         catalogue = Catalogue({"m": {}})
         catalogue.publish(
-            "m", {3: Servable("m", 3, self.model)}, (VersionStatus(3, State.AVAILABLE),)
+            "m", {3: Servable("m", 3, self.model)}, (VersionStatus(3, VersionState.AVAILABLE),)
         )
         self.pool = ThreadPoolExecutor(1)
         plane = DataPlane(catalogue, configurator)

@@ -26,7 +26,7 @@ from timonel.serving.protocols.tfs_rest.connection import Head, predict_protocol
 from timonel.serving.protocols.tfs_rest.http import (
     COMPUTING,
     HTTP_STATUS,
-    Action,
+    RestAction,
     Route,
 )
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
@@ -475,7 +475,7 @@ def head_of(*headers, line=f"POST {TARGET} HTTP/1.1"):
 )
 def test_a_prediction_is_read(target, spec):
     assert head_of(LENGTH, line=f"POST {target} HTTP/1.1") == Head(
-        Route(Action.PREDICT, spec), 7, "", None, b"x"
+        Route(RestAction.PREDICT, spec), 7, "", None, b"x"
     )
 
 
@@ -492,7 +492,7 @@ def test_what_headers_say_is_read():
     )  # fmt: skip
     trace = TraceParent("00-1-2-01", "a=b")
     assert head == Head(
-        Route(Action.PREDICT, ModelSpec("m")), 70, "text/plain; charset=utf-8", trace, b"x"
+        Route(RestAction.PREDICT, ModelSpec("m")), 70, "text/plain; charset=utf-8", trace, b"x"
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.http import (
-    Action,
+    RestAction,
     Route,
     VersionTooLargeError,
     is_rest,
@@ -16,27 +16,37 @@ from timonel.serving.status import StatusError
 @pytest.mark.parametrize(
     ("method", "target", "action", "spec"),
     [
-        ("POST", "/v1/models/m:predict", Action.PREDICT, ModelSpec("m")),
-        ("POST", "/V1/Models/m/Versions/12:predict", Action.PREDICT, ModelSpec("m", 12)),
-        ("POST", "/v1/models/m/labels/new:predict", Action.PREDICT, ModelSpec("m", None, "new")),
-        ("POST", "/v1/models/m:classify", Action.CLASSIFY, ModelSpec("m")),
-        ("POST", "/v1/models/m/versions/3:regress", Action.REGRESS, ModelSpec("m", 3)),
-        ("POST", "/v1/models/a%3Ab:predict", Action.PREDICT, ModelSpec("a:b")),
-        ("POST", "/v1/models/m/labels/a%2Fb:predict", Action.PREDICT, ModelSpec("m", None, "a/b")),
-        ("GET", "/v1/models/metadata", Action.STATUS, ModelSpec("metadata")),
-        ("GET", "/v1/models/m/labels/x/metadata", Action.METADATA, ModelSpec("m", None, "x")),
-        ("GET", "/v1/models/m%FF", Action.STATUS, ModelSpec("m\ufffd")),
-        ("GET", "/v1/models/m%zz", Action.STATUS, ModelSpec("m%zz")),
-        ("GET", "/v1/models/m", Action.STATUS, ModelSpec("m")),
-        ("GET", "/v1/models/m/versions/0007", Action.STATUS, ModelSpec("m", 7)),
-        ("GET", "/v1/models/m/labels/x", Action.STATUS, ModelSpec("m", None, "x")),
-        ("GET", "/v1/models/m/metadata", Action.METADATA, ModelSpec("m")),
-        ("GET", "/v1/models/m/versions/7/metadata", Action.METADATA, ModelSpec("m", 7)),
-        ("GET", "/v1/models/a%2Fb%3Ac+d", Action.STATUS, ModelSpec("a/b:c+d")),
-        ("GET", "/v1/models/m?x=1", Action.STATUS, ModelSpec("m?x=1")),
-        ("GET", "/v1/models", Action.LIST, ModelSpec("")),
-        ("GET", "/V1/Config", Action.CONFIG, ModelSpec("")),
-        ("GET", "/v1/config?format=json", Action.CONFIG, ModelSpec("")),
+        ("POST", "/v1/models/m:predict", RestAction.PREDICT, ModelSpec("m")),
+        ("POST", "/V1/Models/m/Versions/12:predict", RestAction.PREDICT, ModelSpec("m", 12)),
+        (
+            "POST",
+            "/v1/models/m/labels/new:predict",
+            RestAction.PREDICT,
+            ModelSpec("m", None, "new"),
+        ),
+        ("POST", "/v1/models/m:classify", RestAction.CLASSIFY, ModelSpec("m")),
+        ("POST", "/v1/models/m/versions/3:regress", RestAction.REGRESS, ModelSpec("m", 3)),
+        ("POST", "/v1/models/a%3Ab:predict", RestAction.PREDICT, ModelSpec("a:b")),
+        (
+            "POST",
+            "/v1/models/m/labels/a%2Fb:predict",
+            RestAction.PREDICT,
+            ModelSpec("m", None, "a/b"),
+        ),
+        ("GET", "/v1/models/metadata", RestAction.STATUS, ModelSpec("metadata")),
+        ("GET", "/v1/models/m/labels/x/metadata", RestAction.METADATA, ModelSpec("m", None, "x")),
+        ("GET", "/v1/models/m%FF", RestAction.STATUS, ModelSpec("m\ufffd")),
+        ("GET", "/v1/models/m%zz", RestAction.STATUS, ModelSpec("m%zz")),
+        ("GET", "/v1/models/m", RestAction.STATUS, ModelSpec("m")),
+        ("GET", "/v1/models/m/versions/0007", RestAction.STATUS, ModelSpec("m", 7)),
+        ("GET", "/v1/models/m/labels/x", RestAction.STATUS, ModelSpec("m", None, "x")),
+        ("GET", "/v1/models/m/metadata", RestAction.METADATA, ModelSpec("m")),
+        ("GET", "/v1/models/m/versions/7/metadata", RestAction.METADATA, ModelSpec("m", 7)),
+        ("GET", "/v1/models/a%2Fb%3Ac+d", RestAction.STATUS, ModelSpec("a/b:c+d")),
+        ("GET", "/v1/models/m?x=1", RestAction.STATUS, ModelSpec("m?x=1")),
+        ("GET", "/v1/models", RestAction.LIST, ModelSpec("")),
+        ("GET", "/V1/Config", RestAction.CONFIG, ModelSpec("")),
+        ("GET", "/v1/config?format=json", RestAction.CONFIG, ModelSpec("")),
     ],
 )
 def test_known_requests(method, target, action, spec):
@@ -44,7 +54,7 @@ def test_known_requests(method, target, action, spec):
 
 
 def test_the_configuration_is_a_text_if_asked():
-    assert match("GET", "/v1/config?format=text") == Route(Action.CONFIG, ModelSpec(""), True)
+    assert match("GET", "/v1/config?format=text") == Route(RestAction.CONFIG, ModelSpec(""), True)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +110,7 @@ def test_what_belongs_to_the_api(target, answer):
 
 def test_a_long_target_is_read_as_a_short_one_is():
     name = "m" * 1000
-    assert match("POST", f"/v1/models/{name}:predict") == Route(Action.PREDICT, ModelSpec(name))
+    assert match("POST", f"/v1/models/{name}:predict") == Route(RestAction.PREDICT, ModelSpec(name))
     with pytest.raises(StatusError, match="Malformed"):
         match("GET", f"/v1/models/{name}:predict")
 

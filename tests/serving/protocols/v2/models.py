@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.plan import State, VersionStatus
+from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.protocols.v2.tensors import NUMPY_OF
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.signature import Signature, TensorSpec
@@ -70,10 +70,10 @@ class Echo(LoadedModel):
 def catalogue_of(model):
     """Versions 3, which is stable, and 4 of ``m``; 5 is loading, 6 failed; ``n`` has none."""
     catalogue = Catalogue({"m": {"stable": 3, "gone": 9}, "n": {}})
-    serving = tuple(VersionStatus(number, State.AVAILABLE) for number in (3, 4))
+    serving = tuple(VersionStatus(number, VersionState.AVAILABLE) for number in (3, 4))
     others = (
-        VersionStatus(5, State.LOADING),
-        VersionStatus(6, State.END, Code.DATA_LOSS, "damaged"),
+        VersionStatus(5, VersionState.LOADING),
+        VersionStatus(6, VersionState.END, Code.DATA_LOSS, "damaged"),
     )
     catalogue.publish(
         "m", {number: Servable("m", number, model) for number in (3, 4)}, serving + others

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import arrays, outcome, same
-from timonel.serving.protocols.tfs_rest.number_arrays import Numbers
+from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray
 from timonel.serving.protocols.v2.tensors import (
     NUMPY_OF,
     check_types,
@@ -112,7 +112,7 @@ def test_inputs_are_held_against_the_signature():
 
 def numbers(array):
     flat = array.astype(np.float64)
-    return Numbers(flat, whole=array.dtype.kind not in "fV")
+    return NumberArray(flat, whole=array.dtype.kind not in "fV")
 
 
 @given(arrays(texts=TEXTS))
@@ -166,7 +166,7 @@ def test_numbers_read_beforehand_give_the_same_or_nothing(array):
     ],
 )
 def test_numbers_read_beforehand_are_left_where_something_is_odd(datatype, shape, values, whole):
-    assert from_numbers(datatype, shape, Numbers(np.array(values), whole)) is None
+    assert from_numbers(datatype, shape, NumberArray(np.array(values), whole)) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from timonel.training.worker.context import context
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
 from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.fit.services import Services
-from timonel.training.worker.fit.watch import FitCall, Watch
+from timonel.training.worker.fit.watch import FitCall, FitWatch
 
 STEPS = 6
 
@@ -41,17 +41,19 @@ class NoModel:
     def release_metrics(self) -> None: ...
 
 
-def generation(run: RunWriter, tmp_path: Path, checkpoints: Checkpoints, before: Progress) -> Watch:
+def generation(
+    run: RunWriter, tmp_path: Path, checkpoints: Checkpoints, before: Progress
+) -> FitWatch:
     """Return what follows the first fit of one generation."""
     services = Services(None, context().cluster, checkpoints, tmp_path / "tb", run=run)
     model = SimpleNamespace(history=SimpleNamespace(epoch=[], history={}))
     call = FitCall(0, model, {"epochs": 4, "batch_size": 8}, before)
     reporter = Fits(services).reporter(call, 8)
     assert reporter is not None
-    return Watch(services, call, NoModel(), reporter=reporter)
+    return FitWatch(services, call, NoModel(), reporter=reporter)
 
 
-def end_epoch(watch: Watch, epoch: int, **options: Any) -> None:
+def end_epoch(watch: FitWatch, epoch: int, **options: Any) -> None:
     watch.epoch_begins(epoch)
     watch.batch_ends(STEPS, {"loss": 1.0})
     watch.epoch_ends(epoch, {"loss": 1.0 / (epoch + 1)}, **options)

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from timonel.training.worker.ps.states import State
+from timonel.training.worker.ps.states import StepState
 from timonel.training.worker.ps.tracing import Step
 from timonel.training.worker.ps.worker_messages import StepResults
 
 
-def _step(sent: tuple[State, ...] = (), logs: tuple[str, ...] = ()) -> Step:
+def _step(sent: tuple[StepState, ...] = (), logs: tuple[str, ...] = ()) -> Step:
     return Step(
         function=None,
         sent=sent,
@@ -37,7 +37,12 @@ class _Model:
 def test_metrics_are_summed_and_averages_weighed_by_rows() -> None:
     total, average = tf.Variable(1.0), tf.Variable([0.0, 2.0])
     count, flag = tf.Variable(3), tf.Variable(False)
-    states = (State(total, is_metric=True), State(average), State(count), State(flag))
+    states = (
+        StepState(total, is_metric=True),
+        StepState(average),
+        StepState(count),
+        StepState(flag),
+    )
     telling = StepResults(_Model(), _step(states))
     telling.add([np.array([2.0, 4, 0, 1, 1, 0.0]), np.array([3.0, 8, 4, 1, 1, 0.0])], [0.75, 0.25])
     assert float(total) == 6.0
@@ -49,7 +54,7 @@ def test_metrics_are_summed_and_averages_weighed_by_rows() -> None:
 def test_generators_go_on_where_one_process_would_be_and_never_repeat() -> None:
     seed = tf.Variable([7, 3], dtype=tf.uint32)
     counter = tf.Variable([5, 0, 9], dtype=tf.int64)
-    states = (State(seed, is_seed=True), State(counter, is_seed=True))
+    states = (StepState(seed, is_seed=True), StepState(counter, is_seed=True))
     telling = StepResults(_Model(), _step(states))
     telling.add([np.array([0.0, 2, 24, 0, 0, 0])], [1.0])
     telling.rest(1)
@@ -58,7 +63,7 @@ def test_generators_go_on_where_one_process_would_be_and_never_repeat() -> None:
     telling.add([np.array([0.0, 2, 24, 0, 0, 0])], [1.0])
     telling.rest(3)
     begun = {tuple(seed.numpy())} | {
-        tuple(seed.numpy() + np.array(State(seed).elsewhere(batch, part)))
+        tuple(seed.numpy() + np.array(StepState(seed).elsewhere(batch, part)))
         for batch in range(3)
         for part in range(2)
     }
@@ -69,7 +74,7 @@ def test_generators_go_on_where_one_process_would_be_and_never_repeat() -> None:
 
 def test_logs_are_metrics_that_were_counted_else_the_steps_own_values() -> None:
     counted, left = keras.metrics.Mean(name="counted"), keras.metrics.Mean(name="loss")
-    states = tuple(State(v.value, is_metric=True) for v in counted.variables)
+    states = tuple(StepState(v.value, is_metric=True) for v in counted.variables)
     telling = StepResults(_Model(counted, left), _step(states, ("loss", "counted")))
     vectors = [np.array([6.0, 3, 1.0, 2.0, 0]), np.array([2.0, 1, 5.0, 2.0, 0])]
     shares = [0.75, 0.25]
@@ -79,7 +84,7 @@ def test_logs_are_metrics_that_were_counted_else_the_steps_own_values() -> None:
 
 def test_a_metric_under_another_name_is_its_running_result() -> None:
     counted = keras.metrics.Mean(name="counted")
-    states = tuple(State(v.value, is_metric=True) for v in counted.variables)
+    states = tuple(StepState(v.value, is_metric=True) for v in counted.variables)
     step = replace(_step(states, ("mine",)), metrics={"mine": (counted, None)})
     telling = StepResults(_Model(counted), step)
     for total in (6.0, 2.0):

@@ -7,18 +7,18 @@ import pytest
 
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
-from timonel.training.worker.reports.reporting import INTERVAL_S, Plan, Reporter, Summaries, pace
+from timonel.training.worker.reports.reporting import INTERVAL_S, FitPlan, Reporter, Summaries, pace
 
 
 def test_pace() -> None:
-    plan = Plan(fit=0, epochs=3, steps=10, batch_size=32)
+    plan = FitPlan(fit=0, epochs=3, steps=10, batch_size=32)
     found = pace(plan, epoch=1, step=5, steps_done=20, elapsed_s=2.0)
     assert (found.steps_per_s, found.examples_per_s, found.eta_s) == (10.0, 320.0, 1.5)
 
 
 def test_pace_of_what_is_not_known() -> None:
-    assert pace(Plan(fit=0, epochs=1), epoch=0, step=1, steps_done=0, elapsed_s=1).eta_s is None
-    found = pace(Plan(fit=0, epochs=1), epoch=0, step=4, steps_done=4, elapsed_s=2)
+    assert pace(FitPlan(fit=0, epochs=1), epoch=0, step=1, steps_done=0, elapsed_s=1).eta_s is None
+    found = pace(FitPlan(fit=0, epochs=1), epoch=0, step=4, steps_done=4, elapsed_s=2)
     assert (found.steps_per_s, found.examples_per_s, found.eta_s) == (2.0, None, None)
 
 
@@ -38,7 +38,7 @@ def test_progress_is_told_twice_a_second_at_most(
     run: RunWriter, workspace: Workspace, tmp_path: Path
 ) -> None:
     clock = Clock()
-    plan = Plan(fit=0, epochs=2, steps=100, batch_size=8)
+    plan = FitPlan(fit=0, epochs=2, steps=100, batch_size=8)
     reporter = Reporter(run, Summaries(tmp_path / "tensorboard"), plan, clock)
     reporter.epoch_begins(0)
     for step in range(1, 101):
@@ -54,7 +54,7 @@ def test_progress_is_told_twice_a_second_at_most(
 
 
 def test_the_end_of_an_epoch(run: RunWriter, workspace: Workspace, tmp_path: Path) -> None:
-    plan = Plan(fit=1, epochs=5, first_epoch=2, batch_size=4, steps_before=20, epochs_before=3)
+    plan = FitPlan(fit=1, epochs=5, first_epoch=2, batch_size=4, steps_before=20, epochs_before=3)
     reporter = Reporter(run, Summaries(tmp_path / "tensorboard"), plan, Clock())
     reporter.expect_steps(10)
     reporter.epoch_begins(2)
@@ -78,7 +78,7 @@ def test_the_rate_of_an_epoch_is_one_number_without_validation_and_compiling(
     run: RunWriter, workspace: Workspace, tmp_path: Path
 ) -> None:
     clock = Clock()
-    plan = Plan(fit=0, epochs=2, steps=10, batch_size=8)
+    plan = FitPlan(fit=0, epochs=2, steps=10, batch_size=8)
     reporter = Reporter(run, Summaries(tmp_path / "tensorboard"), plan, clock)
     for epoch in range(2):
         begun = clock.now
@@ -100,7 +100,7 @@ def test_the_rate_of_an_epoch_is_one_number_without_validation_and_compiling(
 
 def test_what_tensorboard_shows(run: RunWriter, workspace: Workspace, tmp_path: Path) -> None:
     clock = Clock()
-    plan = Plan(fit=0, epochs=1, steps=100, batch_size=8, steps_before=1000)
+    plan = FitPlan(fit=0, epochs=1, steps=100, batch_size=8, steps_before=1000)
     summaries = Summaries(tmp_path)
     reporter = Reporter(run, summaries, plan, clock, learning_rate=lambda: 0.01)
     reporter.epoch_begins(0)

@@ -20,7 +20,7 @@ from timonel.serving.auth.policy import viewer_may
 from timonel.serving.auth.url_rights import STATIC
 from timonel.serving.console.openapi.document import Facts
 from timonel.serving.console.page.history import ALL, Sampler
-from timonel.serving.console.page.views import Description, form_view, model_view
+from timonel.serving.console.page.views import ServerDescription, form_view, model_view
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.settings import ServerSettings
@@ -77,7 +77,7 @@ def with_page(
         metrics_path=settings.monitoring.metrics_path,
     )
     sampler = Sampler(monitor) if settings.rest.page else None
-    return PageApp(app, Description(plane, facts), pool, sampler, is_draining)
+    return PageApp(app, ServerDescription(plane, facts), pool, sampler, is_draining)
 
 
 class _Answer(NamedTuple):
@@ -101,7 +101,7 @@ class PageApp:
     def __init__(
         self,
         app: App,
-        description: Description,
+        description: ServerDescription,
         pool: Executor,
         sampler: Sampler | None,
         is_draining: Callable[[], bool] = lambda: False,

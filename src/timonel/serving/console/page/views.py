@@ -19,7 +19,7 @@ from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 from timonel.serving.status import StatusError
 
 
-class Description:
+class ServerDescription:
     """Description of a server.
 
     Thread-safe except for `seen`, which belongs to a request's task.

@@ -18,7 +18,7 @@ import google_crc32c
 from timonel.errors import InputError
 from timonel.models.schema import KEPT_REFERENCE, VERSION_FILE
 from timonel.serving.manager.buckets.cache import CONTENT, PROGRESS, ModelCache, cache_error
-from timonel.serving.manager.buckets.listing import Blob, Bucket, BucketError, fingerprint
+from timonel.serving.manager.buckets.listing import Blob, BucketError, ModelBucket, fingerprint
 from timonel.serving.manager.sources import FolderLease
 from timonel.serving.status import TRANSIENT, Code, StatusError
 from timonel.storage import digest_tree
@@ -36,7 +36,7 @@ Wait = Callable[[float], bool]
 
 
 def fetch_version(
-    bucket: Bucket,
+    bucket: ModelBucket,
     cache: ModelCache,
     number: int,
     name: str,
@@ -140,7 +140,7 @@ class Download:
     """
 
     def __init__(
-        self, bucket: Bucket, name: str, blobs: Sequence[Blob], folder: Path, wait: Wait
+        self, bucket: ModelBucket, name: str, blobs: Sequence[Blob], folder: Path, wait: Wait
     ) -> None:
         self._bucket = bucket
         self._name = name

@@ -58,7 +58,7 @@ class Blob:
     crc32c: int | None = None
 
 
-class Bucket:
+class ModelBucket:
     """The versions below a URI. Not thread-safe: each thread needs its own.
 
     Args:

@@ -20,13 +20,13 @@ from timonel.serving.manager.buckets.cache import ModelCache, cache_of
 from timonel.serving.manager.buckets.download import fetch_version
 from timonel.serving.manager.buckets.listing import (
     Blob,
-    Bucket,
     BucketError,
+    ModelBucket,
     fingerprint,
     is_complete,
 )
 from timonel.serving.manager.plan import Candidate
-from timonel.serving.manager.sources import FolderLease, FolderSource, Source, folder_of
+from timonel.serving.manager.sources import FolderLease, FolderSource, VersionSource, folder_of
 from timonel.serving.settings import LoadSettings
 from timonel.serving.status import TRANSIENT, Code, StatusError
 
@@ -37,7 +37,9 @@ _QUICK_RETRIES = 3
 _QUICK_RETRY_S = 1.0
 
 
-def source_factory(settings: LoadSettings, wake: Callable[[], None]) -> Callable[[str], Source]:
+def source_factory(
+    settings: LoadSettings, wake: Callable[[], None]
+) -> Callable[[str], VersionSource]:
     """Return a function that creates the source of a base path.
 
     Args:
@@ -46,7 +48,7 @@ def source_factory(settings: LoadSettings, wake: Callable[[], None]) -> Callable
     """
     cache = cache_of(settings)
 
-    def create(base_path: str) -> Source:
+    def create(base_path: str) -> VersionSource:
         folder = folder_of(base_path)
         if folder is not None:
             return FolderSource(folder, settings.settle_s)
@@ -56,7 +58,7 @@ def source_factory(settings: LoadSettings, wake: Callable[[], None]) -> Callable
 
 
 @dataclass(frozen=True)
-class VersionState:
+class BucketVersion:
     """The last known state of a version.
 
     Args:
@@ -81,10 +83,10 @@ class VersionStates:
 
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
-        self._states: dict[int, VersionState] = {}
+        self._states: dict[int, BucketVersion] = {}
 
-    def __getitem__(self, number: int) -> VersionState:
-        return self._states.get(number, VersionState())
+    def __getitem__(self, number: int) -> BucketVersion:
+        return self._states.get(number, BucketVersion())
 
     def complete(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the fingerprints of those of ``numbers`` that are complete."""
@@ -94,21 +96,21 @@ class VersionStates:
         """Record a listing of a version's objects."""
         mark, before = fingerprint(blobs), self[number]
         if before.blobs is None or before.fingerprint != mark:
-            self._states[number] = VersionState(mark, blobs, now)
+            self._states[number] = BucketVersion(mark, blobs, now)
             return
         complete = now - before.since >= self._settle_s and is_complete(blobs)
-        self._states[number] = VersionState(mark, blobs, before.since, complete)
+        self._states[number] = BucketVersion(mark, blobs, before.since, complete)
 
     def cached(self, number: int, mark: str) -> None:
         """Record that a version is cached while its bucket cannot be listed."""
-        self._states[number] = VersionState(mark, complete=True)
+        self._states[number] = BucketVersion(mark, complete=True)
 
     def keep(self, numbers: Collection[int]) -> None:
         """Forget all other versions, so that they are new if they return."""
         self._states = {n: state for n, state in self._states.items() if n in numbers}
 
 
-class BucketSource(Source):
+class BucketSource(VersionSource):
     """Versions below a URI, served from a cache.
 
     Args:
@@ -184,7 +186,7 @@ class BucketSource(Source):
         self._fetches.put(None)
 
     def _list_forever(self) -> None:
-        bucket = Bucket(self._uri)
+        bucket = ModelBucket(self._uri)
         self._saved = self._cache.entries(self._uri)
         while not self._closed.is_set():
             self._list_now.clear()
@@ -201,7 +203,7 @@ class BucketSource(Source):
                 self._wake()
             self._list_now.wait(self._pause_s())
 
-    def _list(self, bucket: Bucket) -> None:
+    def _list(self, bucket: ModelBucket) -> None:
         names = bucket.versions()
         with self._lock:
             if self._error is not None:
@@ -214,7 +216,7 @@ class BucketSource(Source):
         self._save_listing(names)
 
     def _list_versions(
-        self, bucket: Bucket, names: Mapping[int, str], numbers: Sequence[int], enough: int
+        self, bucket: ModelBucket, names: Mapping[int, str], numbers: Sequence[int], enough: int
     ) -> bool:
         """List the objects of versions, newest first; return whether to list again soon.
 
@@ -234,7 +236,7 @@ class BucketSource(Source):
                 complete += in_use or self._states[number].complete
         return complete < min(enough, len(numbers))
 
-    def _list_version(self, bucket: Bucket, name: str, number: int) -> None:
+    def _list_version(self, bucket: ModelBucket, name: str, number: int) -> None:
         try:
             blobs = bucket.blobs(name)
         except BucketError as error:
@@ -298,7 +300,7 @@ class BucketSource(Source):
         return pause
 
     def _fetch_forever(self) -> None:
-        bucket = Bucket(self._uri)
+        bucket = ModelBucket(self._uri)
         while (item := self._fetches.get()) is not None:
             candidate, done = item
             try:
@@ -311,7 +313,7 @@ class BucketSource(Source):
             else:
                 done.set_result(lease)
 
-    def _fetch(self, bucket: Bucket, candidate: Candidate) -> FolderLease:
+    def _fetch(self, bucket: ModelBucket, candidate: Candidate) -> FolderLease:
         number = candidate.number
         with self._lock:
             state = self._states[number]

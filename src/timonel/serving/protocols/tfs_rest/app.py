@@ -26,7 +26,7 @@ from timonel.serving.protocols.tfs_rest.http import (
     CORS,
     JSON,
     TEXT,
-    Action,
+    RestAction,
     RestResponse,
     Route,
     VersionTooLargeError,
@@ -158,15 +158,15 @@ class RestApp:
                 self._backend.monitor.end(observation, code)
 
     def _content(self, route: Route, target: str) -> bytes:
-        if route.action is Action.LIST:
+        if route.action is RestAction.LIST:
             if not self._backend.dialect.lists_models:
                 raise missing_name()
             return orjson.dumps(models_view(self._backend.plane))
-        if route.action is Action.CONFIG:
+        if route.action is RestAction.CONFIG:
             if not self._backend.dialect.lists_models:
                 raise malformed("GET", target)
             return config_text(self._backend.plane.configuration(), as_text=route.as_text)
-        if route.action is Action.STATUS:
+        if route.action is RestAction.STATUS:
             # A label is ignored, as in TensorFlow Serving.
             return orjson.dumps(
                 status_view(self._backend.plane.status(route.spec.name, route.spec.version))

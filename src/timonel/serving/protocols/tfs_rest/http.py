@@ -33,7 +33,7 @@ _INT64_DIGITS = 19
 _KEPT, _KEPT_LENGTH = 256, 256
 
 
-class Action(Enum):
+class RestAction(Enum):
     """Action of a REST request."""
 
     PREDICT = "predict"
@@ -45,7 +45,7 @@ class Action(Enum):
     CONFIG = "config"
 
 
-COMPUTING = frozenset({Action.PREDICT, Action.CLASSIFY, Action.REGRESS})
+COMPUTING = frozenset({RestAction.PREDICT, RestAction.CLASSIFY, RestAction.REGRESS})
 """Actions that run a model."""
 _COMPUTING = {action.value: action for action in COMPUTING}
 
@@ -60,7 +60,7 @@ class Route:
         as_text: Whether to answer with a text proto instead of JSON.
     """
 
-    action: Action
+    action: RestAction
     spec: ModelSpec
     as_text: bool = False
 
@@ -98,12 +98,12 @@ def _match(method: str, target: str) -> Route:
     elif method == "GET" and (found := _READ.match(target)):
         spec = _spec(found[1] or "", found[2], found[3])
         if spec.name:
-            return Route(Action.METADATA if found[4] else Action.STATUS, spec)
+            return Route(RestAction.METADATA if found[4] else RestAction.STATUS, spec)
         if found.end() == len("/v1/models"):
-            return Route(Action.LIST, spec)
+            return Route(RestAction.LIST, spec)
         raise missing_name()
     elif method == "GET" and (found := _CONFIG.match(target)):
-        return Route(Action.CONFIG, ModelSpec(""), as_text=(found[1] or "").lower() == "text")
+        return Route(RestAction.CONFIG, ModelSpec(""), as_text=(found[1] or "").lower() == "text")
     raise malformed(method, target)
 
 

@@ -55,7 +55,7 @@ _BACKSLASH = ord("\\")
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class NumberArray:
     """A regular array of at least one number.
 
     Args:
@@ -79,7 +79,7 @@ class Outline:
 
     content: dict[str, Any]
     has_booleans: bool
-    arrays: tuple[Numbers, ...]
+    arrays: tuple[NumberArray, ...]
 
     def fill(self, value: Any) -> Any:
         """Return the numbers of a placeholder; other values unchanged."""
@@ -97,7 +97,7 @@ def read_outline(body: bytes) -> Outline | None:
     if NATIVE is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
         return None
     pieces: list[bytes] = []
-    arrays: list[Numbers] = []
+    arrays: list[NumberArray] = []
     done = 0
     for start, end in _arrays(body):
         found = NATIVE(body, start, end)
@@ -105,7 +105,7 @@ def read_outline(body: bytes) -> Outline | None:
             return None
         content, shape, whole = found
         pieces += (body[done:start], b'"\\u0000%d"' % len(arrays))
-        arrays.append(Numbers(np.frombuffer(content).reshape(shape), whole))
+        arrays.append(NumberArray(np.frombuffer(content).reshape(shape), whole))
         done = end
     if not arrays:
         return None
@@ -188,7 +188,7 @@ def _end_of_string(body: bytes, start: int) -> int:
 
 
 def _columns(outline: Outline, value: Any, specs: Specs) -> dict[str, Any] | None:
-    if isinstance(value, Numbers):
+    if isinstance(value, NumberArray):
         return dict.fromkeys(specs, value) if len(specs) == 1 else None
     if not isinstance(value, dict) or not specs.keys() <= value.keys():
         return None
@@ -200,7 +200,7 @@ def _columns_of_rows(outline: Outline, value: Any, specs: Specs) -> dict[str, An
 
     Arrays that hold all rows stay as they are.
     """
-    if isinstance(value, Numbers):
+    if isinstance(value, NumberArray):
         return dict.fromkeys(specs, value) if len(specs) == 1 else None
     if not isinstance(value, list):
         return None
@@ -211,14 +211,14 @@ def _columns_of_rows(outline: Outline, value: Any, specs: Specs) -> dict[str, An
 
 def _array(outline: Outline, column: Any, spec: TensorSpec, allocate: Allocate) -> Array | None:
     dtype = spec.dtype
-    if isinstance(column, Numbers):
+    if isinstance(column, NumberArray):
         if dtype in FLOATS:
             shape = column.values.shape
             return write_floats(column.values, _maker(spec, shape, allocate)(shape, dtype))
         return cast_integers(column.values, whole=column.whole, dtype=dtype)
     if not isinstance(column, list) or not column:
         return None
-    if isinstance(column[0], Numbers):
+    if isinstance(column[0], NumberArray):
         return _stacked(column, spec, allocate)
     return None if outline.has_booleans else to_array_fast(column, dtype)
 
@@ -233,7 +233,7 @@ def _maker(spec: TensorSpec, shape: tuple[int, ...], allocate: Allocate) -> Allo
 
 def _stacked(rows: Sequence[Any], spec: TensorSpec, allocate: Allocate) -> Array | None:
     dtype, shape = spec.dtype, rows[0].values.shape
-    if not all(isinstance(row, Numbers) and row.values.shape == shape for row in rows):
+    if not all(isinstance(row, NumberArray) and row.values.shape == shape for row in rows):
         return None
     if dtype in FLOATS:
         stacked = _maker(spec, (len(rows), *shape), allocate)((len(rows), *shape), dtype)

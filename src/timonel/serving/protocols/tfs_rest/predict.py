@@ -29,7 +29,7 @@ from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.inference.signature_check import check_method
 from timonel.serving.protocols.tfs_rest.http import (
     TIMED_OUT,
-    Action,
+    RestAction,
     RestResponse,
     Route,
     context_of,
@@ -186,14 +186,14 @@ class PredictRequest:
 
         May run in a thread of the pool.
         """
-        if self._route.action is Action.PREDICT:
+        if self._route.action is RestAction.PREDICT:
             return self._prepare_predict(body)
         content = parse(body)
         name = signature_name(content)
         examples, shared = examples_from_json(content)
         ask = (
             classification.classify
-            if self._route.action is Action.CLASSIFY
+            if self._route.action is RestAction.CLASSIFY
             else classification.regress
         )
         call = self._acquire()

@@ -17,7 +17,7 @@ from timonel._version import __version__
 from timonel.serving.futures import finished
 from timonel.serving.inference import Call, DataPlane, Execution, Outputs, RequestContext
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.manager.plan import State
+from timonel.serving.manager.plan import VersionState
 from timonel.serving.protocols.v2.tensors import check_types, datatype_named
 from timonel.serving.signature import DEFAULT_SIGNATURE, Array, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument, not_found
@@ -254,7 +254,7 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
             f"Model {metadata.name} has no signature {DEFAULT_SIGNATURE}. It has: {names}. Choose "
             "one with the request's parameter signature_name.",
         )
-    serving = [s.number for s in plane.status(metadata.name) if s.state is State.AVAILABLE]
+    serving = [s.number for s in plane.status(metadata.name) if s.state is VersionState.AVAILABLE]
     return {
         "name": metadata.name,
         "versions": [str(number) for number in sorted(serving)],

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from timonel.serving.protocols.tfs_rest.jsontext import parse
-from timonel.serving.protocols.tfs_rest.number_arrays import Numbers, Outline, read_outline
+from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray, Outline, read_outline
 from timonel.serving.protocols.tfs_rest.response_body import array_text
 from timonel.serving.protocols.v2.inference import (
     BASE64,
@@ -156,7 +156,7 @@ class _Reader:
             )
         if self._outline is not None:
             data = self._outline.fill(data)
-            if isinstance(data, Numbers):
+            if isinstance(data, NumberArray):
                 array = from_numbers(datatype, sizes, data)
                 if array is None:
                     raise invalid_argument(f"expected other data for input {name}")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timonel.serving.protocols.tfs_rest.jsontext import echo, type_name
-from timonel.serving.protocols.tfs_rest.number_arrays import Numbers
+from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray
 from timonel.serving.protos.tensors import MAX_STRINGS
 from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature
 from timonel.serving.status import StatusError, invalid_argument
@@ -188,7 +188,7 @@ def from_values(
     return _numbers(name, datatype, flat).reshape(shape)
 
 
-def from_numbers(datatype: str, shape: Sequence[int], numbers: Numbers) -> Array | None:
+def from_numbers(datatype: str, shape: Sequence[int], numbers: NumberArray) -> Array | None:
     """Return the result of `from_values`, or None if only that can decide.
 
     Args:

@@ -17,12 +17,12 @@ from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoint, Progress
 from timonel.training.worker.fit.model_fit import add_callback, replace_fit, replayed_history
 from timonel.training.worker.fit.services import Services
-from timonel.training.worker.fit.watch import FitCall, Watch, callback_for
+from timonel.training.worker.fit.watch import FitCall, FitWatch, callback_for
 from timonel.training.worker.inputs import building, fit_data, sharding
 from timonel.training.worker.numerics import learning_rate
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.private import mid_epoch, optimizers, saving
-from timonel.training.worker.reports.reporting import Plan, Reporter, Summaries
+from timonel.training.worker.reports.reporting import FitPlan, Reporter, Summaries
 from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of
@@ -105,7 +105,7 @@ class Fits:
             self._resume(call, call.saved)
         callbacks = callback_state.listed(arguments.get("callbacks"))
         own_snapshots = getattr(self._loop, "snapshots", None)
-        watch = Watch(
+        watch = FitWatch(
             services,
             call,
             own_snapshots(model, arguments)
@@ -135,7 +135,7 @@ class Fits:
         self._add(watch.progress)
         return history
 
-    def _run_loop(self, original: Callable[..., Any], call: FitCall, watch: Watch) -> Any:
+    def _run_loop(self, original: Callable[..., Any], call: FitCall, watch: FitWatch) -> Any:
         if self._loop is not None:
             return self._loop.fit(call.model, call.arguments, watch)
         with (
@@ -171,7 +171,7 @@ class Fits:
             )
         if self._services.run is None:
             return None
-        plan = Plan(
+        plan = FitPlan(
             fit=call.number,
             epochs=int(arguments.get("epochs", 1)),
             first_epoch=int(arguments.get("initial_epoch", 0)),

@@ -91,7 +91,7 @@ class Losses:
         )
 
 
-class Watch:
+class FitWatch:
     """Reports one ``fit`` call, saves its state, and ends it on request.
 
     Args:
@@ -308,7 +308,7 @@ class Watch:
             self._reporter.saved(folder, progress.next_epoch)
 
 
-def callback_for(keras: Any, watch: Watch) -> Any:
+def callback_for(keras: Any, watch: FitWatch) -> Any:
     """Return a Keras callback that informs ``watch``."""
 
     class WatchCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types

@@ -53,7 +53,7 @@ class Horizon:
         return min(known) if known else None
 
 
-class Phase:
+class LoopPhase:
     """Training or evaluation steps over the batches of successive iterators.
 
     Args:

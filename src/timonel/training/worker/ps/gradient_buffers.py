@@ -19,12 +19,12 @@ import tensorflow as tf
 
 from timonel.training.worker.private import ps_variables
 
-Staged = Mapping[str, Sequence["Entry"]]
+Staged = Mapping[str, Sequence["StagedGradient"]]
 """Entries staged under one number, by device."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class StagedGradient:
     """The result of a step for one variable.
 
     Attributes:
@@ -39,14 +39,14 @@ class Entry:
     values: tuple[Any, ...]
 
     @classmethod
-    def of_gradient(cls, place: int, gradient: Any, variable: Any) -> Entry:
+    def of_gradient(cls, place: int, gradient: Any, variable: Any) -> StagedGradient:
         """Return the entry of a dense or sparse gradient."""
         if isinstance(gradient, tf.IndexedSlices):
             return cls(variable, place, (gradient.values, gradient.indices))
         return cls(variable, place, (gradient,))
 
     @classmethod
-    def of_change(cls, change: Any, variable: Any) -> Entry:
+    def of_change(cls, change: Any, variable: Any) -> StagedGradient:
         """Return the entry of a change of a non-trainable variable."""
         return cls(variable, None, (change,))
 
@@ -56,7 +56,9 @@ class Entry:
         return len(self.values) > 1
 
 
-def stage(entries: Sequence[Entry], attempt: Any, name: str) -> dict[str, tuple[Entry, ...]]:
+def stage(
+    entries: Sequence[StagedGradient], attempt: Any, name: str
+) -> dict[str, tuple[StagedGradient, ...]]:
     """Stage entries under an attempt's number, on their variables' devices; when traced.
 
     Args:
@@ -67,7 +69,7 @@ def stage(entries: Sequence[Entry], attempt: Any, name: str) -> dict[str, tuple[
     Returns:
         The entries by device, in the order in which `take` returns them.
     """
-    by_device: dict[str, list[Entry]] = {}
+    by_device: dict[str, list[StagedGradient]] = {}
     for entry in entries:
         by_device.setdefault(entry.variable.device, []).append(entry)
     for device, found in by_device.items():
@@ -83,7 +85,7 @@ def stage(entries: Sequence[Entry], attempt: Any, name: str) -> dict[str, tuple[
     return {device: tuple(found) for device, found in by_device.items()}
 
 
-def _pack(entries: Sequence[Entry]) -> list[Any]:
+def _pack(entries: Sequence[StagedGradient]) -> list[Any]:
     """Join the dense tensors of each type into one vector.
 
     One message replaces many.
@@ -99,7 +101,9 @@ def _pack(entries: Sequence[Entry]) -> list[Any]:
     return [*vectors, *sparse]
 
 
-def take(entries: Sequence[Entry], device: str, attempt: Any, name: str) -> list[tuple[Any, ...]]:
+def take(
+    entries: Sequence[StagedGradient], device: str, attempt: Any, name: str
+) -> list[tuple[Any, ...]]:
     """Take the tensors staged on a device under a number; when traced.
 
     Returns:
@@ -129,7 +133,9 @@ def discard(entries: Staged, attempt: Any, name: str) -> None:
         take(found, device, attempt, name)
 
 
-def combined(entry: Entry, taken: Sequence[tuple[Any, ...]], weights: Any, shares: Any) -> Any:
+def combined(
+    entry: StagedGradient, taken: Sequence[tuple[Any, ...]], weights: Any, shares: Any
+) -> Any:
     """Combine several attempts' results for one variable into a gradient or change.
 
     Args:
@@ -247,27 +253,27 @@ class Applier:
         self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
 
 
-def _dtypes(entries: Sequence[Entry]) -> list[Any]:
+def _dtypes(entries: Sequence[StagedGradient]) -> list[Any]:
     sparse = [value.dtype for entry in entries if entry.is_sparse for value in entry.values]
     return [*_dense_dtypes(entries), *sparse]
 
 
-def _dense_dtypes(entries: Sequence[Entry]) -> list[Any]:
+def _dense_dtypes(entries: Sequence[StagedGradient]) -> list[Any]:
     return list(dict.fromkeys(entry.values[0].dtype for entry in entries if not entry.is_sparse))
 
 
-def _is_dense(entry: Entry, dtype: Any) -> bool:
+def _is_dense(entry: StagedGradient, dtype: Any) -> bool:
     return not entry.is_sparse and entry.values[0].dtype == dtype
 
 
-def _rows(entry: Entry, values: Any, indices: Any) -> tuple[Any, Any]:
+def _rows(entry: StagedGradient, values: Any, indices: Any) -> tuple[Any, Any]:
     """Restore the static shapes of a sparse gradient, which staging loses."""
     values.set_shape([None, *entry.variable.shape[1:]])
     indices.set_shape([None])
     return values, indices
 
 
-def _split(vector: Any, entries: Sequence[Entry]) -> list[Any]:
+def _split(vector: Any, entries: Sequence[StagedGradient]) -> list[Any]:
     sizes = [entry.variable.shape.num_elements() for entry in entries]
     parts = tf.split(vector, sizes)
     return [

@@ -18,10 +18,10 @@ from typing import Any
 
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.model_fit import add_callback
-from timonel.training.worker.fit.watch import Watch
+from timonel.training.worker.fit.watch import FitWatch
 from timonel.training.worker.private import mid_epoch, ps_variables
 from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
-from timonel.training.worker.ps.feeding import Horizon, Phase
+from timonel.training.worker.ps.feeding import Horizon, LoopPhase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
 from timonel.training.worker.ps.preflight import (
     caveats,
@@ -82,7 +82,7 @@ class ParameterServerLoop:
         self._workers = workers or settings.distribution.workers
         self._is_asked = is_asked
         self._tell = tell or (lambda **_: None)
-        self._evaluating: dict[int, tuple[Any, Phase]] = {}
+        self._evaluating: dict[int, tuple[Any, LoopPhase]] = {}
         self._dispatcher: Dispatcher | None = None
         self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         seconds = settings.checkpoints.checkpoint_seconds
@@ -95,7 +95,7 @@ class ParameterServerLoop:
         self._replace("evaluate", self._evaluate)
         self._replace("predict", self._predict)
 
-    def fit(self, model: Any, arguments: dict[str, Any], watch: Watch) -> Any:
+    def fit(self, model: Any, arguments: dict[str, Any], watch: FitWatch) -> Any:
         """Train and return the ``History``; see `managed_fit.Fits`."""
         check_model(self._keras, model, self._settings, is_compiled=model in self._compiled)
         described = describe(self._settings, self._workers)
@@ -120,7 +120,7 @@ class ParameterServerLoop:
             finally:
                 self._report(dispatcher.ledger.tally)
 
-    def _boundary(self, phase: Phase, watch: Watch) -> Callable[[], None]:
+    def _boundary(self, phase: LoopPhase, watch: FitWatch) -> Callable[[], None]:
         last = [time.monotonic()]
 
         def before_step() -> None:
@@ -132,7 +132,7 @@ class ParameterServerLoop:
 
         return before_step
 
-    def _follower(self, phase: Phase, watch: Watch) -> Any:
+    def _follower(self, phase: LoopPhase, watch: FitWatch) -> Any:
         loop, base = self, self._keras.callbacks.Callback
 
         class FollowCallback(base):  # type: ignore[misc, valid-type] # two Kerases, no types
@@ -196,8 +196,8 @@ class ParameterServerLoop:
         finally:
             del self._evaluating[id(model)]
 
-    def _phase(self, model: Any, dispatcher: Dispatcher, *, training: bool) -> Phase:
-        return Phase(
+    def _phase(self, model: Any, dispatcher: Dispatcher, *, training: bool) -> LoopPhase:
+        return LoopPhase(
             model,
             self._strategy,
             dispatcher,
@@ -206,7 +206,7 @@ class ParameterServerLoop:
             name=f"timonel-{next(_names)}",
         )
 
-    def _stepping(self, model: Any, phase: Phase) -> Callable[[Any], Any]:
+    def _stepping(self, model: Any, phase: LoopPhase) -> Callable[[Any], Any]:
         import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
         def step(iterator: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from timonel.tracking import RunWriter
 from timonel.tracking.pace import PACE
-from timonel.training.worker.reports.pace import INTERVAL_S, Slowest
+from timonel.training.worker.reports.pace import INTERVAL_S, StragglerWarning
 
 
 @dataclass
@@ -37,7 +37,7 @@ class WorkerPaceReporter:
         self._clock = clock
         self._lock = threading.Lock()
         self._sums: dict[int, _Sums] = {}
-        self._slowest = Slowest(run)
+        self._slowest = StragglerWarning(run)
 
     def note(self, worker: int, took_s: float) -> None:
         """Record the duration of a worker's part in seconds; report if due."""

@@ -12,7 +12,7 @@ from timonel.training.worker.private import hidden_state, ps_variables
 
 
 @dataclass(frozen=True)
-class State:
+class StepState:
     """A variable that a step changes besides its gradients.
 
     Attributes:
@@ -43,23 +43,23 @@ class State:
         return [0, part, batch]  # tf.random.Generator: a counter of two words, and a key
 
 
-def states_of(model: Any) -> list[State]:
+def states_of(model: Any) -> list[StepState]:
     """Return the variables that a step may change besides its gradients.
 
     These are the state of metrics, of random generators, and other non-trainable variables.
     """
     trained = {id(ps_variables.raw(variable)) for variable in model.trainable_variables}
     metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
-    found: dict[int, State] = {}
+    found: dict[int, StepState] = {}
     for variable in map(ps_variables.raw, metrics):
-        found[id(variable)] = State(variable, is_metric=True)
+        found[id(variable)] = StepState(variable, is_metric=True)
     for _, generator in hidden_state.random_variables(model):
         variable = ps_variables.raw(generator)
-        found[id(variable)] = State(variable, is_seed=True)
+        found[id(variable)] = StepState(variable, is_seed=True)
     others = [*model.non_trainable_variables, *_scalars(model)]
     for variable in map(ps_variables.raw, others):
         if id(variable) not in trained:
-            state = State(variable, is_seed=ps_variables.is_seed(variable))
+            state = StepState(variable, is_seed=ps_variables.is_seed(variable))
             found.setdefault(id(variable), state)
     return list(found.values())
 
@@ -68,7 +68,7 @@ def _scalars(model: Any) -> list[Any]:
     return [value for value in vars(model).values() if isinstance(value, tf.Variable)]
 
 
-def begin(state: State, draw: Any) -> tuple[Any, Any]:
+def begin(state: StepState, draw: Any) -> tuple[Any, Any]:
     """Return a temporary variable's handle and its initial value; when traced."""
     variable = state.variable
     # Changes to a metric are summed, so it starts at zero; other states continue.
@@ -81,7 +81,7 @@ def begin(state: State, draw: Any) -> tuple[Any, Any]:
     return handle, value
 
 
-def change_of(state: State, handle: Any, before: Any) -> Any:
+def change_of(state: StepState, handle: Any, before: Any) -> Any:
     """Return the change of a state since its beginning; when traced."""
     after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=state.variable.dtype)
     after.set_shape(state.variable.shape)

@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.worker.private import ps_variables
-from timonel.training.worker.ps.gradient_buffers import Entry, stage
+from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
-from timonel.training.worker.ps.states import State, begin, change_of, states_of
+from timonel.training.worker.ps.states import StepState, begin, change_of, states_of
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Step:
     """
 
     function: Any
-    sent: tuple[State, ...]
+    sent: tuple[StepState, ...]
     log_names: tuple[str, ...]
     values: Mapping[str, tuple[int, ...]]
-    entries: Mapping[str, tuple[Entry, ...]]
+    entries: Mapping[str, tuple[StagedGradient, ...]]
     optimizer: Any
     variables: tuple[Any, ...]
     metrics: Mapping[str, tuple[Any, str | None]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Traced:
 
 
 def _traced(
-    model: Any, strategy: Any, batch: Any, states: Sequence[State], *, training: bool, name: str
+    model: Any, strategy: Any, batch: Any, states: Sequence[StepState], *, training: bool, name: str
 ) -> _Traced:
     recorded: list[tuple[Any, list[tuple[Any, Any]]]] = []
     temporary: dict[int, Any] = {}
@@ -152,7 +152,7 @@ def _traced(
 
 def _result(
     found: dict[str, Any],
-    changes: Sequence[tuple[State, Any]],
+    changes: Sequence[tuple[StepState, Any]],
     recorded: Sequence[tuple[Any, list[tuple[Any, Any]]]],
     logs: Mapping[str, Any],
     *,
@@ -170,12 +170,12 @@ def _result(
     optimizer, pairs = recorded[0] if recorded else (None, [])
     variables = tuple(variable for _, variable in pairs)
     entries = [
-        Entry.of_gradient(place, gradient, ps_variables.raw(variable))
+        StagedGradient.of_gradient(place, gradient, ps_variables.raw(variable))
         for place, (gradient, variable) in enumerate(pairs)
         if gradient is not None
     ]
     remote = [(state, change) for state, change in changes if not state.goes_to_chief]
-    entries += [Entry.of_change(change, state.variable) for state, change in remote]
+    entries += [StagedGradient.of_change(change, state.variable) for state, change in remote]
     found["entries"] = stage(entries, attempt, name)
     found["optimizer"], found["variables"] = optimizer, variables
     found["sent"] = tuple(state for state, _ in changes if state.goes_to_chief)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.training.worker.private import ps_variables
-from timonel.training.worker.ps.states import State
+from timonel.training.worker.ps.states import StepState
 from timonel.training.worker.ps.tracing import Step
 
 Vectors = Sequence[Any]
@@ -112,7 +112,7 @@ class StepResults:
         return found
 
 
-def _add(state: State, parts: Vectors, shares: Sequence[float]) -> None:
+def _add(state: StepState, parts: Vectors, shares: Sequence[float]) -> None:
     variable = state.variable
     if state.is_metric:
         change = np.sum(parts, axis=0)

@@ -158,7 +158,7 @@ class PaceReporter:
         self._share = share
         self._clock = clock
         self._due = clock() + INTERVAL_S
-        self._slowest = Slowest(run, consequence=_ALL_WAIT) if names_slowest else None
+        self._slowest = StragglerWarning(run, consequence=_ALL_WAIT) if names_slowest else None
 
     def tick(self) -> None:
         """Report if due."""
@@ -185,7 +185,7 @@ class PaceReporter:
         return fields
 
 
-class Slowest:
+class StragglerWarning:
     """Warns once if one task delays the others.
 
     Based on the reports of all tasks.

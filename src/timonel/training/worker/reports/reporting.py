@@ -74,7 +74,7 @@ INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """Plan of a ``fit`` call.
 
     Attributes:
@@ -107,7 +107,7 @@ class Pace:
     eta_s: float | None
 
 
-def pace(plan: Plan, *, epoch: int, step: int, steps_done: int, elapsed_s: float) -> Pace:
+def pace(plan: FitPlan, *, epoch: int, step: int, steps_done: int, elapsed_s: float) -> Pace:
     """Return the pace after ``steps_done`` steps in ``elapsed_s`` seconds.
 
     Args:
@@ -144,7 +144,7 @@ class Reporter:
         self,
         run: RunWriter,
         summaries: Summaries,
-        plan: Plan,
+        plan: FitPlan,
         clock: Callable[[], float] = time.monotonic,
         learning_rate: Callable[[], float | None] = lambda: None,
     ) -> None:
