@@ -326,7 +326,9 @@ def run_what_to_try_next(text: str, folder: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("moment", ["$ timonel convert", "started; follow it"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("$ timonel convert", marks=pytest.mark.soak), "started; follow it"]
+)
 def test_ctrl_c_leaves_no_process_behind(moment: str, here: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "timonel", "demo"],

@@ -86,6 +86,7 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.soak  # two ranks of mpirun train together in the default tests
 def test_two_terminals_train_together_and_go_on_after_a_kill(
     terminals: Terminals, cluster: Path, workspace: Workspace
 ) -> None:

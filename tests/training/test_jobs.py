@@ -102,7 +102,7 @@ def test_two_workers(
     assert verify_export(jobs_workspace.jobs / run.id / "export").model.parameters > 0
 
 
-@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+@pytest.mark.parametrize("flavour", [pytest.param("keras", marks=pytest.mark.soak), "tf_keras"])
 def test_two_workers_with_layers_that_keep_averages(
     flavour: str,
     jobs_workspace: Workspace,

@@ -134,7 +134,9 @@ def test_the_private_api_is_as_we_know_it():
             call(np.ones(3, np.float64))
 
 
-@pytest.mark.parametrize(("legacy", "keras"), [("0", "keras"), ("1", "tf_keras")])
+@pytest.mark.parametrize(
+    ("legacy", "keras"), [("0", "keras"), pytest.param("1", "tf_keras", marks=pytest.mark.soak)]
+)
 def test_tensorflow_comes_without_keras_until_somebody_asks_for_it(legacy, keras):
     asked = (
         "import sys\n"

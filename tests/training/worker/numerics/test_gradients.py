@@ -152,6 +152,7 @@ def test_a_batch_with_fewer_rows_than_replicas_trains(found: dict[str, Any]) -> 
     assert found["uneven"] == "finite"
 
 
+@pytest.mark.soak
 def test_without_its_replicas_filled_tensorflow_would_fail() -> None:
     done = subprocess.run(
         [sys.executable, str(CHILD), "keras", "abort"],
