@@ -294,7 +294,7 @@ def test_the_whole_demo_and_what_it_leaves(here: Path) -> None:
     assert report["requests"] > 100
     assert [entry["version"] for entry in report["versions"]] == [1, 2, 1]
     assert "files digits" in out
-    assert Path(re.search(r"as a picture: (\S+)", out)[1]).is_file()
+    assert Path(re.search(r"confusion matrix: (\S+)", out)[1]).is_file()
     assert "TensorFlow binary is optimized" not in out + done.stderr
     lineage = out[out.index("$ timonel lineage") : out.index("Held-out accuracy")]
     assert "loaded version" not in lineage.partition("\n\n")[0]

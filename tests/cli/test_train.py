@@ -43,7 +43,7 @@ def nothing_started(folder: Path) -> bool:
     [
         (["absent.py"], "expected a script"),
         (["."], "got the folder"),
-        (["train.py", "--data", "absent"], "expected a dataset"),
+        (["train.py", "--data", "absent"], "no dataset at"),
         (["train.py", "--workers", "0"], "--workers must be at least 1"),
         (["train.py", "--devices-per-worker", "0"], "at least 1"),
         (["train.py", "--strategy", "magic"], "'magic'"),

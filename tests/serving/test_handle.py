@@ -80,7 +80,7 @@ def test_requests_are_logged_where_asked(workspace, model, tmp_path):
 
 
 def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):
-    with pytest.raises(ServingError, match=r"out of .*fake, .*tensorflow, got nope"):
+    with pytest.raises(ServingError, match=r"no runtime nope: .*fake, .*tensorflow"):
         serve("m", workspace=workspace, runtime="nope", rest_port=0, grpc_port=0, block=False)
 
 

@@ -510,7 +510,7 @@ def test_predict_by_address(server, place, png):
     with pytest.raises(NotFoundError, match="names no model") as caught:
         predict(server.rest_url, png())
     assert "it serves doubler, images" in str(caught.value)
-    with pytest.raises(NotFoundError, match="expected nope at"):
+    with pytest.raises(NotFoundError, match="does not serve nope"):
         predict(f"{server.rest_url}/v1/models/nope", png())
     with pytest.raises(NotFoundError, match="images has no version 7"):
         predict(url, png(), version=7)

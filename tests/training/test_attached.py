@@ -187,7 +187,7 @@ def test_a_parameter_server_ends_with_the_run(terminals: Terminals, workspace: W
         for role, index in (("worker", 0), ("ps", 1))
     ]
     assert [process.wait(30) for process in late] == [5, 0]
-    assert "has ended (succeeded) before this task began" in terminals.shown(late[0])
+    assert "ended (succeeded) before this task started" in terminals.shown(late[0])
 
 
 def test_a_task_here_dies_with_its_terminal(
@@ -203,8 +203,8 @@ def test_a_task_here_dies_with_its_terminal(
     other = terminals.start(waiting, *ALONE, "--", "now")
     assert other.wait(30) == 2
     shown = terminals.shown(other)
-    assert "expected args of train-" in shown
-    assert "start every task with the same options, or another run with --name" in shown
+    assert "args differs from the unfinished run train-" in shown
+    assert "start every task with the same options, or start another run with --name" in shown
 
 
 @pytest.mark.soak

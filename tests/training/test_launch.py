@@ -250,7 +250,7 @@ def test_a_function_that_cannot_be_imported(workspace: Workspace) -> None:
     [
         ({"params": {"x": 1, "y": 1}}, "unexpected keyword"),
         ({"params": {}}, "missing a required argument"),
-        ({"params": {"x": 1}, "args": ["a"]}, "no args for the function squared"),
+        ({"params": {"x": 1}, "args": ["a"]}, "the function squared takes no args"),
     ],
 )
 def test_a_function_is_not_called_wrongly(

@@ -71,7 +71,7 @@ class AlreadyEndedError(JobError):
 
     def __init__(self, run_id: str, status: str) -> None:
         super().__init__(
-            f"The run {run_id} ended ({status}) before this task started.",
+            f"The run {run_id} ended ({status}) before this task started",
             hint="start the task together with the chief",
         )
         self.run_id = run_id

@@ -198,7 +198,7 @@ def test_operations_have_as_many_threads_as_asked(exports):
 
 
 def test_choices_of_outputs_do_not_add_up(exports, monkeypatch):
-    monkeypatch.setattr(tensorflow, "_MOST_CALLABLES", 1)
+    monkeypatch.setattr(tensorflow, "_MAX_CALLABLES", 1)
     model = TensorFlowRuntime().load(exports / "shapes", SETTINGS)
     inputs = {"n": np.array(3, np.int32)}
     names = list(model.signatures["serving_default"].outputs)

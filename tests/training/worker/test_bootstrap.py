@@ -32,7 +32,7 @@ def test_a_job_that_cannot_be_read_is_one_line(content: str, message: str, tmp_p
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("timonel: expected ")
+    assert line.startswith("timonel: ")
     assert message in line
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["cause"], report["traceback"]) == ("user-error", None)

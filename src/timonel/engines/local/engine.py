@@ -165,7 +165,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             except NotFoundError:
                 continue  # removed after listing
             except TimonelError as error:
-                _logger.warning("left out the job %s: %s", path.parent.name, error)
+                _logger.warning("skipped job %s: %s", path.parent.name, error)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
 
     def _new_folder(self, spec: JobSpec) -> JobFolder:

@@ -170,7 +170,7 @@ def _unusable(settings: TlsSettings, error: Exception) -> SpecError:
     paths = ", ".join(map(str, _paths(settings)))
     return SpecError(
         f"expected a certificate and its private key in PEM in {paths}, got {error}",
-        hint="Check that the files exist, belong together and need no password.",
+        hint="check that the files exist, belong together and need no password",
     )
 
 

@@ -135,12 +135,12 @@ def unservable(models: Sequence[ManagedModel]) -> UnservableError:
     if first.version is None:
         return UnservableError(
             f"Model {model.name} has no version to serve: {first.error.message}",
-            hint="Export a model first: timonel export --name NAME",
+            hint="export a model first: timonel export --name NAME",
             failures=failures,
         )
     # Exporting again does not help for a model rejected as unsafe.
     rejected = first.error.code is Code.PERMISSION_DENIED
-    cure = "Allow that if you trust its author" if rejected else "Export the model again"
+    cure = "allow that if you trust its author" if rejected else "export the model again"
     return UnservableError(
         f"Version {first.version} of model {model.name} cannot be loaded: "
         f"{first_line(first.error)}",

@@ -14,6 +14,7 @@ from pathlib import Path
 from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
 from timonel.errors import SpecError, TimonelError
 from timonel.storage import write_text
+from timonel.training.worker import program
 from timonel.training.worker.termination import Terminated
 
 EXIT_FAILED = 1
@@ -195,7 +196,7 @@ def _is_tensorflows(kind: type) -> bool:
     return any(base.__module__.startswith("tensorflow.") for base in kind.__mro__)
 
 
-_SCRIPT_RUNNER = str(Path(__file__).parent / "task" / "script.py")
+_SCRIPT_RUNNER = program.__file__
 
 
 def user_traceback(error: BaseException, script: str) -> str:

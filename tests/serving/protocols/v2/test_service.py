@@ -221,7 +221,7 @@ def test_inferences_are_counted_and_probes_are_not(catalogue):
         ("ModelInfer", "m", None, Code.NOT_FOUND): 1,
         ("ModelReady", "m", None, Code.OK): 1,
     }
-    page = client.monitor.page()[0].decode()
+    page = client.monitor.page().decode()
     line = ':tensorflow:serving:request_count{model_name="m",status="OK"} 1.0'
     assert line in page
 

@@ -64,7 +64,7 @@ def test_contents_of_another_size_are_refused(array, more):
     others = content[:more] if more < 0 else content + b"\0" * more
     if len(others) != len(content):
         message = refusal(from_raw, "x", datatype_of("", array), array.shape, memoryview(others))
-        assert "input x" in message
+        assert "nput x" in message
 
 
 @given(st.binary(max_size=40), st.integers(0, 5))

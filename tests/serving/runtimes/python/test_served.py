@@ -167,7 +167,7 @@ def test_python_that_was_not_allowed_is_refused_with_the_option_that_allows_it(w
         start(workspace, ["sk"])
     assert "contains model.py, Python code that would run" in caught.value.message
     assert "--allow-python sk" in caught.value.message
-    assert "allow that, if you trust whoever made it, or remove" in str(caught.value)
+    assert "if you trust its author, or remove" in str(caught.value)
 
 
 def test_a_version_with_hooks_of_its_own_is_refused_too_and_the_one_before_serves(workspace):

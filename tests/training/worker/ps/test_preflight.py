@@ -49,7 +49,7 @@ def test_by_default_a_gradient_may_be_an_update_old_for_each_other_worker() -> N
     assert policy_of(_settings(), 1, 0) == Policy(max_staleness=0)
     assert policy_of(_settings(max_staleness="any"), 3, 0) == Policy(max_staleness=None)
     assert policy_of(_settings(max_staleness="8"), 3, 0) == Policy(max_staleness=8)
-    with pytest.raises(SpecError, match="max_staleness of a whole number, got 'some'"):
+    with pytest.raises(SpecError, match="--max-staleness must be a whole number, got 'some'"):
         _settings(max_staleness="some")
 
 
