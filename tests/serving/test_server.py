@@ -512,7 +512,7 @@ def test_predict_by_address(server, place, png):
     assert "it serves doubler, images" in str(caught.value)
     with pytest.raises(NotFoundError, match="does not serve nope"):
         predict(f"{server.rest_url}/v1/models/nope", png())
-    with pytest.raises(NotFoundError, match="images has no version 7"):
+    with pytest.raises(NotFoundError, match="does not serve version 7 of images"):
         predict(url, png(), version=7)
     with pytest.raises(NotFoundError, match=r"no model nope in .*it has dense"):
         predict("nope", png(), workspace=place)

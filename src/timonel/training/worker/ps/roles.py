@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +39,16 @@ def serve(cluster: Cluster, task_dir: Path) -> Any:
     if cluster.role == "ps":
         with contextlib.suppress(RuntimeError):  # already initialized: the task has no GPU
             tf.config.set_visible_devices([], "GPU")
+    # Operations that wait for another task each hold a thread. TensorFlow has one thread per core,
+    # so on a machine with few cores all threads would wait.
+    tasks = sum(map(len, cluster.tasks.values()))
+    threads = max(len(os.sched_getaffinity(0)), tasks + 1)
     server = tf.distribute.Server(
-        spec_of(cluster), job_name=cluster.role, task_index=cluster.index, protocol="grpc"
+        spec_of(cluster),
+        job_name=cluster.role,
+        task_index=cluster.index,
+        protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
     )
     (task_dir / "ready").touch()
     heartbeat.begin(task_dir)

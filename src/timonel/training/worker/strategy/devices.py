@@ -232,7 +232,7 @@ def _set_threads(tf: Any, count: int, neighbours: int, *, is_requested: bool) ->
             os.environ.setdefault(name, str(count))
     if "TF_NUM_INTRAOP_THREADS" in os.environ and not is_requested:
         return
-    if is_requested or count != len(os.sched_getaffinity(0)):
+    if is_requested or count != len(os.sched_getaffinity(0)) or count < _MIN_INTER_OP:
         tf.config.threading.set_intra_op_parallelism_threads(count)
         tf.config.threading.set_inter_op_parallelism_threads(max(count, _MIN_INTER_OP))
 
