@@ -16,8 +16,8 @@ from timonel.cli.defaults import VARIABLES
 from timonel.cli.main import app
 from timonel.errors import TimonelError
 from timonel.options import options_of
-from timonel.serving.options import ServeOptions
-from timonel.training.options import TrainOptions
+from timonel.serving.serve_options import ServeOptions
+from timonel.training.train_options import TrainOptions
 
 
 def on_files(files: Files, config: Any) -> Files:

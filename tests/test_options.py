@@ -9,9 +9,9 @@ import pytest
 
 import timonel
 from timonel.options import Option, options_of, with_defaults
-from timonel.serving.options import ServeOptions
-from timonel.training.options import TrainOptions
+from timonel.serving.serve_options import ServeOptions
 from timonel.training.settings import OPTION_NAMES, Settings
+from timonel.training.train_options import TrainOptions
 
 
 class Options(TypedDict, total=False):

@@ -169,7 +169,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_it(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("timonel.cli.settings.Settings.find", raise_it)
+    monkeypatch.setattr("timonel.cli.settings.GlobalOptions.find", raise_it)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from timonel.processes.spawn import describe_exit
 from timonel.serving.auth import AccessSettings
 from timonel.serving.handle import Server, launch
 from timonel.serving.manager.model_config import TextProtoError, read_models
-from timonel.serving.options import Reference, ServeOptions
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.runtimes.python.permission import check_files, python_settings
+from timonel.serving.serve_options import Reference, ServeOptions
 from timonel.serving.settings import (
     LoadSettings,
     ModelSettings,

@@ -18,9 +18,9 @@ from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
-from timonel.training.options import TrainOptions
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
+from timonel.training.train_options import TrainOptions
 
 Progress = Callable[[Mapping[str, Any]], None]
 

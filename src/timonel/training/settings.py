@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from timonel.errors import SpecError
-from timonel.training.options import (
+from timonel.training.train_options import (
     BatchSizeIs,
     ChiefRole,
     Collectives,

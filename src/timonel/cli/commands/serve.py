@@ -13,7 +13,7 @@ from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import ServingError, TimonelError
-from timonel.serving.options import ServeOptions
+from timonel.serving.serve_options import ServeOptions
 from timonel.styles import from_here
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
-from timonel.training.options import JOB, PROGRAM, TrainOptions
+from timonel.training.train_options import JOB, PROGRAM, TrainOptions
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from timonel.training.options import Compression
+from timonel.training.train_options import Compression
 
 Gradients = list[Any]
 Reduce = Callable[[Gradients], Gradients]

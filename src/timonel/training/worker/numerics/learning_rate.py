@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.training.options import LearningRateRule
 from timonel.training.settings import Settings
+from timonel.training.train_options import LearningRateRule
 
 
 @dataclass(frozen=True)
