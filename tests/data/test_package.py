@@ -9,10 +9,10 @@ import timonel.data
 def test_public_names() -> None:
     assert timonel.data.__all__ == [
         "Dataset",
+        "DatasetSummary",
         "ImagePreprocessing",
         "Manifest",
         "Preprocessing",
-        "Report",
         "TablePreprocessing",
         "convert",
         "load",

@@ -19,7 +19,10 @@ found = {**vars(options), "job_dir": None, "tf_config": json.loads(os.environ["T
 place.write_text(json.dumps(found))
 if options.job_name == "ps":
     time.sleep(300)
-# Workers of those days wait for their parameter servers too.
+# Workers of those days wait for their parameter servers too, and the job ends with its chief.
+others = [f"worker-{index}.json" for index in range(len(options.worker_hosts))]
 deadline = time.monotonic() + 60
-while not (options.job_dir / "ps-0.json").exists() and time.monotonic() < deadline:
+while time.monotonic() < deadline and not all(
+    (options.job_dir / name).exists() for name in ["ps-0.json", *others]
+):
     time.sleep(0.05)
