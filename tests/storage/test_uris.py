@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import fsspec.registry
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +88,8 @@ def test_a_missing_package_is_named(
 
     monkeypatch.delitem(sys.modules, "gcsfs", raising=False)
     # A test before this one may have used it.
-    monkeypatch.delitem(fsspec.registry._registry, uri.partition(":")[0], raising=False)
+    registry = sys.modules["fsspec.registry"]._registry
+    monkeypatch.delitem(registry, uri.partition(":")[0], raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(error, match=message):
         filesystem(uri)
