@@ -24,7 +24,7 @@ import orjson
 from numpy.typing import NDArray
 
 from timonel.serving.inference.signature_check import fits
-from timonel.serving.protocols.tfs_rest.jsontext import contains, parse_strictly
+from timonel.serving.protocols.tfs_rest.jsontext import parse_strictly
 from timonel.serving.protocols.tfs_rest.tensors import (
     FLOATS,
     Allocate,
@@ -93,8 +93,7 @@ def read_outline(body: bytes) -> Outline | None:
 
     None if it has no large array of numbers, or may be invalid.
     """
-    # A string with a zero byte, always an escape in JSON, could look like a placeholder.
-    if NATIVE is None or len(body) < _MIN_BYTES or contains(body, b"\\u0000"):
+    if NATIVE is None or len(body) < _MIN_BYTES:
         return None
     pieces: list[bytes] = []
     arrays: list[NumberArray] = []
@@ -107,9 +106,10 @@ def read_outline(body: bytes) -> Outline | None:
         pieces += (body[done:start], b'"\\u0000%d"' % len(arrays))
         arrays.append(NumberArray(np.frombuffer(content).reshape(shape), whole))
         done = end
-    if not arrays:
-        return None
     text = b"".join((*pieces, body[done:]))
+    # A string with a zero byte, always an escape in JSON, could look like a placeholder.
+    if not arrays or text.count(b"\\u0000") > len(arrays):
+        return None
     try:
         parsed = parse_strictly(text)
     except orjson.JSONDecodeError:
