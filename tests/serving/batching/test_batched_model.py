@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.serving.freeing import freed_by_reference_counts
 from timonel.serving.batching.batcher import Batcher
 from timonel.serving.batching.runtime import batched, batcher_for
-from timonel.serving.runtimes.base import Asked, LoadedModel
+from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
@@ -165,7 +165,7 @@ def test_an_answer_tells_how_long_the_model_took(wrapped, slow):
 @settings(max_examples=30, deadline=None)
 def test_together_or_alone_the_answers_are_the_same(asked):
     model = batched(Slow(), AdaptiveBatching(slots=1))
-    requests = [Asked("s", rows(*values), outputs) for values, outputs in asked]
+    requests = [("s", rows(*values), outputs) for values, outputs in asked]
 
     def told(future):
         error = future.exception(WAIT_S)
@@ -175,7 +175,7 @@ def test_together_or_alone_the_answers_are_the_same(asked):
             else [(name, a.tolist()) for name, a in future.result().items() if name == "y"]
         )
 
-    together = [told(future) for future in model.submit_all(requests)]
+    together = [told(future) for future in [model.submit(*request) for request in requests]]
     assert together == [told(model.submit(*request)) for request in requests]
     model.close()
 
@@ -507,11 +507,3 @@ def test_a_refused_request_is_freed_without_garbage_collection(wrapped, signatur
     with freed_by_reference_counts(np.full(shape, -1, np.float32)) as inputs:
         assert wrapped.submit(signature, dict(inputs)).exception(WAIT_S).message == "negative"
         wrapped.submit(signature, {"x": np.ones(shape, np.float32)}).result(WAIT_S)
-
-
-def test_requests_that_are_refused_together_are_freed(wrapped):
-    with freed_by_reference_counts(np.full((1, 1), -1, np.float32)) as inputs:
-        asked = [Asked("s", dict(inputs), None, None), Asked("s", dict(inputs), None, None)]
-        assert [each.exception(WAIT_S).message for each in wrapped.submit_all(asked)]
-        del asked
-        wrapped.submit("s", rows(1)).result(WAIT_S)

@@ -38,6 +38,5 @@ def test_a_refused_request_is_freed_without_garbage_collection():
     requests = _RequestLoop(link, model)
     with freed_by_reference_counts(np.ones(3, np.float32)) as inputs:
         requests._handle(Message(FrameKind.REQUEST, 7, ["s", None, None], dict(inputs)))
-        requests._submit_received()
         model.close()
     assert [(kind, number) for kind, number, _ in link.posted] == [(FrameKind.ERROR, 7)]

@@ -263,20 +263,6 @@ def test_a_loop_that_is_closed_leaves_nothing_unsent(half):
     assert packets_of(right) == [[0, 1, 2]]
 
 
-def test_the_end_of_each_packet_is_told(half):
-    link, right = half
-    back = Connection(right, limit_bytes=MIB)
-    heard = []
-    for packet in ((1, 2), (3,)):
-        for number in packet:
-            link.post(FrameKind.REQUEST, number, later=True)
-        link.flush()
-    link.shut()
-    back.serve(lambda message: heard.append(message.number), finish=lambda: heard.append("end"))
-    assert heard == [1, 2, "end", 3, "end"]
-    back.close()
-
-
 def test_descriptors_are_given_back():
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -53,7 +53,6 @@ class Observation:
         "rows",
         "run_s",
         "signature",
-        "started",
         "version",
     )
 
@@ -74,7 +73,6 @@ class Observation:
         """Version that was found; None if the request names no loaded version."""
         self.signature = ""
         self.rows = 0
-        self.started = began
         self.decoded: float | None = None
         self.computed: float | None = None
         self.run_s = 0.0
@@ -100,13 +98,12 @@ class Observation:
 
     def stages(self, ended: float) -> tuple[float, float, float, float]:
         """Return the seconds of `STAGES`; their sum is ``ended - began``."""
-        waited = self.started - self.began
         if self.computed is None:
-            return ended - self.started, waited, 0.0, 0.0
+            return ended - self.began, 0.0, 0.0, 0.0
         encode = ended - self.computed
         queue = min(self.queue_s, self.run_s)
-        decode = self.computed - self.started - self.run_s
-        return decode, waited + queue, self.run_s - queue, encode
+        decode = self.computed - self.began - self.run_s
+        return decode, queue, self.run_s - queue, encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import pack_signatures
 from timonel.serving.isolation.packets import FrameKind, Message
 from timonel.serving.memory import give_back, return_large_blocks, share_arenas, start_trimming
-from timonel.serving.runtimes.base import Asked, Runtime, ScheduledModel
+from timonel.serving.runtimes.base import Runtime, ScheduledModel, refused
 from timonel.serving.runtimes.python.hooks import HookedModel, Hooks
 from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.settings import RuntimeSettings
@@ -78,8 +78,6 @@ class _RequestLoop:
         self._link = link
         self._model = model
         self._is_closing = False
-        self._submitting = False
-        self._received: list[tuple[int, Asked]] = []
         self._running: dict[int, Future[Outputs]] = {}
 
     def serve(self) -> bool:
@@ -87,35 +85,27 @@ class _RequestLoop:
 
         False means that the connection ended.
         """
-        self._link.serve(self._handle, finish=self._submit_received)
+        self._link.serve(self._handle)
         return self._is_closing
 
     def _handle(self, message: Message) -> None:
         if message.kind is FrameKind.REQUEST:
-            self._add(message)
+            self._submit(message)
         elif message.kind is FrameKind.CANCEL:
-            self._submit_received()
             if (future := self._running.get(message.number)) is not None:
                 future.cancel()
         elif message.kind is FrameKind.CLOSE:
             self._is_closing = True
             self._link.stop()
 
-    def _add(self, message: Message) -> None:
+    def _submit(self, message: Message) -> None:
         signature, outputs, deadline = message.fields
-        self._received.append((message.number, Asked(signature, message.arrays, outputs, deadline)))
-
-    def _submit_received(self) -> None:
-        """Submit all requests of a packet together."""
-        if not self._received:
-            return
-        received, self._received = self._received, []
-        self._submitting = True
-        futures = self._model.submit_all([request for _, request in received])
-        for (number, _), future in zip(received, futures, strict=True):
-            self._running[number] = future
-            future.add_done_callback(partial(self._respond, number))
-        self._submitting = False
+        try:
+            future = self._model.submit(signature, message.arrays, outputs, deadline)
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            future = refused(error)
+        self._running[message.number] = future
+        future.add_done_callback(partial(self._respond, message.number))
 
     def _respond(self, number: int, future: Future[Outputs]) -> None:
         self._running.pop(number, None)
@@ -134,9 +124,8 @@ class _RequestLoop:
             outputs = future.result()
             _check_types(outputs)
             # Requests of the same batch finish at the same moment: send their responses in one
-            # packet. The same goes for requests answered while their packet is still being
-            # received.
-            later = bool(self._running) or self._submitting
+            # packet.
+            later = bool(self._running)
             self._link.post(FrameKind.ANSWER, number, [_compute_s(future)], outputs, later=later)
         except Exception as error:  # noqa: BLE001 - becomes the response
             _post_error(self._link, number, error, compute_s=_compute_s(future))

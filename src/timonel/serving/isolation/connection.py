@@ -142,7 +142,6 @@ class Connection:
         self,
         handle: Callable[[Message], None],
         watch: Callable[[], float | None] = lambda: None,
-        finish: Callable[[], None] = lambda: None,
     ) -> None:
         """Receive until either side ends the connection.
 
@@ -150,7 +149,6 @@ class Connection:
             handle: Called with each message.
             watch: Called before each wait; returns the maximum wait in seconds, or None for no
                 limit.
-            finish: Called after the last message of each packet.
 
         Raises:
             ProtocolError: The other side has sent invalid data.
@@ -177,10 +175,8 @@ class Connection:
             event = events.get(descriptor, 0)
             if event & select.POLLOUT:
                 self._sender.unblock()
-            if event & ~select.POLLOUT:
-                if not self._receiver.receive(handle):
-                    return
-                finish()
+            if event & ~select.POLLOUT and not self._receiver.receive(handle):
+                return
 
     def wake(self) -> None:
         """Wake up `serve`, so that it calls ``watch``."""

@@ -10,7 +10,6 @@ import abc
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -109,22 +108,6 @@ def refused(error: Exception) -> Pending:
     return pending
 
 
-class Asked(NamedTuple):
-    """Request to a `ScheduledModel`: the arguments of its `submit`.
-
-    Args:
-        signature: A key of its signatures.
-        inputs: Exactly the signature's inputs.
-        outputs: Names of the requested outputs; None for all of them.
-        deadline: When the answer becomes useless, in seconds of `time.monotonic`.
-    """
-
-    signature: str
-    inputs: Mapping[str, Array]
-    outputs: Sequence[str] | None = None
-    deadline: float | None = None
-
-
 class ScheduledModel(LoadedModel):
     """A version that schedules its requests itself, and so enforces deadlines.
 
@@ -167,15 +150,6 @@ class ScheduledModel(LoadedModel):
             request that is cancelled before it starts is never computed.
         """
 
-    def submit_all(self, requests: Sequence[Asked]) -> list[Future[dict[str, Array]]]:
-        """Submit several requests that arrived at the same time.
-
-        Returns:
-            The futures of `submit`, in order. An error raised by `submit` becomes the future's
-            error.
-        """
-        return [_submitted(self, request) for request in requests]
-
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
         """Return an uninitialized array that `submit` takes with minimal copying.
 
@@ -187,13 +161,6 @@ class ScheduledModel(LoadedModel):
             StatusError: Out of memory.
         """
         return np.empty(shape, NUMPY_TYPES[dtype])
-
-
-def _submitted(model: ScheduledModel, request: Asked) -> Future[dict[str, Array]]:
-    try:
-        return model.submit(*request)
-    except Exception as error:  # noqa: BLE001 - becomes the answer
-        return refused(error)
 
 
 class WrappedModel(ScheduledModel):

@@ -106,10 +106,6 @@ class Monitor:
         """
         return Observation(entrypoint, api, model, self._clock(), parent)
 
-    def start(self, observation: Observation) -> None:
-        """Record that a thread has started to work on a request."""
-        observation.started = self._clock()
-
     def end(self, observation: Observation, code: Code = Code.OK) -> None:
         """Count a request answered with ``code``; call it once per request."""
         ended = self._clock()
