@@ -41,8 +41,8 @@ def nothing_started(folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (["absent.py"], "expected a script"),
-        (["."], "got the folder"),
+        (["absent.py"], "no script at"),
+        (["."], "is a folder, not a Python script"),
         (["train.py", "--data", "absent"], "no dataset at"),
         (["train.py", "--workers", "0"], "--workers must be at least 1"),
         (["train.py", "--devices-per-worker", "0"], "at least 1"),
@@ -54,8 +54,8 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--seed", "-1"], "--seed must be from 0 to"),
         (["train.py", "--engine", "nowhere"], "'nowhere'"),
         (["train.py", "--data", "a=x", "--data", "y"], "several datasets need names"),
-        (["notes.ipynb"], "expected a notebook in notes.ipynb"),
-        (["json"], "the package json without a __main__"),
+        (["notes.ipynb"], "notes.ipynb is not a notebook"),
+        (["json"], "the package json has no __main__"),
         (["no.such.module"], "and no module no.such.module"),
         (["train.py", "--cluster", "absent.json"], "the file absent.json does not exist"),
         (["train.py", "--cluster", "env"], "TF_CONFIG does not exist"),

@@ -74,18 +74,18 @@ def test_a_file_comes_before_a_module(here: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "error", "words"),
     [
-        ("absent.py", NotFoundError, r"expected a script at .*absent\.py, found none:"),
-        ("absent.ipynb", NotFoundError, "expected a script at"),
+        ("absent.py", NotFoundError, r"no script at .*absent\.py:"),
+        ("absent.ipynb", NotFoundError, "no script at"),
         ("pkg.absent", NotFoundError, r"and no module pkg\.absent"),
         ("pkg.inner.train.deeper", NotFoundError, "and no module"),
-        ("no/such/file", NotFoundError, "expected a script at"),
-        ("", SpecError, "the folder"),
-        (".", SpecError, "the folder"),
-        ("data", SpecError, "the folder"),
-        ("pkg", SpecError, "the package pkg without a __main__"),
-        ("math", SpecError, "of Python source, got math"),
-        ("empty.ipynb", SpecError, "found no cell with any"),
-        ("bad.ipynb", SpecError, r"expected a notebook in bad\.ipynb"),
+        ("no/such/file", NotFoundError, "no script at"),
+        ("", SpecError, "is a folder"),
+        (".", SpecError, "is a folder"),
+        ("data", SpecError, "is a folder"),
+        ("pkg", SpecError, "the package pkg has no __main__"),
+        ("math", SpecError, "the module math has no Python source"),
+        ("empty.ipynb", SpecError, "no cell of empty.ipynb has code"),
+        ("bad.ipynb", SpecError, r"bad\.ipynb is not a notebook"),
     ],
 )
 def test_what_cannot_be_run(here: Path, entry: str, error: type[Exception], words: str) -> None:

@@ -57,7 +57,7 @@ def choose(
     """
     if wanted in _OF_ONE_WORKER and workers > 1:
         raise SpecError(
-            f"expected one worker with the strategy '{wanted.value}', got {workers}",
+            f"the strategy '{wanted.value}' runs in one worker, but --workers is {workers}",
             hint="use --strategy auto, or --devices-per-worker instead of --workers",
         )
     if wanted is not StrategyName.AUTO:
@@ -90,7 +90,7 @@ def _left_alone(settings: Settings) -> Iterator[tuple[str, str]]:
             if value != getattr(getattr(usual, group), name):
                 yield _without(name, "the strategy 'none', which leaves all of it to the script")
     if settings.faults.stop_on_nan:
-        yield _without("stop_on_nan", "the strategy 'none', under which fit is left alone")
+        yield _without("stop_on_nan", "the strategy 'none', which does not change fit")
     if settings.distribution.devices_per_worker > 1:
         yield _without("devices_per_worker", "the strategy 'none': the script sets up its devices")
 
@@ -103,7 +103,7 @@ def _of_roles(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, s
         if asked.launcher == "mpi":
             yield _without("chief", "--launcher mpi, where rank 0 is the chief")
         if asked.min_workers < asked.workers:
-            yield _without("chief", "a range of workers, of which the chief is never left out")
+            yield _without("chief", "a range of workers: the chief can never leave")
     if asked.success_policy == "all-workers" and chosen is StrategyName.PARAMETER_SERVER:
         yield _without("success_policy", "parameter servers: their workers serve until the end")
 
@@ -112,17 +112,17 @@ def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tupl
     asked = settings.distribution
     if asked.cross_device_ops is not None and chosen is not StrategyName.MIRRORED:
         yield (
-            f"expected the strategy 'mirrored' for --cross-device-ops, got {_shown(chosen)}",
-            "between workers it is --collectives; for one worker give --devices-per-worker 2",
+            _only_with("--cross-device-ops", "the strategy 'mirrored'", chosen),
+            "between workers use --collectives; for one worker give --devices-per-worker 2",
         )
     if asked.collectives != "auto" and chosen is not StrategyName.MULTI_WORKER:
         yield (
-            f"expected several workers for --collectives, got {_shown(chosen)}",
-            "between the devices of one worker it is --cross-device-ops; or give --workers 2",
+            _only_with("--collectives", "several workers", chosen),
+            "between the devices of one worker use --cross-device-ops; or give --workers 2",
         )
     if asked.compress_gradients is not None and chosen not in _REDUCING:
         yield (
-            f"expected replicas that add up for --compress-gradients, got {_shown(chosen)}",
+            _only_with("--compress-gradients", "'mirrored' and 'multi-worker'", chosen),
             "give --workers 2 or more, or leave out --compress-gradients",
         )
 
@@ -133,16 +133,16 @@ def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str
         yield _without("xla", "--deterministic: XLA lacks deterministic forms of some operations")
     if asked.xla and chosen not in {StrategyName.NONE, StrategyName.ONE_DEVICE}:
         yield (
-            f"expected one replica for --xla, got {_shown(chosen)}",
-            "XLA cannot compile what replicas tell each other: leave out --xla or the replicas",
+            _only_with("--xla", "one replica", chosen),
+            "XLA cannot compile communication between replicas: leave out --xla or the replicas",
         )
     if asked.precision == "float16" and chosen is StrategyName.CENTRAL_STORAGE:
         yield (
-            "expected bfloat16 or float32, as 'central-storage' cannot scale a loss, got float16",
+            "--precision float16 scales the loss, which 'central-storage' does not support",
             "use --precision bfloat16",
         )
     if asked.precision == "float16" and chosen is StrategyName.TPU:
-        yield "expected bfloat16 or float32 on a TPU, got float16", "use --precision bfloat16"
+        yield "a TPU does not support --precision float16", "use --precision bfloat16"
 
 
 def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
@@ -155,11 +155,9 @@ def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[
     if asked.accumulate_gradients > 1:
         yield _without("accumulate_gradients", "parameter servers: use larger batches")
     if asked.scale_learning_rate != "none":
-        yield _without(
-            "scale_learning_rate", "parameter servers, where an update is made of one batch"
-        )
+        yield _without("scale_learning_rate", "parameter servers: each update uses one batch")
     if asked.batch_size_is != "global":
-        yield _without("batch_size_is", "parameter servers, where each worker takes whole batches")
+        yield _without("batch_size_is", "parameter servers: each worker takes whole batches")
 
 
 def _of_evaluation(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -168,11 +166,11 @@ def _of_evaluation(settings: Settings) -> Iterator[tuple[str, str]]:
         return
     if not settings.evaluation.evaluator:
         yield (
-            "expected --evaluator with --early-stopping, which goes by what an evaluator finds",
+            "--early-stopping uses the metrics of an evaluator, but --evaluator is not set",
             "give --evaluator too, or use Keras' callback EarlyStopping",
         )
     if settings.distribution.strategy is StrategyName.NONE:
-        yield _without("early_stopping", "the strategy 'none', which leaves fit as it is")
+        yield _without("early_stopping", "the strategy 'none', which does not change fit")
 
 
 def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
@@ -181,7 +179,7 @@ def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[st
         return
     parse_steps(asked)
     if chosen is StrategyName.PARAMETER_SERVER:
-        yield _without("profile", "parameter servers: no step is one task's alone there")
+        yield _without("profile", "parameter servers: each step spans several tasks")
 
 
 def _only_with_parameter_servers(
@@ -192,7 +190,7 @@ def _only_with_parameter_servers(
         if value != getattr(usual, name):
             flag = "--" + name.replace("_", "-")
             yield (
-                f"expected the strategy 'parameter-server' for {flag}, got {_shown(chosen)}",
+                _only_with(flag, "the strategy 'parameter-server'", chosen),
                 f"give --ps 1 and --strategy auto, or leave out {flag}",
             )
 
@@ -200,32 +198,33 @@ def _only_with_parameter_servers(
 def _of_served_workers(settings: Settings) -> Iterator[tuple[str, str]]:
     asked, spread = settings.parameter_servers, settings.distribution
     if not asked.ps:
-        yield "expected at least one parameter server, got --ps 0", "give --ps 1"
+        yield "the strategy 'parameter-server' needs servers, but --ps is 0", "give --ps 1"
     if asked.max_staleness is not None and asked.backup_workers is not None:
         yield (
-            "expected --max-staleness or --backup-workers, got both",
+            "--max-staleness cannot be combined with --backup-workers",
             "synchronous gradients are never stale: leave out --max-staleness",
         )
     if asked.backup_workers is not None and asked.backup_workers >= spread.workers:
         yield (
-            f"expected at most {spread.workers - 1} backup workers, got {asked.backup_workers}",
+            f"--backup-workers {asked.backup_workers} is not less than --workers {spread.workers}",
             f"give --backup-workers {spread.workers - 1} or less, or more --workers",
         )
     if spread.devices_per_worker > 1:
         yield _without("devices_per_worker", "parameter servers: give more --workers")
     if spread.launcher == "mpi":
-        yield "expected parameter servers without --launcher mpi", "leave out --launcher"
+        yield "--launcher mpi does not support parameter servers", "leave out --launcher"
     if settings.numerics.deterministic and asked.backup_workers != 0:
         yield (
-            "expected synchronous updates without backup workers for --deterministic",
+            "--deterministic needs synchronous updates without backup workers",
             "give --backup-workers 0: then the order of updates is fixed",
         )
 
 
 def _without(option: str, given: str) -> tuple[str, str]:
     flag = "--" + option.replace("_", "-")
-    return f"expected no {flag} together with {given}", f"leave out {flag}"
+    return f"{flag} cannot be combined with {given}", f"leave out {flag}"
 
 
-def _shown(chosen: StrategyName) -> str:
-    return "one device" if chosen is StrategyName.NONE else f"'{chosen.value}'"
+def _only_with(flag: str, supported: str, chosen: StrategyName) -> str:
+    used = "one device" if chosen is StrategyName.NONE else f"'{chosen.value}'"
+    return f"{flag} works only with {supported}, not with {used}"

@@ -89,12 +89,12 @@ def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
             return _module(name, found, environ)
     if path.is_dir():
         raise SpecError(
-            f"expected a Python script, got the folder {path}",
+            f"{path} is a folder, not a Python script",
             hint="a package needs a __main__.py to be run by its name",
         )
     also = f" and no module {name}" if _is_module_name(name) else ""
     raise NotFoundError(
-        f"expected a script at {path}, found none{also}",
+        f"no script at {path}{also}",
         hint="give a Python file, a notebook, or a module's name as in 'python -m'; "
         "'timonel init image' writes a script to start from",
     )
@@ -112,7 +112,7 @@ def _script(path: Path, environ: Mapping[str, str]) -> Program:
 def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
     cells = notebook.read_cells(path)
     if not cells:
-        raise SpecError(f"expected a notebook with code in {path.name}, found no cell with any")
+        raise SpecError(f"no cell of {path.name} has code")
     text = "\n".join(cell.code for cell in cells)
     source = notebook.without_outputs(path)
     return Program("notebook", str(path), path.name, source, _flavour(text, environ))
@@ -121,7 +121,7 @@ def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
 def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
     file = spec.origin
     if not isinstance(spec.loader, SourceFileLoader) or file is None:
-        raise SpecError(f"expected a module of Python source, got {name}, which has none")
+        raise SpecError(f"the module {name} has no Python source")
     source = Path(file).read_bytes()
     return Program("module", file, name, source, _flavour(source, environ))
 
@@ -149,7 +149,7 @@ def _find_module(name: str) -> ModuleSpec | None:
         return None  # a folder with neither __init__ nor __main__
     if inner is None:
         raise SpecError(
-            f"expected a module that can be run, got the package {name} without a __main__",
+            f"the package {name} has no __main__ module",
             hint="name one of its modules, as in package.train",
         )
     return inner

@@ -79,8 +79,8 @@ def check_call(function: Function, keywords: Mapping[str, Any]) -> None:
         inspect.signature(function).bind(**keywords)
     except TypeError as error:
         raise SpecError(
-            f"expected params that are arguments of {described(function)}, got "
-            f"{', '.join(keywords) or 'none'}: {error}"
+            f"the params ({', '.join(keywords) or 'none'}) do not match the arguments of "
+            f"{described(function)}: {error}"
         ) from None
     except ValueError:
         return  # functions implemented in C may have no signature
@@ -105,9 +105,9 @@ def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
     except Exception as error:  # noqa: BLE001 - whatever an object's own pickling raises
         culprit = _culprit(function, keywords)
         raise SpecError(
-            f"expected a function that another process can be given, got {described(function)}, "
-            f"which refers to {culprit or 'something'} that cannot be pickled: {_line(error)}",
-            hint="make it inside the function, or move the function to a module",
+            f"cannot send {described(function)} to another process: it refers to "
+            f"{culprit or 'an object'}, which cannot be pickled: {_line(error)}",
+            hint="create that object inside the function, or move the function to a module",
         ) from None
 
 

@@ -135,21 +135,21 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _no_notebook(path, error) from None
     if not has_cells:
-        raise _no_notebook(path, ValueError("its cells are no list"))
+        raise _no_notebook(path, ValueError("its cells are not a list"))
     if version < _FORMAT:
         raise SpecError(
-            f"expected a notebook of format {_FORMAT} in {path.name}, got format {version}",
+            f"{path.name} has notebook format {version}, which is older than {_FORMAT}",
             hint="open and save it with a newer Jupyter",
         )
     if language != "python":
-        raise SpecError(f"expected a notebook of Python in {path.name}, got one of {language}")
+        raise SpecError(f"{path.name} is a notebook in {language}, not in Python")
     return dict(content)
 
 
 def _no_notebook(path: Path, error: Exception) -> SpecError:
     reason = f"no {error}" if isinstance(error, KeyError) else str(error)
     return SpecError(
-        f"expected a notebook in {path.name}, got something else ({reason})",
+        f"{path.name} is not a notebook ({reason})",
         hint="a notebook is JSON with cells, as Jupyter saves it",
     )
 
@@ -170,7 +170,7 @@ def _sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
             text = lines if isinstance(lines, str) else "".join(lines)
         except (KeyError, TypeError):
             raise SpecError(
-                f"expected cells with a type and a source in {name}, got one without",
+                f"a cell of {name} has no type or no source",
                 hint="open and save it with Jupyter",
             ) from None
         if kind == "code" and text.strip():
@@ -216,9 +216,9 @@ def _refuse_values(name: str, number: int, line: str) -> None:
     assigned = _ASSIGNED.fullmatch(line.strip())
     if assigned and not _is_python(line.strip()):
         raise SpecError(
-            f"expected Python in cell {number} of {name}, got {line.strip()!r}",
-            hint=f"a job has no shell to ask for the value of {assigned.group(1)!r}: use Python's "
-            "pathlib or subprocess",
+            f"cell {number} of {name} assigns the result of a magic or shell command: "
+            f"{line.strip()!r}",
+            hint=f"a job cannot run {assigned.group(1)!r}: use Python's pathlib or subprocess",
         )
 
 

@@ -89,7 +89,7 @@ def test_nothing_is_taken_ahead_beyond_a_checkpoint(horizon: Horizon, limit: int
 @KERASES
 def test_models_that_workers_cannot_train_are_refused(flavour: Any) -> None:
     check_model(flavour, _model(flavour), _settings())
-    with pytest.raises(TimonelError, match="run_eagerly=False"):
+    with pytest.raises(TimonelError, match="run_eagerly=True"):
         check_model(flavour, _model(flavour, run_eagerly=True), _settings())
     summed = _model(flavour, loss=flavour.losses.MeanSquaredError(reduction="sum"))
     check_model(flavour, summed, _settings())
@@ -99,7 +99,7 @@ def test_models_that_workers_cannot_train_are_refused(flavour: Any) -> None:
 
 @KERASES
 def test_xla_is_refused_where_the_script_asks_for_it(flavour: Any) -> None:
-    with pytest.raises(TimonelError, match="jit_compile='auto' or False"):
+    with pytest.raises(TimonelError, match="jit_compile=True"):
         check_model(flavour, _model(flavour), _settings(), is_compiled=True)
 
 
@@ -107,7 +107,7 @@ def test_a_precision_that_a_keras_cannot_train_in_is_refused() -> None:
     asked = _settings(precision="float16")
     check_precision(keras, asked)
     check_precision(tf_keras, _settings(precision="bfloat16"))
-    with pytest.raises(TimonelError, match="tf-keras cannot scale a loss"):
+    with pytest.raises(TimonelError, match="tf-keras does not support"):
         check_precision(tf_keras, asked)
 
 
@@ -122,7 +122,7 @@ def test_a_mean_by_weights_is_refused_where_batches_are_divided() -> None:
 def test_layers_that_want_the_whole_batch_are_refused_where_it_is_divided(flavour: Any) -> None:
     layer = flavour.layers.BatchNormalization(synchronized=True, name="whole")
     check_model(flavour, _model(flavour, layer), _settings())
-    with pytest.raises(TimonelError, match="got whole with synchronized=True"):
+    with pytest.raises(TimonelError, match="synchronized=True of the layer whole"):
         check_model(flavour, _model(flavour, layer), _settings(backup_workers=0))
 
 
@@ -155,5 +155,5 @@ def test_layers_that_go_on_from_batch_to_batch_are_refused(flavour: Any) -> None
     end = flavour.layers.LSTM(2, stateful=True, name="going_on")(begin)
     model = flavour.Model(begin, end)
     model.compile("sgd", "mse")
-    with pytest.raises(TimonelError, match="stateful going_on"):
+    with pytest.raises(TimonelError, match="the stateful layer going_on"):
         check_model(flavour, model, _settings())

@@ -52,10 +52,10 @@ def test_arrays_that_were_cut_off_are_noticed(tmp_path: Path, cut: int) -> None:
     checkpoint_format.write(folder, FitState(Progress((0,)), [np.arange(100)]))
     content = (folder / "arrays.bin").read_bytes()
     (folder / "arrays.bin").write_bytes(content[:-cut])
-    with pytest.raises(CorruptError, match="digest"):
+    with pytest.raises(CorruptError, match="is damaged"):
         checkpoint_format.read(folder)
     (folder / "arrays.bin").write_bytes(content + b"1")
-    with pytest.raises(CorruptError, match="more bytes"):
+    with pytest.raises(CorruptError, match="extra bytes"):
         checkpoint_format.read(folder)
 
 

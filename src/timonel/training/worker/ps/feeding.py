@@ -196,7 +196,7 @@ class LoopPhase:
             return
         if not all(isinstance(value, tf.Tensor) for value in tf.nest.flatten(batch)):
             raise TimonelError(
-                "expected batches of dense tensors with parameter servers, got "
+                "parameter servers support only dense tensors, but a batch holds "
                 f"{tf.nest.map_structure(lambda value: type(value).__name__, batch)}",
                 hint="map ragged and sparse tensors to dense ones in the dataset",
             )

@@ -79,8 +79,8 @@ def check_precision(keras: Any, settings: Settings) -> None:
     """
     if keras.__name__ == "tf_keras" and settings.numerics.precision == "float16":
         raise TimonelError(
-            "expected bfloat16 or float32, as tf-keras cannot scale a loss with parameter servers, "
-            "got float16",
+            "--precision float16 scales the loss, which tf-keras does not support with parameter "
+            "servers",
             hint="use --precision bfloat16, or Keras 3",
         )
 
@@ -99,19 +99,19 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
     """
     if model.run_eagerly:
         raise TimonelError(
-            "expected run_eagerly=False with parameter servers, got True",
-            hint="workers run what was traced: leave it out of compile()",
+            "parameter servers do not support run_eagerly=True",
+            hint="workers run traced steps: leave it out of compile()",
         )
     if is_compiled:
         raise TimonelError(
-            "expected jit_compile='auto' or False with parameter servers, got True",
+            "parameter servers do not support jit_compile=True",
             hint="XLA cannot compile steps whose variables are on other machines: leave it out of "
             "compile()",
         )
     for layer in _layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise TimonelError(
-                f"expected layers that begin each batch anew, got the stateful {layer.name}",
+                f"parameter servers do not support the stateful layer {layer.name}",
                 hint="batches go to several workers at once: use stateful=False",
             )
     if settings.parameter_servers.backup_workers is not None:
@@ -124,16 +124,14 @@ def _check_parts(model: Any) -> None:
         reduction = getattr(loss, "reduction", None)
         if reduction in {"sum", "mean_with_sample_weight"}:
             raise TimonelError(
-                "expected a loss that is a mean over the batch, got one with "
-                f"reduction='{reduction}'",
+                f"--backup-workers does not support a loss with reduction='{reduction}'",
                 hint="each batch is divided among workers, and their gradients are averaged: use "
                 "reduction='sum_over_batch_size'",
             )
     for layer in _layers(model):
         if getattr(layer, "synchronized", False):
             raise TimonelError(
-                f"expected layers that see one part of a batch, got {layer.name} with "
-                "synchronized=True",
+                f"--backup-workers does not support synchronized=True of the layer {layer.name}",
                 hint="workers do not know each other's parts: leave it out, or leave out "
                 "--backup-workers, so that each takes whole batches",
             )

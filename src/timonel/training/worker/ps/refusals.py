@@ -46,10 +46,9 @@ def refuse_python(graph: Any) -> None:
     for name, kind in _operations(graph):
         if kind in _PYTHON_OPS:
             raise TimonelError(
-                "expected a train step of TensorFlow operations, got one that calls Python "
-                f"({name})",
-                hint="parameter servers' workers do not run the script: write it without "
-                "tf.py_function and tf.numpy_function, or do it in the dataset",
+                f"parameter servers do not support a train step that calls Python ({name})",
+                hint="their workers do not run the script: write the step without "
+                "tf.py_function and tf.numpy_function, or call Python in the dataset",
             )
 
 
@@ -83,8 +82,8 @@ def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
             ):
                 variable = known.get(outer.ref())
                 raise TimonelError(
-                    "expected a train step that changes trained variables through its optimizer, "
-                    f"got one that assigns {getattr(variable, 'name', outer)} ({operation.type})",
-                    hint="make the variable one with trainable=False, or train with --strategy "
+                    f"the train step assigns {getattr(variable, 'name', outer)} outside its "
+                    f"optimizer ({operation.type}), which parameter servers do not support",
+                    hint="create the variable with trainable=False, or train with --strategy "
                     "multi-worker",
                 )

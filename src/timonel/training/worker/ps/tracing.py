@@ -162,9 +162,9 @@ def _result(
     """Stage entries on the parameter servers; return and describe the other values."""
     if len(recorded) > 1:
         raise TimonelError(
-            f"expected a train_step that applies gradients once, got one that does "
-            f"{len(recorded)} times",
-            hint="train it with --strategy multi-worker, or write a loop of your own with "
+            f"train_step applies gradients {len(recorded)} times; parameter servers support only "
+            "one time",
+            hint="train it with --strategy multi-worker, or write your own loop with "
             "timonel.training.context().coordinator",
         )
     optimizer, pairs = recorded[0] if recorded else (None, [])

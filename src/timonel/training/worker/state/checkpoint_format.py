@@ -231,7 +231,7 @@ def read(folder: Path) -> Checkpoint:
             folder, _state_of_1(folder, state) if "dtypes" in state else _state_of(folder, state)
         )
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise CorruptError(f"expected a whole checkpoint in {folder}, got {error!r}") from error
+        raise CorruptError(f"the checkpoint in {folder} is damaged: {error!r}") from error
 
 
 def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
@@ -299,7 +299,9 @@ def _read_arrays_by_sha(path: Path, index: Sequence[tuple[str, Sequence[int]]]) 
             size = math.prod(shape) * dtype.itemsize
             content = np.empty(size, np.uint8)
             if file.readinto(content.data) != size:
-                raise CorruptError(f"expected {size} bytes more in {path}, found fewer")
+                raise CorruptError(
+                    f"{path} is truncated: fewer than {size} bytes are left for an array"
+                )
             file.seek(-size % _ALIGN, os.SEEK_CUR)
             yield content.view(dtype).reshape(tuple(shape))
 

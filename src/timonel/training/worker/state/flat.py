@@ -90,7 +90,7 @@ class Reader:
         while done < size:
             count = self._file.readinto(content[done : done + _STAGE].data)
             if not count:
-                raise self._corrupt(f"{size - done} bytes fewer")
+                raise self._corrupt(f"{size - done} bytes are missing")
             self._crc = _extended(self._crc, content[done : done + count])
             done += count
         return content
@@ -102,14 +102,14 @@ class Reader:
             CorruptError: The file is longer, or its digest differs.
         """
         if self._file.read(1):
-            raise self._corrupt("more bytes")
+            raise self._corrupt("it has extra bytes")
         if _digest(self._crc) != self._expected:
-            raise self._corrupt(_digest(self._crc))
+            raise self._corrupt(f"its digest is {_digest(self._crc)}, not {self._expected}")
 
-    def _corrupt(self, found: str) -> CorruptError:
+    def _corrupt(self, problem: str) -> CorruptError:
         return CorruptError(
-            f"expected {self._path} to have digest {self._expected}, found {found}",
-            hint="the file was changed or cut off; make it again from its source",
+            f"{self._path} is damaged: {problem}",
+            hint="the file was changed or truncated: create it again from its source",
         )
 
 
