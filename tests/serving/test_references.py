@@ -75,7 +75,7 @@ def test_a_name_for_a_folder_is_refused_with_what_to_do_instead(workspace, tmp_p
     for text in (f"digits={folder}", "digits=s3://bucket/second"):
         place = text.partition("=")[2]
         said = (
-            f"expected a model, a folder of versions or its URI, got {text}: a folder is served "
+            f"{text} is neither a model nor a folder of versions nor its URI: a folder is served "
             f"under its own name: use {place} without digits=, or a link named "
             "digits"
         )

@@ -67,7 +67,7 @@ class Credentials:
         try:
             context = ssl.create_default_context(cafile=trusted)
         except (OSError, ValueError) as error:
-            raise SpecError(f"expected certificates in PEM in {trusted}, got {error}") from error
+            raise SpecError(f"cannot use the certificates in {trusted}: {error}") from error
         if self.certificate is not None:
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

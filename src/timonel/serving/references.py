@@ -79,7 +79,7 @@ def _refuse_assignment(text: str) -> None:
     name, equals, place = text.partition("=")
     if equals and _is_plain(name) and not Path(text).is_dir():
         raise SpecError(
-            f"expected a model, a folder of versions or its URI, got {text}",
+            f"{text} is neither a model nor a folder of versions nor its URI",
             hint=f"a folder is served under its own name: use {place or 'it'} without {name}=, "
             f"or a link named {name}",
         )

@@ -196,7 +196,7 @@ def test_strangers_see_nothing(rest, keys):
         ):
             status, content, _ = rest(path, **headers)
             answers.add((status, content["error"]))
-    assert answers == {(401, "expected a valid API key, token or certificate")}
+    assert answers == {(401, "no valid API key, token or certificate")}
 
 
 def test_without_the_right_there_is_no_difference_between_models(rest, keys):
@@ -449,7 +449,7 @@ def test_grpc_admits_the_same(call, keys):
         call("GetModelStatus", status, ("authorization", f"Bearer {fresh(scope='status:*')}"))[0]
         == "OK"
     )
-    stranger = ("UNAUTHENTICATED", "expected a valid API key, token or certificate")
+    stranger = ("UNAUTHENTICATED", "no valid API key, token or certificate")
     refused = ("PERMISSION_DENIED", "not allowed for these credentials")
     for name in ("dogs", "nope", ""):
         for method, kind in (

@@ -162,8 +162,8 @@ def test_what_is_not_there_or_no_image(tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "model", "message"),
     [
-        ({"age": 1}, TABLE, "expected the columns age, name, n, got age (row): correct"),
-        ({**ROW, "x": 1}, TABLE, "got age, name, n, x (row): correct the columns: unknown x"),
+        ({"age": 1}, TABLE, "wrong columns (row): missing name, n: the model takes age, name, n"),
+        ({**ROW, "x": 1}, TABLE, "wrong columns (row): unknown x: the model takes age, name, n"),
         ({**ROW, "age": "old"}, TABLE, "expected a number in column age, got 'old' (row)"),
         ({**ROW, "age": None}, TABLE, "expected a number in column age, got None (row)"),
         ({**ROW, "n": "1.5"}, TABLE, "expected a number in column n, got '1.5' (row)"),
@@ -193,7 +193,7 @@ def test_what_the_model_does_not_take(inputs, model, message):
             r"a\.csv line 2: expected 3 values, got 2: repair or remove it",
         ),
         ("a.csv", b"age,name,n\n1,Ada,2,3\n", r"a\.csv line 2: expected 3 values, got 4"),
-        ("a.csv", b"age,name,n\n\xff,Ada,2\n", "expected UTF-8 in .*, got the byte 0xff in line 2"),
+        ("a.csv", b"age,name,n\n\xff,Ada,2\n", "is not UTF-8: line 2 has the byte 0xff"),
         ("a.csv", b'age,name,n\n1,"Ada,2\n2,Bo,3\n', "line 2 of .*: a quote is not closed"),
         ("a.csv", b"age,name,age\n", "has 2 columns named 'age'"),
         ("a.json", b"\xff", "is not UTF-8 text"),

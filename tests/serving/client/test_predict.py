@@ -109,7 +109,7 @@ def test_answers_that_do_not_fit_the_inputs_are_not_handed_out(scripted):
 
 def test_what_is_no_model_server_is_told(scripted):
     scripted.answers = {"/v1/models/m/metadata": [(200, b"<html>")]}
-    with pytest.raises(ServingError, match=r"expected JSON from .*, got HTTP 200 with b'<html>'"):
+    with pytest.raises(ServingError, match=r"did not answer with JSON: HTTP 200 with b'<html>'"):
         predict(f"{scripted.url}/v1/models/m", {"x": 1})
     with pytest.raises(NotFoundError, match="it does not list its models"):
         predict(scripted.url, {"x": 1})

@@ -154,9 +154,9 @@ def from_body(body: Mapping[str, Any], origin: str) -> tuple[KeyRecord, ...]:
     try:
         entries = tuple(_entry(item) for item in body["keys"])
     except (KeyError, TypeError, AttributeError, ValueError, SpecError) as error:
-        raise CorruptError(f"expected API keys in {origin}, got {error!r}") from error
+        raise CorruptError(f"{origin} holds an invalid list of API keys: {error!r}") from error
     if len({entry.id for entry in entries}) != len(entries):
-        raise CorruptError(f"expected API keys with distinct ids in {origin}, got one twice")
+        raise CorruptError(f"{origin} holds two API keys with one id")
     return entries
 
 

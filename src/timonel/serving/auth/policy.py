@@ -106,7 +106,7 @@ def allows(principal: Principal, resource: Resource) -> bool:
 
 def unauthenticated() -> StatusError:
     """Return the error for missing or invalid credentials, without a reason."""
-    return StatusError(Code.UNAUTHENTICATED, "expected a valid API key, token or certificate")
+    return StatusError(Code.UNAUTHENTICATED, "no valid API key, token or certificate")
 
 
 def denied() -> StatusError:

@@ -106,7 +106,7 @@ def fixed_grpc_credentials(pem: Pem) -> Any:
     import grpc  # noqa: PLC0415 - as above
 
     if pem.is_required and not pem.client_ca:
-        raise SpecError("expected custom_ca where client_verify is set, got none")
+        raise SpecError("client_verify is set, but custom_ca is missing")
     return grpc.ssl_server_credentials(
         [(pem.key, pem.certificate)], pem.client_ca or None, pem.is_required
     )
@@ -163,14 +163,14 @@ def _read(settings: TlsSettings) -> Pem:
 
 
 def _no_password() -> str:
-    raise ValueError("a private key with a password")
+    raise ValueError("the private key has a password")
 
 
 def _unusable(settings: TlsSettings, error: Exception) -> SpecError:
     paths = ", ".join(map(str, _paths(settings)))
     return SpecError(
-        f"expected a certificate and its private key in PEM in {paths}, got {error}",
-        hint="check that the files exist, belong together and need no password",
+        f"cannot use the certificate and private key in {paths}: {error}",
+        hint="check that the files exist, are in PEM, belong together and need no password",
     )
 
 
@@ -198,11 +198,11 @@ def parse_ssl_config(text: str, origin: str) -> Pem:
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
-        raise SpecError(f"expected an SSLConfig in {origin}, got {error}") from error
+        raise SpecError(f"{origin} is not an SSLConfig: {error}") from error
     if not message.server_key or not message.server_cert:
-        raise SpecError(f"expected server_key and server_cert in {origin}, got one or neither")
+        raise SpecError(f"server_key or server_cert is missing in {origin}")
     if message.client_verify and not message.custom_ca:
-        raise SpecError(f"expected custom_ca with client_verify in {origin}, got none")
+        raise SpecError(f"client_verify is set in {origin}, but custom_ca is missing")
     return Pem(
         message.server_cert.encode(),
         message.server_key.encode(),
@@ -222,7 +222,7 @@ def read_ssl_config(path: str | None) -> Pem | None:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"expected an SSLConfig in {path}, got {error}") from error
+        raise SpecError(f"cannot read the SSLConfig {path}: {error}") from error
     return parse_ssl_config(text, path)
 
 

@@ -94,9 +94,9 @@ def parse_keys(text: str | bytes, origin: str) -> tuple[SigningKey, ...]:
         items = json.loads(text)["keys"]
         keys = tuple(key for item in items if (key := _signing_key(item)) is not None)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptError(f"expected a JWKS document in {origin}, got {error!r}") from error
+        raise CorruptError(f"{origin} is not a JWKS document: {error!r}") from error
     if not keys:
-        raise CorruptError(f"expected public keys for signatures in {origin}, got none")
+        raise CorruptError(f"{origin} has no public key for signatures")
     return keys
 
 
@@ -235,9 +235,7 @@ class FileKeys:
             try:
                 return parse_keys(path.read_bytes(), str(path))
             except OSError as error:
-                raise ServingError(
-                    f"expected a JWKS file at {path}, got {error.strerror}"
-                ) from error
+                raise ServingError(f"cannot read the JWKS file {path}: {error.strerror}") from error
 
         def failed(error: Exception) -> None:
             _LOG.error("Cannot reload the token keys; the previous ones stay in use: %s", error)
@@ -331,9 +329,9 @@ def _fetch_keys(settings: JwtSettings) -> bytes:
     found = _json(_download(url, settings.timeout_s), url)
     place = found.get("jwks_uri")
     if found.get("issuer") != settings.issuer or not isinstance(place, str):
-        raise CorruptError(f"expected the configuration of {settings.issuer} at {url}")
+        raise CorruptError(f"{url} is not the configuration of the issuer {settings.issuer}")
     if urlsplit(place).scheme != urlsplit(settings.issuer).scheme:
-        raise CorruptError(f"expected keys over TLS from {url}, got {place}")
+        raise CorruptError(f"{url} names keys of another scheme than the issuer's: {place}")
     return _download(place, settings.timeout_s)
 
 
@@ -345,7 +343,7 @@ def _download(url: str, timeout_s: float) -> bytes:
     except (OSError, HTTPException, ValueError) as error:
         raise ServingError(f"Cannot fetch {url}: {error}") from error
     if len(content) > _MOST_BYTES:
-        raise ServingError(f"expected at most {_MOST_BYTES} bytes from {url}")
+        raise ServingError(f"the answer from {url} exceeds {_MOST_BYTES} bytes")
     return content
 
 
@@ -353,7 +351,7 @@ def _json(content: bytes, origin: str) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except ValueError as error:
-        raise CorruptError(f"expected JSON from {origin}, got {error}") from error
+        raise CorruptError(f"the answer from {origin} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
 

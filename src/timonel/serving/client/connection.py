@@ -99,7 +99,7 @@ class HttpConnection:
             content = None
         if not isinstance(content, dict):
             raise ServingError(
-                f"expected JSON from {self._url}, got HTTP {status} with {answer[:60]!r}",
+                f"{self._url} did not answer with JSON: HTTP {status} with {answer[:60]!r}",
                 hint="check that a TensorFlow Serving REST server listens there",
             )
         if status != 200:

@@ -191,10 +191,10 @@ def _row(
     missing = [name for name in names if name not in row]
     extra = [str(name) for name in row if name not in names]
     if missing or (strict and extra):
-        problem = f"{', '.join(missing)} missing" if missing else f"unknown {', '.join(extra)}"
+        problem = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(extra)}"
         raise InputError(
-            f"expected the columns {', '.join(names)}, got {', '.join(map(str, row))} ({source})",
-            hint=f"correct the columns: {problem}",
+            f"wrong columns ({source}): {problem}",
+            hint=f"the model takes {', '.join(names)}",
         )
     return Instance(
         source, {spec.name: _cell(row[spec.name], spec, source) for spec in signature.inputs}

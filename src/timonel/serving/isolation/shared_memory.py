@@ -80,7 +80,7 @@ class Arena:
         if aligned(length) > self._limit_bytes:
             raise StatusError(
                 Code.RESOURCE_EXHAUSTED,
-                f"expected at most {self._limit_bytes} bytes of tensors, got {length}",
+                f"{length} bytes of tensors exceed the limit of {self._limit_bytes} bytes",
             )
         deadline = time.monotonic() + timeout_s
         with self._room:

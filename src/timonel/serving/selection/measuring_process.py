@@ -275,7 +275,7 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
             if each.inputs
         )
         raise SpecError(
-            f"expected the inputs of a signature in {file}, got {', '.join(arrays) or 'nothing'}",
+            f"the arrays in {file} match no signature: {', '.join(arrays) or 'none'}",
             hint=inputs,
         )
     return found
@@ -336,7 +336,7 @@ def _single_rows(arrays: Mapping[str, Array], file: Path) -> Iterator[dict[str, 
     sizes = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(sizes) != 1 or 0 in sizes:
         raise SpecError(
-            f"expected the same number of rows of each input in {file}, got {sorted(sizes)}"
+            f"the inputs in {file} have different numbers of rows, or none: {sorted(sizes)}"
         )
     for row in range(min(sizes.pop(), _BATCHED_EXAMPLES)):
         yield {name: array[row : row + 1] for name, array in arrays.items()}

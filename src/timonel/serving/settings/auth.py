@@ -173,7 +173,7 @@ class AccessSettings(SettingsModel):
     @model_validator(mode="after")
     def _tls_is_said_once(self) -> AccessSettings:
         if self.tls is not None and self.ssl_config_file is not None:
-            raise ValueError("expected either tls or ssl_config_file, got both")
+            raise ValueError("tls cannot be combined with ssl_config_file")
         return self
 
     @property

@@ -107,8 +107,8 @@ def test_what_code_gives_is_made_what_it_declares(given, declared, expected):
     ("given", "words"),
     [
         ([1.0], "expected predict to return a dict of arrays, got list"),
-        ({}, "expected predict to return y, got nothing"),
-        ({"y": 1, "z": 2}, "expected predict to return y, got y, z"),
+        ({}, "predict returned nothing instead of y"),
+        ({"y": 1, "z": 2}, "predict returned y, z instead of y"),
         ({"y": [1.5]}, "expected y of predict to be int32 [?], got float64 [1]"),
         ({"y": [[1]]}, "expected y of predict to be int32 [?], got int32 [1, 1]"),
         ({"y": ["a"]}, "expected y of predict to be int32 [?], got string [1]"),

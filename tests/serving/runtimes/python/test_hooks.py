@@ -184,7 +184,7 @@ def test_what_a_hook_raises_is_the_clients_fault_only_if_it_says_so(hook, where,
     ("returned", "words"),
     [
         ("None", "expected preprocess to return a dict of arrays, got NoneType"),
-        ("{'q': 1.0}", "expected preprocess to return x, got q"),
+        ("{'q': 1.0}", "preprocess returned q instead of x"),
         ("{'x': 'a'}", "expected x of preprocess to be float32 [?], got string []"),
     ],
 )

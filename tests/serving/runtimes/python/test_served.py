@@ -201,5 +201,5 @@ def test_options_that_mean_nothing_are_told_before_anything_is_started(workspace
         start(workspace, ["m"], hooks=[f"other={file}"])
     with pytest.raises(SpecError, match="there is no model other"):
         start(workspace, ["m"], allow_python=["other"])
-    with pytest.raises(SpecError, match="expected one file with hooks for m"):
+    with pytest.raises(SpecError, match="m has several files with hooks"):
         start(workspace, ["m"], hooks=[f"m={file}", f"m={file}"])

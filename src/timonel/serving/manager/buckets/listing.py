@@ -159,7 +159,7 @@ def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob,
         if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
             raise ValueError(f"expected names below the folder, got {name!r}")
         if any("/".join(parts[:count]) in names for count in range(1, len(parts))):
-            raise ValueError(f"expected {name!r} to be a file or a folder, got both")
+            raise ValueError(f"a folder of {name!r} is a file as well")
     return tuple(_blob(name, info) for name, info in sorted(names.items()))
 
 
@@ -223,7 +223,7 @@ def _complete(chunks: list[Any], starts: list[int], ends: list[int]) -> Iterator
     for number, (chunk, start, end) in enumerate(zip(chunks, starts, ends, strict=True)):
         error = chunk if isinstance(chunk, BaseException) else None
         if error is None and len(chunk) != end - start:
-            error = EOFError(f"expected {end - start} bytes, got {len(chunk)}")
+            error = EOFError(f"received {len(chunk)} of {end - start} bytes")
         if error is None:
             yield bytes(chunk)
         elif number:

@@ -94,7 +94,7 @@ def fitted(given: Any, specs: Specs, *, giver: str) -> dict[str, Array]:
         raise _defect(f"expected {giver} to return a dict of arrays, got {type(given).__name__}")
     if given.keys() != specs.keys():
         names = ", ".join(map(str, given)) or "nothing"
-        raise _defect(f"expected {giver} to return {', '.join(specs)}, got {names}")
+        raise _defect(f"{giver} returned {names} instead of {', '.join(specs)}")
     return {name: _fitted(given[name], spec, f"{name} of {giver}") for name, spec in specs.items()}
 
 
@@ -102,7 +102,7 @@ def _fitted(value: Any, spec: TensorSpec, place: str) -> Array:
     try:
         array = _strings(value) if spec.dtype == STRING else np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise _defect(f"expected {place} to be {_spec(spec)}, got {_line(error)}") from error
+        raise _defect(f"cannot convert {place} to {_spec(spec)}: {_line(error)}") from error
     if spec.dtype != STRING:
         if not np.can_cast(array.dtype, NUMPY_TYPES[spec.dtype], "same_kind"):
             raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
@@ -120,7 +120,7 @@ def _strings(value: Any) -> Array:
     is_list = isinstance(value, list | tuple)
     source = np.array(value, dtype=object) if is_list else np.asarray(value)
     if source.dtype.kind not in _TEXT_KINDS:
-        raise TypeError(f"an array of {source.dtype}")
+        raise TypeError(f"it is an array of {source.dtype}")
     result = np.empty(source.size, dtype=object)
     result[:] = [_bytes(each) for each in source.reshape(-1).tolist()]
     return result.reshape(source.shape)
@@ -131,7 +131,7 @@ def _bytes(value: Any) -> bytes:
         return value.encode("utf-8", "surrogateescape")
     if isinstance(value, bytes):
         return value
-    raise TypeError(f"a {type(value).__name__}")
+    raise TypeError(f"it contains {type(value).__name__}")
 
 
 def _dtype(value: Any, place: str) -> str:

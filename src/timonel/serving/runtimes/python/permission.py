@@ -79,7 +79,10 @@ def python_settings(
     files = {}
     for name, given in by_model([os.fspath(each) for each in hooks], "a file with hooks").items():
         if len(given) > 1:
-            raise SpecError(f"expected one file with hooks for {name}, got {', '.join(given)}")
+            raise SpecError(
+                f"{name} has several files with hooks: {', '.join(given)}",
+                hint="give one file per model",
+            )
         files[name] = str(Path(given[0]).absolute())
     if models is not None:
         known = {*models, EVERY_MODEL}
